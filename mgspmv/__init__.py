@@ -1,0 +1,64 @@
+"""Sparse matrix-vector products and PageRank on matrices too large for one GPU.
+
+import mgspmv as mg
+
+mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
+with mg.open_matrix("web.zarr") as A:
+    ranks = mg.pagerank(A)
+ranks.top(10)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mgspmv.api import Matrix, generate, ingest, load_solution, open_matrix, pagerank, spmv, verify
+    from mgspmv.model import Event, MatrixInfo, Status
+    from mgspmv.partition import Plan
+    from mgspmv.pipeline import run_pipeline
+    from mgspmv.results import Solution
+
+_HOMES = {
+    "mgspmv.api": ("Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"),
+    "mgspmv.model": ("Event", "MatrixInfo", "Status"),
+    "mgspmv.partition": ("Plan",),
+    "mgspmv.pipeline": ("run_pipeline",),
+    "mgspmv.results": ("Solution",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Event",
+    "Matrix",
+    "MatrixInfo",
+    "Plan",
+    "Solution",
+    "Status",
+    "generate",
+    "ingest",
+    "load_solution",
+    "open_matrix",
+    "pagerank",
+    "run_pipeline",
+    "spmv",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: Numba and Zarr take a second each, and `mgspmv --help` needs neither."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("mgspmv")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'mgspmv' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF, "__version__"])

@@ -1,0 +1,143 @@
+"""Every error mgspmv raises on purpose.
+
+All derive from `MgspmvError` and from the built-in that a caller would expect. A message says what was wanted, what
+came and what to do. `exit_code` is what the command line ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class MgspmvError(Exception):
+    """Base of all errors of mgspmv."""
+
+    exit_code = 1
+
+
+class OptionError(MgspmvError, ValueError):
+    """An argument or option has a value that cannot be used."""
+
+    exit_code = 2
+
+
+class ShapeError(OptionError):
+    """An array does not fit the matrix it is used with."""
+
+
+class MissingDependencyError(MgspmvError, ImportError):
+    """An optional library is needed and not installed."""
+
+
+class SourceError(MgspmvError, ValueError):
+    """A file or object to ingest is malformed.
+
+    Attributes
+    ----------
+    source : name of the file or object
+    line_number : 1-based line, None where there are no lines
+    text : the offending line, shortened; None where there is none
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str = "",
+        line_number: int | None = None,
+        text: str | None = None,
+    ) -> None:
+        self.source, self.line_number, self.text = source, line_number, text
+        where = source + (f", line {line_number}" if line_number is not None else "")
+        what = f": {_shorten(text)!r}" if text is not None else ""
+        super().__init__(f"{where}{what}: {message}" if where else message)
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """There is no file or object to ingest at this place."""
+
+
+class UnsupportedSourceError(SourceError):
+    """A well-formed source of a sort that mgspmv does not hold (complex values, hermitian symmetry)."""
+
+
+class StoreError(MgspmvError, OSError):
+    """A matrix or solution store cannot be used."""
+
+    exit_code = 4
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """There is no store at this place."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """Something is at this place already and was not to be overwritten."""
+
+
+class StoreUnfinishedError(StoreError):
+    """The store was begun and never finished: no version is named as current."""
+
+
+class StoreFormatError(StoreError):
+    """The store has another format version, or is not a store of mgspmv."""
+
+
+class StoreDamagedError(StoreError):
+    """The store's arrays are not what was written."""
+
+
+class MissingChunkError(StoreDamagedError):
+    """A chunk of an array is missing."""
+
+
+class ChecksumError(StoreDamagedError):
+    """A chunk or a whole array does not match its checksum."""
+
+
+class TruncatedArrayError(StoreDamagedError):
+    """An array is shorter or longer than the store's attributes say."""
+
+
+class KindError(MgspmvError, ValueError):
+    """The operation does not suit the store's kind."""
+
+    exit_code = 2
+
+
+class MissingTransposeError(KindError):
+    """The operation needs the transpose, which the store does not hold."""
+
+
+class CapacityError(MgspmvError, MemoryError):
+    """The work does not fit into the memory there is."""
+
+    exit_code = 6
+
+
+class DanglingError(MgspmvError, ValueError):
+    """A vertex has no out-edges although dangling="error"."""
+
+    exit_code = 3
+
+
+class ConvergenceError(MgspmvError, RuntimeError):
+    """The iteration ended without meeting the tolerance; `solution` holds what was reached."""
+
+    exit_code = 5
+
+    def __init__(self, message: str, solution: Any = None) -> None:
+        super().__init__(message)
+        self.solution = solution
+
+
+class PipelineError(MgspmvError, ValueError):
+    """A pipeline definition is wrong."""
+
+    exit_code = 2
+
+
+def _shorten(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."

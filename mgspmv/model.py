@@ -1,0 +1,246 @@
+"""The values that the parts of mgspmv hand to each other."""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.errors import OptionError, ShapeError
+
+Kind = Literal["graph", "matrix", "stochastic"]
+Duplicates = Literal["sum", "first", "keep", "error"]
+SelfLoops = Literal["keep", "drop", "error"]
+Precision = Literal["exact", "float64", "float32"]
+TolMode = Literal["l1", "l1_per_node", "linf", "fixed"]
+
+INT32_LIMIT = 2**31
+
+
+def index_dtype(n_cols: int) -> np.dtype[Any]:
+    """Dtype of column indices: int32 while they fit, else int64."""
+    return np.dtype(np.int32 if n_cols < INT32_LIMIT else np.int64)
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a source becomes a store. None means: what suits the source."""
+
+    kind: Kind | None = None
+    """`graph` (row i holds the in-edges of vertex i), `matrix` (rows as the source gave them) or `stochastic`."""
+    duplicates: Duplicates | None = None
+    """What to do with entries at the same place; default `sum` with values, `first` without."""
+    self_loops: SelfLoops = "keep"
+    """What to do with entries on the diagonal."""
+    symmetrize: bool = False
+    """Also add (j, i) for each entry (i, j) off the diagonal, before duplicates are treated."""
+    ignore_weights: bool = False
+    """Store the pattern only."""
+    transpose: bool = False
+    """Also store the transpose."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Dtype of the stored values; default as in the source."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("graph", "matrix", "stochastic", None))
+        check_choice("duplicates", self.duplicates, ("sum", "first", "keep", "error", None))
+        check_choice("self_loops", self.self_loops, ("keep", "drop", "error"))
+        check_choice("dtype", self.dtype, ("float32", "float64", None))
+
+
+@dataclass(frozen=True)
+class CooBatch:
+    """Some entries as their source gives them: `values[k]` at (`rows[k]`, `cols[k]`), or the arc rows[k] -> cols[k]."""
+
+    rows: np.ndarray
+    """int32 or int64, shape (k,)."""
+    cols: np.ndarray
+    """int32 or int64, shape (k,)."""
+    values: np.ndarray | None
+    """Any real dtype, shape (k,); None for a pattern."""
+
+
+@dataclass(frozen=True)
+class CsrBlock:
+    """Rows `row_offset` .. `row_offset + n_rows` of a matrix, in memory."""
+
+    row_offset: int
+    """Global number of the block's first row."""
+    n_cols: int
+    """Columns of the whole matrix."""
+    indptr: np.ndarray
+    """int64, shape (n_rows + 1,), starting at 0."""
+    indices: np.ndarray
+    """int32 or int64, shape (nnz,), global columns, sorted in each row."""
+    data: np.ndarray | None
+    """float32 or float64, shape (nnz,); None for a pattern, whose entries are all 1."""
+
+    def __post_init__(self) -> None:
+        if self.indptr.dtype != np.int64 or self.indptr.ndim != 1 or not len(self.indptr):
+            raise ShapeError("indptr must be a one-dimensional int64 array of n_rows + 1 entries")
+        if self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
+            raise ShapeError(
+                f"indptr must run from 0 to the {len(self.indices)} indices of the block, "
+                f"it runs from {self.indptr[0]} to {self.indptr[-1]}"
+            )
+        if self.data is not None and len(self.data) != len(self.indices):
+            raise ShapeError(f"the block has {len(self.indices)} indices and {len(self.data)} values")
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def nnz(self) -> int:
+        return len(self.indices)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block's arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + (0 if self.data is None else self.data.nbytes)
+
+
+@dataclass(frozen=True)
+class CsrArrays:
+    """A whole matrix ready to be stored."""
+
+    kind: Kind
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    """int64, shape (n_rows + 1,)."""
+    indices: np.ndarray
+    """int32 or int64, shape (nnz,), sorted in each row."""
+    data: np.ndarray | None
+    """Shape (nnz,), dtype as stored; None for a pattern."""
+    duplicates: Duplicates
+    """The rule that was applied."""
+    out_degree: np.ndarray | None = None
+    """int64, shape (n_cols,): entries in each column; None for kind `matrix`."""
+    out_weight: np.ndarray | None = None
+    """float64, shape (n_cols,): sum of each column; None for a pattern or kind `matrix`."""
+    vertex_ids: np.ndarray | None = None
+    """int64 or strings, shape (n_rows,): the source's name of each vertex; None when they are 0..n-1."""
+
+
+@dataclass(frozen=True)
+class MatrixInfo:
+    """What a store says about its matrix; nothing of the matrix is loaded."""
+
+    url: str
+    kind: Kind
+    shape: tuple[int, int]
+    nnz: int
+    dtype: str | None
+    """Dtype of the stored values; None for a pattern."""
+    index_dtype: str
+    duplicates: Duplicates
+    vertex_ids: Literal["int64", "string"] | None
+    """Dtype of the stored vertex ids; None when they are 0..n-1."""
+    min_weight: float | None
+    """Least stored value; None for a pattern or an empty matrix."""
+    has_transpose: bool
+    version: str
+    """Name of the version subgroup that is current."""
+    format_version: int
+    digest: str
+    """SHA-256 over the arrays' digests: same matrix, same digest."""
+    nbytes: int
+    """Bytes of the arrays, uncompressed."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Source, size, checksum, options, program version, time."""
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.dtype is None
+
+
+class Status(enum.StrEnum):
+    """How an iteration ended."""
+
+    CONVERGED = "converged"
+    COMPLETED = "completed"
+    MAX_ITER = "max_iter"
+    NON_FINITE = "non_finite"
+
+    @property
+    def is_success(self) -> bool:
+        return self in (Status.CONVERGED, Status.COMPLETED)
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.CONVERGED: "the change fell below the tolerance",
+    Status.COMPLETED: "the fixed number of iterations was made",
+    Status.MAX_ITER: "max_iter was reached first; raise max_iter, or tol to a change seen in the history",
+    Status.NON_FINITE: "a rank became NaN or infinite; look for non-finite or huge weights with `mgspmv verify`",
+}
+
+
+FIXED_POINT = 2.0**62
+"""Scale of ranks in exact fixed point: 1.0 is 2^62, so that a sum of ranks fits an int64."""
+CHANGE_POINT = 2.0**61
+"""Scale of changes in fixed point: two distributions are at most 2.0 apart."""
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """What a step sums over rows. Blocks and workers are added exactly, so in any order."""
+
+    change_l1: int = 0
+    """Sum of |x' - x|, in units of 2^-61."""
+    change_linf: int = 0
+    """Largest |x' - x|, in units of 2^-61."""
+    dangling: int = 0
+    """Sum of x' over dangling vertices, in units of 2^-62."""
+    n_wrong: int = 0
+    """Ranks that are not finite or not in 0..2."""
+
+    def __add__(self, other: StepSums) -> StepSums:
+        return StepSums(
+            self.change_l1 + other.change_l1,
+            max(self.change_linf, other.change_linf),
+            self.dangling + other.dangling,
+            self.n_wrong + other.n_wrong,
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one superstep did. The one stream that progress, dashboard, metrics and history are made from."""
+
+    run: str
+    """Run id."""
+    epoch: int
+    """0 at first; one more after each restart from a checkpoint."""
+    iteration: int
+    """Number of the last iteration of the superstep, from 1."""
+    change: float
+    """|x' - x| in the norm of `tol_mode`."""
+    product_s: tuple[float, ...]
+    """Seconds in the fused step, per worker."""
+    exchange_s: tuple[float, ...]
+    """Seconds moving slices and sums, per worker."""
+    wait_s: tuple[float, ...]
+    """Seconds waiting for other workers, per worker."""
+    exchanged_bytes: tuple[int, ...]
+    """Bytes received in the superstep, per worker."""
+    memory_bytes: tuple[int, ...]
+    """Bytes held for block and vectors, per worker."""
+
+
+def default_threads() -> int:
+    """Threads that read, write and compute when the user names no number: the processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise OptionError unless `value` is one of `choices`."""
+    if value not in choices:
+        wanted = ", ".join(repr(c) for c in choices if c is not None)
+        raise OptionError(f"{name} must be one of {wanted}, not {value!r}")
