@@ -1,0 +1,263 @@
+"""Which worker owns which rows, and what that costs: integers only, from `indptr`, before anything is loaded.
+
+cost of rows 0..i  =  bytes_per_nonzero * indptr[i]  +  bytes_per_row * i
+
+|------- worker 0 -------|---- worker 1 ----|--------- worker 2 ---------|      equal cost, unequal rows
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import CapacityError, OptionError
+from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads
+from mgspmv.store import CHUNK_ELEMENTS
+
+SUMS_BYTES = 32
+"""Bytes of the scalars that each worker sends the others in an iteration."""
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine was measured to do, for predicting seconds."""
+
+    copy_bytes_per_s: float
+    """Bytes read in order, per second, by all threads of a worker."""
+    gathers_per_s: float
+    """Reads of x at the columns of a block, per second, by all threads of a worker."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What one worker holds and moves."""
+
+    start: int
+    """First row."""
+    stop: int
+    """Row after the last."""
+    nnz: int
+    """Entries in these rows."""
+    block_bytes: int
+    """CSR block."""
+    vector_bytes: int
+    """Ranks, out-weights and the two vectors that products read and write."""
+    load_bytes: int
+    """Chunks in flight on the host while the block is read; free before the vectors are made."""
+    exchange_bytes: int
+    """Received from the other workers in each iteration."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak on a worker without a device: the block with its vectors, or with the chunks in flight."""
+        return self.block_bytes + max(self.vector_bytes, self.load_bytes)
+
+    @property
+    def device_bytes(self) -> int:
+        """Peak on the device of a worker that has one: the block with its vectors."""
+        return self.block_bytes + self.vector_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take, per worker. Bytes are of arrays; the interpreter and its libraries come on top."""
+
+    url: str
+    """The store."""
+    operation: str
+    """`pagerank`, or `spmv` for a store of kind `matrix`."""
+    precision: Precision
+    """Of the products."""
+    workers: tuple[WorkerPlan, ...]
+    """One for each worker, in the order of their rows."""
+    seconds_per_iteration: float | None
+    """Predicted from measured rates; None for several workers, whose exchange was not measured."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Most bytes that any worker needs."""
+        return max(w.memory_bytes for w in self.workers)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes received by all workers in an iteration."""
+        return sum(w.exchange_bytes for w in self.workers)
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """First row of each worker, and the number of rows."""
+        return (*(w.start for w in self.workers), self.workers[-1].stop)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
+        workers = [asdict(w) | {"memory_bytes": w.memory_bytes} for w in self.workers]
+        return asdict(self) | totals | {"workers": workers}
+
+    def __repr__(self) -> str:
+        each = f"{self.memory_bytes / 1e9:.3g} GB each, {self.exchange_bytes / 1e9:.3g} GB exchanged per iteration"
+        seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
+        return f"Plan({self.operation} of {self.url}, {len(self.workers)} workers, at most {each}{seconds})"
+
+
+def split_rows(indptr: np.ndarray, n_parts: int, *, bytes_per_nonzero: int, bytes_per_row: int) -> np.ndarray:
+    """Cut rows into contiguous parts of about equal bytes.
+
+    Parameters
+    ----------
+    indptr : int64, shape (n_rows + 1,), starting at 0
+    n_parts : at least 1; more than there are rows gives empty parts
+
+    Returns
+    -------
+    int64, shape (n_parts + 1,): first row of each part, then n_rows. None costs more than an equal share and one row.
+    """
+    if n_parts < 1:
+        raise OptionError(f"the rows must be cut into at least 1 part, not {n_parts}")
+    n_rows = len(indptr) - 1
+    if n_parts == 1:
+        return np.array([0, n_rows], dtype=np.int64)
+    cost = indptr * bytes_per_nonzero + np.arange(n_rows + 1, dtype=np.int64) * bytes_per_row
+    targets = [int(cost[-1]) * k // n_parts for k in range(1, n_parts)]
+    above = np.searchsorted(cost, targets)
+    below = np.maximum(above - 1, 0)
+    nearest = np.where(targets - cost[below] < cost[above] - targets, below, above)
+    return np.concatenate([[0], nearest, [n_rows]]).astype(np.int64)
+
+
+def plan_rows(
+    info: MatrixInfo,
+    indptr: np.ndarray,
+    n_workers: int = 1,
+    *,
+    precision: Precision = "exact",
+    device_memory: int | None = None,
+    host_memory: int | None = None,
+    rates: Rates | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """Plan a run over `n_workers` workers.
+
+    Parameters
+    ----------
+    indptr : int64, shape (n_rows + 1,), of the whole matrix
+    device_memory : bytes that each worker's device has; None where workers compute on the host
+    host_memory : bytes that each worker has on the host; None for no limit
+    threads : of each worker, for the chunks in flight
+
+    Raises
+    ------
+    CapacityError : a worker would need more; the message names the number of workers that would do
+    """
+    check_choice("precision", precision, ("exact", "float64", "float32"))
+    if n_workers < 1:
+        raise OptionError(f"workers must be at least 1, not {n_workers}")
+    threads = threads or default_threads()
+    plan = _plan(info, indptr, n_workers, precision, rates, threads)
+    if shortage := _find_shortage(plan, device_memory, host_memory):
+        n_enough = n_workers
+        while n_enough < 2 * info.shape[0]:
+            n_enough *= 2
+            larger = _plan(info, indptr, n_enough, precision, None, threads)
+            if not _find_shortage(larger, device_memory, host_memory):
+                raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
+        raise CapacityError(f"{shortage}; no number of workers of that size would do, the vectors alone are too large")
+    return plan
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes from `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
+
+    Raises
+    ------
+    OptionError : not a size
+    """
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", size.lower())
+    if not match:
+        raise OptionError(f"a size is written like 141GB, 16GiB or 500MB, not {size!r}")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def _plan(
+    info: MatrixInfo, indptr: np.ndarray, n_workers: int, precision: Precision, rates: Rates | None, threads: int
+) -> Plan:
+    sizes = _Sizes.of(info, precision)
+    per_nonzero, per_row = sizes.nonzero, 8 + sizes.row
+    bounds = split_rows(indptr, n_workers, bytes_per_nonzero=per_nonzero, bytes_per_row=per_row)
+    workers = tuple(
+        _plan_worker(info, sizes, int(a), int(b), int(indptr[b] - indptr[a]), n_workers, threads)
+        for a, b in pairwise(bounds)
+    )
+    operation = "spmv" if info.kind == "matrix" else "pagerank"
+    seconds = max(_predict_seconds(w, rates) for w in workers) if rates and n_workers == 1 else None
+    return Plan(info.url, operation, precision, workers, seconds)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    nonzero: int
+    """Bytes of an entry of the block."""
+    row: int
+    """Bytes of vectors for each own row."""
+    column: int
+    """Bytes of vectors for each column of the matrix."""
+    largest: int
+    """Bytes of the largest element that is read from the store."""
+    sent: int
+    """Bytes exchanged for each column."""
+
+    @classmethod
+    def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
+        real = 4 if precision == "float32" else 8
+        index, value = np.dtype(info.index_dtype).itemsize, 0 if info.is_pattern else real
+        stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
+        largest = max(8, index, stored)
+        if info.kind == "matrix":
+            return cls(index + value, row=real, column=real, largest=largest, sent=real)
+        return cls(index + value, row=real + 8 + real, column=real, largest=largest, sent=real)
+
+
+def _plan_worker(
+    info: MatrixInfo, sizes: _Sizes, start: int, stop: int, nnz: int, n_workers: int, threads: int
+) -> WorkerPlan:
+    n_rows, n_cols = stop - start, info.shape[1]
+    longest = max(n_rows, nnz)
+    in_flight = min(threads * CHUNK_ELEMENTS, longest) * sizes.largest
+    received = sizes.sent * max(0, n_cols - n_rows) if n_workers > 1 else 0
+    return WorkerPlan(
+        start=start,
+        stop=stop,
+        nnz=nnz,
+        block_bytes=8 * (n_rows + 1) + sizes.nonzero * nnz,
+        vector_bytes=sizes.row * n_rows + sizes.column * n_cols,
+        load_bytes=2 * in_flight,
+        exchange_bytes=received + SUMS_BYTES * (n_workers - 1),
+    )
+
+
+def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:
+    streamed = (worker.block_bytes + worker.vector_bytes) / rates.copy_bytes_per_s
+    gathered = worker.nnz / rates.gathers_per_s
+    return max(streamed, gathered)
+
+
+def _find_shortage(plan: Plan, device_memory: int | None, host_memory: int | None) -> str | None:
+    """What is too small, in words; None when everything fits."""
+    needs = [("device", device_memory, max(w.device_bytes for w in plan.workers))]
+    if device_memory is None:
+        needs.append(("host", host_memory, plan.memory_bytes))
+    else:
+        needs.append(("host", host_memory, max(w.load_bytes for w in plan.workers)))
+    for place, have, need in needs:
+        if have is not None and need > have:
+            each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers"
+            return f"{each} needs {need / 1e9:.3g} GB of {place} memory on one of them, which has {have / 1e9:.3g} GB"
+    return None
