@@ -1,0 +1,335 @@
+"""The kernels of one CSR block on the CPU, compiled by Numba: the executable specification of the CUDA ones.
+
+Thread mapping: the rows are cut into parts of about equal bytes; every thread calls the kernel once, and the kernel
+takes the next part from a shared counter until none is left. A row is summed by one thread, in the order of its
+indices, so the bits of a product do not depend on the number of threads. Sums over rows (change, dangling mass) are
+sums of integers, which no order changes.
+
+Column numbers are read as unsigned: a signed one costs a test for wrap-around at every entry, half of the speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+from mgspmv.errors import OptionError
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums, default_threads
+from mgspmv.partition import split_rows
+
+PARTS_PER_THREAD = 32
+SERIAL_NNZ = 1 << 16
+"""Blocks with fewer nonzeros are left to the calling thread: waking others takes longer than the product."""
+
+
+class CpuBlock:
+    """The kernels bound to one block: y = alpha A x + beta y, and the fused PageRank step.
+
+    Parameters
+    ----------
+    block : rows of the matrix; its values are used in the dtype they have
+    precision : `exact` sums int64 fixed point; the others sum in float64
+    threads : how many threads to use at most; default: the processors this process may use
+    """
+
+    def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise OptionError(f"threads must be at least 1, not {threads}")
+        self.block = block
+        self.precision = precision
+        self.threads = 1 if block.nnz < SERIAL_NNZ else threads or default_threads()
+        n_parts = 1 if self.threads == 1 else self.threads * PARTS_PER_THREAD
+        item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
+        self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
+
+    @property
+    def z_dtype(self) -> np.dtype[Any]:
+        """Dtype of the vector that a step multiplies: int64 fixed point where no value has to multiply it first."""
+        if self.precision == "exact":
+            return np.dtype(np.int64 if self.block.data is None else np.float64)
+        return np.dtype(self.precision)
+
+    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """y = alpha A x + beta y, in place; y is not read when beta is 0.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), float32 or float64; C-ordered
+        y : (n_rows,) or (n_rows, k) of the same dtype; C-ordered
+
+        Sums are made in float64 and rounded once to the dtype of y.
+        """
+        kernel = _multiply if x.ndim == 1 else _multiply_many
+        self._run(kernel, *self._csr, x, y, float(alpha), float(beta))
+
+    def multiply_exact(self, z: np.ndarray, y: np.ndarray) -> None:
+        """y = A z in fixed point of 2^-62; each contribution is rounded once, to nearest even, and the sum is exact.
+
+        Parameters
+        ----------
+        z : (n_cols,) int64 fixed point for a pattern; float64 scaled by 2^62 for a block with values
+        y : (n_rows,) int64, in units of 2^-62
+        """
+        self._run(_multiply_exact, *self._csr, z, y)
+
+    def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
+        """z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; the sums that belong to x."""
+        sums = self._new_sums()
+        self._run(_scale, x, weight, z, self._unit, sums)
+        return _add_up(sums)
+
+    def step(
+        self,
+        z: np.ndarray,
+        x: np.ndarray,
+        z_next: np.ndarray,
+        weight: np.ndarray,
+        alpha: float,
+        mass: float,
+        dangling: np.ndarray,
+        personalization: np.ndarray,
+    ) -> StepSums:
+        """One fused PageRank step: x <- alpha (A z + m d) + (1 - alpha) p, then z_next = x / weight, in place.
+
+        Parameters
+        ----------
+        z : (n_cols,) of `z_dtype`; in units of 2^-62 when exact
+        x : (n_rows,) float32 or float64
+        z_next : (n_rows,) like z
+        weight : (n_rows,) float64 out-weights, 0 for dangling vertices
+        mass : m, the sum over dangling vertices of the x that z was made from
+        dangling, personalization : d and p, float64, (n_rows,), or (1,) for one value for all rows
+        """
+        zero = np.int64(0) if self.precision == "exact" else np.float64(0)
+        sums = self._new_sums()
+        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
+        vectors = (z, x, z_next, weight, self._unit, zero)
+        self._run(_step, *self._csr, *vectors, *scalars, dangling, personalization, sums)
+        return _add_up(sums)
+
+    def residual(
+        self, z: np.ndarray, x: np.ndarray, alpha: float, mass: float, dangling: np.ndarray, personalization: np.ndarray
+    ) -> float:
+        """Sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, with a bound on its own rounding added.
+
+        Everything in float64. Parameters as for `step`, z float64 and not scaled.
+        """
+        sums = np.zeros(len(self._bounds) - 1)
+        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
+        self._run(_residual, *self._csr, z, x, *scalars, dangling, personalization, sums)
+        return float(sums.sum())
+
+    def compile(self) -> None:
+        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step is timed with it."""
+        b = self.block
+        empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
+        kernel, one = CpuBlock(empty, self.precision), np.ones(1)
+        x = np.empty(0, np.float32 if self.precision == "float32" else np.float64)
+        z = np.empty(0, self.z_dtype)
+        kernel.scale(x, one[:0], z)
+        kernel.step(z, x, z, one[:0], 0.5, 0.0, one, one)
+        plain = CpuBlock(empty, "float64")
+        plain.scale(x, one[:0], one[:0])
+        plain.residual(one[:0], x, 0.5, 0.0, one, one)
+
+    @property
+    def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return self.block.indptr, self.block.indices, self.block.data
+
+    @property
+    def _unit(self) -> float:
+        return 1.0 / FIXED_POINT if self.precision == "exact" else 1.0
+
+    def _new_sums(self) -> np.ndarray:
+        return np.zeros((len(self._bounds) - 1, 4), np.int64)
+
+    def _run(self, kernel: Callable[..., None], *args: Any) -> None:
+        counter = np.zeros(1, np.int64)
+        others = [_pool(self.threads).submit(kernel, counter, self._bounds, *args) for _ in range(self.threads - 1)]
+        kernel(counter, self._bounds, *args)
+        for other in others:
+            other.result()
+
+
+class SerialBlock(CpuBlock):
+    """One thread, and the serial product of the literature: the readable reference of the others."""
+
+    def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
+        super().__init__(block, precision, threads=1)
+
+    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        columns = [(x, y)] if x.ndim == 1 else [(x[:, c], y[:, c]) for c in range(x.shape[1])]
+        for x_column, y_column in columns:
+            _multiply_serial(*self._csr, x_column, y_column, float(alpha), float(beta))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="mgspmv-kernel")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _add_up(sums: np.ndarray) -> StepSums:
+    change, _, dangling, wrong = (int(total) for total in sums.sum(axis=0))
+    return StepSums(change, int(sums[:, 1].max()), dangling, wrong)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+# Each takes (counter, bounds) first: the shared counter of parts and the rows where parts begin.
+
+
+@intrinsic
+def _take(typing_context, counter):
+    """Add 1 to counter[0] atomically and give what it was."""
+
+    def generate(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        one = context.get_constant(types.int64, 1)
+        return builder.atomic_rmw("add", array.data, one, "monotonic")
+
+    return types.int64(counter), generate
+
+
+def _quantize(value, like):
+    """`value` in the type of `like`: rounded to nearest even for an integer."""
+
+
+@overload(_quantize)
+def _quantize_overload(value, like):
+    if isinstance(like, types.Integer):
+        return lambda value, like: np.int64(np.rint(value))
+    return lambda value, like: value
+
+
+def _contribute(data, k, zj, zero):
+    """What entry k adds to its row's sum, whose type is that of `zero`."""
+
+
+@overload(_contribute)
+def _contribute_overload(data, k, zj, zero):
+    if isinstance(data, types.NoneType):
+        return lambda data, k, zj, zero: zj
+    if isinstance(zero, types.Integer):
+        return lambda data, k, zj, zero: np.int64(np.rint(data[k] * zj))
+    return lambda data, k, zj, zero: data[k] * zj
+
+
+@njit(nogil=True, cache=True)
+def _sum_row(indices, data, z, start, stop, zero):
+    total = zero
+    for k in range(np.uint64(start), np.uint64(stop)):
+        total += _contribute(data, k, z[np.uint64(indices[k])], zero)
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
+    for i in range(len(indptr) - 1):
+        total = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            total += x[indices[k]] if data is None else data[k] * x[indices[k]]
+        y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
+
+
+@njit(nogil=True, cache=True)
+def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            total = alpha * _sum_row(indices, data, x, indptr[i], indptr[i + 1], 0.0)
+            y[i] = total if beta == 0 else total + beta * y[i]
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta):
+    totals = np.empty(x.shape[1])
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            totals[:] = 0
+            for k in range(indptr[i], indptr[i + 1]):
+                for c in range(len(totals)):
+                    totals[c] += _contribute(data, k, x[np.uint64(indices[k]), c], 0.0)
+            for c in range(len(totals)):
+                y[i, c] = alpha * totals[c] if beta == 0 else alpha * totals[c] + beta * y[i, c]
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _multiply_exact(counter, bounds, indptr, indices, data, z, y):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            y[i] = _sum_row(indices, data, z, indptr[i], indptr[i + 1], np.int64(0))
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _finish_rows(start, stop, change, x, weight, z_next, unit, sums):
+    """Next z of some rows, and their sums; `change` holds |x' - x| of these rows. No branch, so that it vectorises."""
+    total, greatest, dangling, wrong = 0, 0, 0, 0
+    for i in range(start, stop):
+        new = np.float64(x[i])
+        is_right = (change[i - start] <= 2.0) & (new >= 0.0) & (new <= 2.0)
+        fixed_change = np.int64(np.rint((change[i - start] if is_right else 0.0) * CHANGE_POINT))
+        total += fixed_change
+        greatest = max(greatest, fixed_change)
+        wrong += 0 if is_right else 1
+        is_dangling = weight[i] == 0.0
+        dangling += np.int64(np.rint((new if is_dangling & is_right else 0.0) * FIXED_POINT))
+        z_next[i] = _quantize((0.0 if is_dangling else new / weight[i]) / unit, z_next[0])
+    sums[0], sums[1], sums[2], sums[3] = total, greatest, dangling, wrong
+
+
+@njit(nogil=True, cache=True)
+def _scale(counter, bounds, x, weight, z_next, unit, sums):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        start, stop = bounds[part], bounds[part + 1]
+        _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part])
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _step(
+    counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
+    dangling, personalization, sums,
+):  # fmt: skip
+    d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
+    buffer = np.empty(np.diff(bounds).max())
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        start, stop = bounds[part], bounds[part + 1]
+        for i in range(start, stop):
+            buffer[i - start] = np.float64(_sum_row(indices, data, z, indptr[i], indptr[i + 1], zero)) * unit
+        for i in range(start, stop):
+            rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
+            old = np.float64(x[i])
+            x[i] = alpha * buffer[i - start] + rest
+            buffer[i - start] = abs(np.float64(x[i]) - old)
+        _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part])
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _residual(counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, dangling, personalization, sums):
+    d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            product = alpha * _sum_row(indices, data, z, indptr[i], indptr[i + 1], 0.0)
+            rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
+            # A sum of k terms >= 0 is off by at most k u of itself: Higham, Accuracy and Stability, section 4.2.
+            rounding = 2.0**-53 * ((indptr[i + 1] - indptr[i] + 4) * product + 4 * rest + x[i])
+            sums[part] += abs(product + rest - x[i]) + rounding
+        part = _take(counter)

@@ -1,0 +1,42 @@
+"""Where the CUDA sources are: packed into an installed wheel, or in the checkout that an editable install points at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mgspmv.errors import MgspmvError
+
+_PACKAGE = Path(__file__).parents[1]
+_SUFFIXES = (".cu", ".cuh")
+
+
+def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
+    """Find the CUDA C++ sources that belong to this installation.
+
+    Parameters
+    ----------
+    package : folder of the package `mgspmv`; another one only to look into another installation
+
+    Returns
+    -------
+    File name to path of every `.cu` and `.cuh` file, in order of names: those of `mgspmv/_cuda`, where a wheel has
+    them, else those of the checkout's `kernels`.
+
+    Raises
+    ------
+    MgspmvError : neither folder holds a source
+    """
+    for folder in _source_folders(package):
+        found = {path.name: path for path in sorted(folder.glob("*")) if path.suffix in _SUFFIXES}
+        if found:
+            return found
+    raise MgspmvError(
+        f"this installation has no CUDA sources: wanted .cu files in {package / '_cuda'}, or in the folder kernels of "
+        "a checkout; use the CPU kernels, or install a build of mgspmv that has CUDA kernels"
+    )
+
+
+def _source_folders(package: Path) -> list[Path]:
+    packed, checkout = package / "_cuda", package.parent
+    # In site-packages a folder `kernels` would be another project's, so only a checkout's counts.
+    return [packed, checkout / "kernels"] if (checkout / "pyproject.toml").is_file() else [packed]
