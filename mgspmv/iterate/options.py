@@ -1,0 +1,81 @@
+"""What a PageRank run is asked for, and which tolerances make sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mgspmv.errors import OptionError
+from mgspmv.model import CHANGE_POINT, Precision, StepSums, TolMode, check_choice
+
+DEFAULT_TOL = 1e-6
+
+
+@dataclass(frozen=True)
+class PageRankOptions:
+    """Options of a run, checked."""
+
+    alpha: float = 0.85
+    """Damping factor, 0 <= alpha < 1."""
+    tol: float | None = None
+    """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
+    tol_mode: TolMode = "l1"
+    """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
+    |x' - x| < tol; `fixed` makes exactly max_iter iterations."""
+    max_iter: int = 100
+    """Most iterations."""
+    precision: Precision = "exact"
+    """`exact`, `float64` or `float32`."""
+
+    def __post_init__(self) -> None:
+        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "fixed"))
+        check_choice("precision", self.precision, ("exact", "float64", "float32"))
+        if not 0 <= self.alpha < 1:
+            raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha}")
+        if self.max_iter < 1:
+            raise OptionError(f"max_iter must be at least 1, not {self.max_iter}")
+        if self.tol_mode == "fixed" and self.tol is not None:
+            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
+        if self.tol is not None and not (math.isfinite(self.tol) and self.tol > 0):
+            raise OptionError(f"tol must be a positive number, not {self.tol}; tol_mode='fixed' stops by count alone")
+
+    def threshold(self, n: int, nnz: int) -> float:
+        """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
+
+        Raises
+        ------
+        OptionError : any two distributions are closer than that, or rounding alone is larger
+        """
+        if self.tol_mode == "fixed":
+            return 0.0
+        tol, per_node = self.tol if self.tol is not None else DEFAULT_TOL, n if self.tol_mode == "l1_per_node" else 1
+        self._check_reach(tol, n, _most_change(self.tol_mode) / per_node, self._least_change(n, nnz) / per_node)
+        return tol * per_node
+
+    def measure(self, sums: StepSums) -> float:
+        """|x' - x| in the norm of `tol_mode`; the sum for `l1_per_node` and `fixed`."""
+        return (sums.change_linf if self.tol_mode == "linf" else sums.change_l1) / CHANGE_POINT
+
+    def _least_change(self, n: int, nnz: int) -> float:
+        """The change that rounding makes by itself: half a unit in the last place of the ranks, which sum to 1.
+
+        In `exact` also the edges' contributions, each off by at most 2^-63 and in no common direction.
+        """
+        unit = 2.0**-24 if self.precision == "float32" else 2.0**-53
+        rounding = max(unit, math.sqrt(nnz) * 2.0**-63) if self.precision == "exact" else unit
+        return rounding / n if self.tol_mode == "linf" else rounding
+
+    def _check_reach(self, tol: float, n: int, most: float, least: float) -> None:
+        said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
+        if tol >= most:
+            other = ", or tol_mode='l1'" if self.tol_mode == "l1_per_node" else ""
+            raise OptionError(f"{said} is met by any ranks of {n} vertices; pass less than {most:g}{other}")
+        if tol < least:
+            other = ", or precision='exact'" if self.precision == "float32" else ""
+            reason = f"is below the rounding of precision={self.precision!r} on {n} vertices"
+            raise OptionError(f"{said} {reason}; pass at least {least:.2g}{other}")
+
+
+def _most_change(tol_mode: TolMode) -> float:
+    """The largest change there can be between two distributions."""
+    return 1.0 if tol_mode == "linf" else 2.0

@@ -1,0 +1,105 @@
+"""Vectors that users give, as distributions over the vertices."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError, ShapeError
+
+Weights = Mapping[Any, float] | np.ndarray
+
+
+def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    """Non-negative weights, divided by their sum.
+
+    Parameters
+    ----------
+    name : of the argument, for messages
+    weights : (n,) array in the order of the store's vertices, or a mapping of the source's ids; missing ids weigh 0
+    vertex_ids : (n,) ascending ids of the store, None for 0..n-1
+
+    Returns
+    -------
+    (n,) float64 with sum 1. The sum is exact before it is rounded, so it does not depend on the order of the vertices.
+
+    Raises
+    ------
+    ShapeError : an array of another length
+    OptionError : an unknown id; a weight that is negative or not finite; a sum of 0
+    """
+    vector = (
+        _from_mapping(name, weights, n, vertex_ids) if isinstance(weights, Mapping) else _from_array(name, weights, n)
+    )
+    if not np.isfinite(vector).all() or (vector < 0).any():
+        place = int(np.flatnonzero(~np.isfinite(vector) | (vector < 0))[0])
+        label = place if vertex_ids is None else vertex_ids[place]
+        raise OptionError(f"{name} must be finite and not negative; vertex {label} has {vector[place]}")
+    total = _sum_exactly(vector)
+    if total == 0:
+        raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
+    return vector / total
+
+
+def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    """Numbers of the vertices with these ids.
+
+    Raises
+    ------
+    OptionError : an id that no vertex has; the message names a near one
+    """
+    if vertex_ids is None or vertex_ids.dtype == np.int64:
+        return _find_integers(name, ids, n, vertex_ids)
+    wanted = np.array(ids, dtype=object)
+    for label in ids:
+        if not isinstance(label, str):
+            raise OptionError(f"{name} has the id {label!r} and the vertices have strings; pass their ids as strings")
+    places = np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
+    for label, found in zip(ids, vertex_ids[places], strict=True):
+        if label != found:
+            near = difflib.get_close_matches(label, map(str, vertex_ids[:100_000]), n=1)
+            raise OptionError(
+                f"{name} has the id {label!r}, which no vertex has" + (f"; near: {near[0]!r}" if near else "")
+            )
+    return places
+
+
+def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    try:
+        wanted = np.array([label.__index__() for label in ids], dtype=np.int64)
+    except (AttributeError, TypeError) as error:
+        raise OptionError(f"{name} must be keyed by the vertices' integer ids ({error})") from error
+    places = wanted if vertex_ids is None else np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
+    is_known = (wanted >= 0) & (wanted < n) if vertex_ids is None else vertex_ids[places] == wanted
+    if not is_known.all():
+        raise OptionError(f"{name} has the id {wanted[~is_known][0]}, which no vertex has")
+    return places
+
+
+def _from_mapping(name: str, weights: Mapping[Any, float], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    vector = np.zeros(n)
+    if weights:
+        vector[find_positions(name, list(weights), n, vertex_ids)] = np.array(list(weights.values()), dtype=np.float64)
+    return vector
+
+
+def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
+    vector = np.asarray(weights, dtype=np.float64)
+    if vector.shape != (n,):
+        raise ShapeError(
+            f"{name} has shape {vector.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
+        )
+    return vector
+
+
+def _sum_exactly(vector: np.ndarray) -> float:
+    """Sum of non-negative numbers in fixed point scaled to the largest: no order changes it."""
+    largest = float(vector.max(initial=0.0))
+    if largest == 0:
+        return 0.0
+    exponent = 62 - math.frexp(largest)[1] - math.frexp(len(vector))[1]
+    return math.ldexp(int(np.rint(np.ldexp(vector, exponent)).astype(np.int64).sum()), -exponent)
