@@ -1,0 +1,42 @@
+"""What every reader offers to the builder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from mgspmv.model import CooBatch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is known of a source once its last batch was read."""
+
+    shape: tuple[int, int]
+    """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
+    vertex_ids: np.ndarray | None = None
+    """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
+    positions: np.ndarray | None = None
+    """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
+
+
+class Source(Protocol):
+    """A matrix that can be read once, in batches of bounded size."""
+
+    name: str
+    """For messages: path or a few words."""
+    default_kind: Literal["graph", "matrix"]
+    """What the source's entries mean when the user does not say."""
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries, symmetric ones mirrored; all batches with values or none."""
+        ...
+
+    def layout(self) -> Layout:
+        """Shape and ids; to be called after the last batch."""
+        ...
