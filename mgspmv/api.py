@@ -1,0 +1,577 @@
+"""The Python API: everything a user calls, composed from the parts."""
+
+from __future__ import annotations
+
+import platform
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import psutil
+
+from mgspmv.errors import (
+    ConvergenceError,
+    KindError,
+    MissingTransposeError,
+    OptionError,
+    ShapeError,
+)
+from mgspmv.ingest.build import build_matrix, transpose_arrays
+from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.open import open_source
+from mgspmv.ingest.source import Source
+from mgspmv.ingest.verify import verify_store
+from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded
+from mgspmv.iterate.start import make_start
+from mgspmv.iterate.vectors import Weights
+from mgspmv.kernels.rates import measure_rates
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import (
+    CsrBlock,
+    Duplicates,
+    Event,
+    IngestOptions,
+    Kind,
+    MatrixInfo,
+    Precision,
+    SelfLoops,
+    TolMode,
+    check_choice,
+)
+from mgspmv.partition import Plan, parse_bytes, plan_rows, split_rows
+from mgspmv.results import Solution, load_solution
+from mgspmv.store import StoredMatrix, StoreLike, check_target, open_store, write_store
+
+__all__ = ["Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"]
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (phase, entries done, entries in all or None)."""
+
+
+# --- sources to stores -----------------------------------------------------------------------------------------------
+
+
+def ingest(
+    source: Any,
+    store: StoreLike,
+    *,
+    kind: Kind | None = None,
+    duplicates: Duplicates | None = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    transpose: bool = False,
+    dtype: Literal["float32", "float64"] | None = None,
+    overwrite: bool = False,
+    format: Literal["matrix-market", "edge-list", "npz"] | None = None,
+    on_progress: Progress | None = None,
+    **edge_list_options: Any,
+) -> MatrixInfo:
+    """Read a matrix or graph and store it.
+
+    Parameters
+    ----------
+    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, or of a SciPy `.npz`;
+        a SciPy sparse or dense NumPy matrix; a NetworkX graph; a tuple (src, dst[, weight]) of arrays
+    store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
+    kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
+        `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists and
+        NetworkX, else `matrix`
+    duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
+    self_loops : `keep`, `drop` or `error`
+    symmetrize : add (j, i) for each (i, j), before duplicates are treated
+    ignore_weights : store the pattern only
+    transpose : also store the transpose, which `A.T` needs
+    dtype : of the stored values; default as in the source
+    overwrite : replace the matrix that is there, once the new one is whole
+    format : default: by name and first line
+    edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list
+
+    Raises
+    ------
+    SourceError : malformed input, with the line's number and text
+    StoreExistsError : the place is taken
+    OptionError : an option that makes no sense or does not suit the source
+    """
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
+    check_target(store, overwrite=overwrite)
+    return _store(open_source(source, format=format, **edge_list_options), store, options, overwrite, on_progress)
+
+
+def generate(
+    model: str,
+    store: StoreLike,
+    *,
+    kind: Kind | None = None,
+    duplicates: Duplicates | None = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    transpose: bool = False,
+    dtype: Literal["float32", "float64"] | None = None,
+    overwrite: bool = False,
+    on_progress: Progress | None = None,
+    **parameters: Any,
+) -> MatrixInfo:
+    """Generate a matrix or graph and store it.
+
+    Parameters
+    ----------
+    model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
+        (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
+    parameters : of the model
+    others : as for `ingest`
+
+    Raises
+    ------
+    OptionError : an unknown model or parameter, or one out of range
+    StoreExistsError : the place is taken
+    """
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
+    check_target(store, overwrite=overwrite)
+    return _store(make_generator(model, **parameters), store, options, overwrite, on_progress)
+
+
+def _store(
+    source: Source, store: StoreLike, options: IngestOptions, overwrite: bool, on_progress: Progress | None
+) -> MatrixInfo:
+    matrix, layout = build_matrix(source, options, on_progress or _ignore)
+    provenance = {
+        "source": layout.provenance,
+        "options": {name: value for name, value in vars(options).items() if value not in (None, False)},
+        "program": f"mgspmv {version('mgspmv')}",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return write_store(
+        store,
+        matrix,
+        transpose=transpose_arrays(matrix) if options.transpose else None,
+        provenance=provenance,
+        overwrite=overwrite,
+        on_progress=on_progress,
+    )
+
+
+def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:
+    """Check every invariant of a store: chunks, checksums, digests, CSR, degrees, ids.
+
+    Returns
+    -------
+    What is wrong and where; empty when the store is whole.
+
+    Raises
+    ------
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to be checked
+    """
+    return verify_store(store, on_progress)
+
+
+# --- matrices --------------------------------------------------------------------------------------------------------
+
+
+def open_matrix(store: StoreLike) -> Matrix:
+    """Open a stored matrix; nothing of it is loaded before it is used.
+
+    Raises
+    ------
+    StoreError : there is no whole store of this format version there
+    """
+    return Matrix(open_store(store))
+
+
+class Matrix:
+    """A stored matrix of shape (n_rows, n_cols), opened by `open_matrix`.
+
+    `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
+    """
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self.stored = stored
+        self._n_blocks = 1
+        self._loaded: dict[str, list[CsrBlock]] = {}
+        self._vertex_ids: np.ndarray | None = None
+
+    @property
+    def info(self) -> MatrixInfo:
+        """All that the store says of itself."""
+        return self.stored.info
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.info.shape
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        return self.info.nnz
+
+    @property
+    def kind(self) -> Kind:
+        return self.info.kind
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether all entries are 1 and none is stored."""
+        return self.info.is_pattern
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Dtype of the stored values; None for a pattern."""
+        return None if self.info.dtype is None else np.dtype(self.info.dtype)
+
+    @property
+    def vertex_ids(self) -> np.ndarray | None:
+        """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
+        if self._vertex_ids is None and self.info.vertex_ids is not None:
+            self._vertex_ids = self.stored.read_array("vertex_ids")
+        return self._vertex_ids
+
+    @property
+    def T(self) -> Matrix:
+        """The transpose.
+
+        Raises
+        ------
+        MissingTransposeError : the store does not hold it
+        """
+        if not self.info.has_transpose:
+            raise MissingTransposeError(
+                f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+            )
+        return Matrix(self.stored.transpose())
+
+    def plan(
+        self,
+        workers: int = 1,
+        *,
+        device_memory: str | int | None = None,
+        host_memory: str | int | None = None,
+        precision: Precision = "exact",
+        threads: int | None = None,
+    ) -> Plan:
+        """What PageRank (for a `matrix`: the product) will take on so many workers. Only `indptr` is read.
+
+        Parameters
+        ----------
+        device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host
+        host_memory : of each worker; None for no limit
+        threads : of each worker
+
+        Raises
+        ------
+        CapacityError : it does not fit; the message names the number of workers that would do
+        """
+        return plan_rows(
+            self.info,
+            self.stored.read_array("indptr"),
+            workers,
+            precision=precision,
+            device_memory=None if device_memory is None else parse_bytes(device_memory),
+            host_memory=None if host_memory is None else parse_bytes(host_memory),
+            rates=measure_rates(threads) if workers == 1 else None,
+            threads=threads,
+        )
+
+    def load(self, n_blocks: int = 1) -> Matrix:
+        """Say in how many row blocks to hold the matrix; results are the same for any number. Drops what was loaded."""
+        if n_blocks < 1:
+            raise OptionError(f"n_blocks must be at least 1, not {n_blocks}")
+        self.close()
+        self._n_blocks = n_blocks
+        return self
+
+    def close(self) -> None:
+        """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
+        self._loaded.clear()
+
+    def to_scipy(self) -> Any:
+        """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
+        import scipy.sparse
+
+        indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
+        data = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
+
+    def blocks(self, dtype: str | None) -> list[CsrBlock]:
+        """The row blocks with values of this dtype, or without; loaded once.
+
+        Raises
+        ------
+        CapacityError : more than the memory that is free
+        """
+        key = "pattern" if dtype is None or self.is_pattern else dtype
+        if key not in self._loaded:
+            self._loaded[key] = self._load_blocks(None if key == "pattern" else key)
+        return self._loaded[key]
+
+    def __matmul__(self, x: Any) -> np.ndarray:
+        """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
+        return spmv(self, x)
+
+    def __enter__(self) -> Matrix:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        values = "pattern" if self.is_pattern else self.info.dtype
+        return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
+
+    def _load_blocks(self, dtype: str | None) -> list[CsrBlock]:
+        indptr = self.stored.read_array("indptr")
+        plan_rows(self.info, indptr, host_memory=_free_memory())
+        bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
+        del indptr
+        return [self.stored.read_block(int(start), int(stop), dtype) for start, stop in pairwise(bounds)]
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def spmv(
+    A: Matrix,
+    x: Any,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    y: Any = None,
+    kernel: str = "auto",
+    precision: Literal["float32", "float64"] | None = None,
+    threads: int | None = None,
+    client: Any = None,
+) -> np.ndarray:
+    """y = alpha * A @ x + beta * y.
+
+    Parameters
+    ----------
+    A : of shape (n_rows, n_cols); on a graph this is the pull product
+    x : (n_cols,) or (n_cols, k), real
+    y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
+    kernel : `auto`, `csr-rows` or `csr-serial`
+    precision : default float32 when both A's values and x are float32, else float64; sums are made in float64
+    threads : default: the processors this process may use
+    client : of a Dask cluster; this version computes in this process only
+
+    Returns
+    -------
+    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads and blocks.
+
+    Raises
+    ------
+    ShapeError : x or y does not fit the matrix
+    OptionError : complex numbers, or an option that makes no sense
+    CapacityError : the matrix does not fit into the memory that is free
+    """
+    _refuse_client(client)
+    check_choice("precision", precision, ("float32", "float64", None))
+    x = _check_vectors("x", x, A.shape[1], "columns")
+    chosen = precision or ("float32" if x.dtype == np.float32 and A.dtype in (None, np.float32) else "float64")
+    x = np.ascontiguousarray(x, dtype=chosen)
+    out = _start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
+    for block in A.blocks(chosen):
+        rows = out[block.row_offset : block.row_offset + block.n_rows]
+        bind_kernel(block, chosen, kernel=kernel, threads=threads).multiply(x, rows, alpha, beta)
+    return out
+
+
+def _start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if beta == 0:
+        return np.empty(shape, dtype)
+    if y is None:
+        raise OptionError(f"beta is {beta} and there is no y to multiply; pass y, or beta=0")
+    y = _check_vectors("y", y, shape[0], "rows")
+    if y.shape != shape:
+        raise ShapeError(f"y has shape {y.shape} but A @ x has {shape}; pass y of that shape")
+    return np.array(y, dtype=dtype, order="C")
+
+
+def _check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray:
+    array = np.asarray(vectors)
+    if array.dtype.kind not in "biuf":
+        raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
+    if array.ndim not in (1, 2):
+        raise ShapeError(f"{name} must have one or two dimensions, not {array.ndim}")
+    if array.shape[0] != length:
+        wanted = f"n_{unit}" if array.ndim == 1 else f"(n_{unit}, k)"
+        raise ShapeError(
+            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of length {wanted}"
+        )
+    return array
+
+
+# --- PageRank --------------------------------------------------------------------------------------------------------
+
+
+def pagerank(
+    A: Matrix,
+    *,
+    alpha: float = 0.85,
+    tol: float | None = None,
+    tol_mode: TolMode = "l1",
+    max_iter: int = 100,
+    personalization: Weights | None = None,
+    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    nstart: Weights | None = None,
+    weights: bool = True,
+    precision: Precision = "exact",
+    drive: Literal["auto", "embedded"] = "auto",
+    kernel: str = "auto",
+    threads: int | None = None,
+    client: Any = None,
+    throw: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+) -> Solution:
+    """PageRank of the vertices of a stored graph.
+
+        z = x / w (0 where w = 0);   m = sum of x over dangling vertices
+        x' = alpha (A z + m d) + (1 - alpha) p
+
+    Parameters
+    ----------
+    A : a store of kind `graph` or `stochastic`
+    alpha : damping, 0 <= alpha < 1
+    tol : stop when the change is below; default 1e-6
+    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
+        `fixed` makes exactly max_iter iterations and takes no tol
+    max_iter : most iterations; converging on the last one is converging
+    personalization : p, as (n,) array in the order of the store's vertices or a mapping of the source's ids;
+        normalised; default uniform
+    dangling : d, where the rank of vertices without out-edges goes: an array or mapping like p; None for p, as in
+        NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
+        `error` refuses
+    nstart : the first x, like p; normalised; default uniform
+    weights : False counts every stored edge as 1
+    precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`
+    drive : `embedded`, in this process, which `auto` chooses
+    kernel : `auto`, `csr-rows` or `csr-serial`
+    threads : default: the processors this process may use
+    client : of a Dask cluster; this version computes in this process only
+    throw : raise when the tolerance was not met; False returns the solution with its status
+    on_event : called after each iteration
+
+    Returns
+    -------
+    Solution with `values` of shape (n,), float64 (float32 for precision `float32`), summing to 1 unless dangling mass
+    is dropped; `error_bound_l1` bounds their L1 distance to the exact ranks.
+
+    Raises
+    ------
+    KindError : the store is of kind `matrix`
+    OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
+    DanglingError : dangling="error" and a vertex without out-edges
+    CapacityError : the matrix does not fit into the memory that is free
+    ConvergenceError : not converged, with the `solution` attached
+    """
+    _refuse_client(client)
+    check_choice("drive", drive, ("auto", "embedded"))
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
+    use_weights = _check_graph(A, weights)
+    threshold = options.threshold(A.shape[0], A.nnz)
+    began = time.perf_counter()
+    start = make_start(A.stored, A.vertex_ids, options, personalization, dangling, nstart, use_weights=use_weights)
+    dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
+    rows = [start.cut(bind_kernel(b, precision, kernel=kernel, threads=threads)) for b in A.blocks(dtype)]
+    loaded = time.perf_counter()
+    events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    outcome, bound = run_embedded(rows, options, threshold, emit, run=uuid.uuid4().hex[:12])
+    outcome.seconds["load"] = loaded - began
+    solution = _solve(A, options, rows, outcome, bound, tuple(events), _describe_dangling(dangling), use_weights)
+    if throw and not outcome.status.is_success:
+        made = f"{len(outcome.changes)} iterations, the last change was {outcome.changes[-1]:.3g}"
+        raise ConvergenceError(f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}", solution)
+    return solution
+
+
+def _check_graph(A: Matrix, weights: bool) -> bool:
+    """Whether values are to be used."""
+    if A.kind == "matrix":
+        raise KindError(
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
+            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+        )
+    if A.shape[0] == 0:
+        raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
+    if A.kind == "stochastic" and not weights:
+        raise OptionError("a stochastic matrix is its weights; leave weights=True, or ingest it with kind='graph'")
+    if weights and A.info.min_weight is not None and A.info.min_weight < 0:
+        raise OptionError(
+            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False "
+            "(--ignore-weights) to count every edge as 1"
+        )
+    return weights and not A.is_pattern
+
+
+def _describe_dangling(dangling: Weights | str | None) -> str:
+    return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
+
+
+def _solve(
+    A: Matrix,
+    options: PageRankOptions,
+    rows: Sequence[Rows],
+    outcome: Outcome,
+    bound: float,
+    events: tuple[Event, ...],
+    dangling: str,
+    use_weights: bool,
+) -> Solution:
+    values = rows[0].x if len(rows) == 1 else np.concatenate([r.x for r in rows])
+    tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
+    asked = vars(options) | {"tol": tol, "dangling": dangling, "weights": use_weights}
+    info = A.info
+    matrix = {
+        "url": info.url,
+        "digest": info.digest,
+        "shape": list(info.shape),
+        "nnz": info.nnz,
+        "kind": info.kind,
+        "program": f"mgspmv {version('mgspmv')}",
+        "hardware": f"{platform.machine()}, {rows[0].kernel.threads} threads",
+    }
+    iterations, seconds = len(outcome.changes), outcome.seconds
+    return Solution(
+        values, outcome.status, iterations, outcome.changes, seconds, bound, A.vertex_ids, asked, matrix, events
+    )
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _refuse_client(client: Any) -> None:
+    if client is not None:
+        raise OptionError("this version computes in the calling process only; leave client out")
+
+
+def _free_memory() -> int:
+    """Bytes that this process may still take: of the machine, and of its control group where there is one."""
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text()
+    except OSError:
+        return free
+    return free if limit == "max" else min(free, int(limit) - int(used))
+
+
+def _ignore(phase: str, done: int, total: int | None) -> None:
+    """Report progress to nobody."""
