@@ -1,0 +1,80 @@
+# Every target sets up what it needs: a virtual environment in .venv and the package in it, in editable form.
+# An environment made before the last change of pyproject.toml is brought up to date first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DIST := build/package
+ARGS ?=
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.SECONDARY:
+.PHONY: help quickstart test lint types imports package check format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo "PYTHON=python3.12 makes .venv with that Python; quickstart, test and bench pass ARGS=... on."
+
+quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank it
+	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
+
+test: $(VENV)/.ready-test ## run the tests (ARGS="-k store -x")
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-dev ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(VENV)/.ready-dev ## import-linter: imports run one way
+	$(BIN)/lint-imports
+
+# PYTHONPATH comes before the editable install, so what answers is the wheel.
+package: $(VENV)/.ready-dev ## build sdist and wheel, and run the command from the wheel
+	@rm -rf $(DIST)
+	@echo "Building sdist and wheel in $(DIST)"
+	@$(BIN)/python -m build --outdir $(DIST) . > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DIST)/site $(DIST)/*.whl
+	PYTHONPATH=$(DIST)/site $(BIN)/python $(DIST)/site/bin/mgspmv --help > /dev/null
+
+check: test lint types imports package ## everything that a contribution must pass; CI runs this
+	@echo "All checks passed."
+
+format: $(VENV)/.ready-dev ## let ruff mend what it can
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
+	$(BIN)/python tests/benchmarks/compare.py $(ARGS)
+
+clean: ## remove .venv, caches and whatever the targets made
+	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp names the extra that is installed; `run` is the package alone.
+EXTRA_run :=
+EXTRA_test := [test]
+EXTRA_dev := [dev]
+EXTRA_bench := [bench]
+
+$(VENV)/.ready-%: pyproject.toml | $(VENV)/.created
+	@echo "Installing mgspmv$(EXTRA_$*) into $(VENV); the first time takes a few minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRA_$*)'
+	@touch $@
+
+AGAIN := make $(MAKECMDGOALS) PYTHON=python3.12
+
+$(VENV)/.created:
+	@command -v '$(PYTHON)' > /dev/null || { echo >&2 \
+		"mgspmv needs Python 3.11 or newer, and there is no '$(PYTHON)'; name one: $(AGAIN)"; exit 1; }
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
+		"mgspmv needs Python 3.11 or newer, and '$(PYTHON)' is $$('$(PYTHON)' -V 2>&1); name a newer one: $(AGAIN)"; exit 1; }
+	@'$(PYTHON)' -c 'import ensurepip, venv' 2> /dev/null || { echo >&2 \
+		"'$(PYTHON)' cannot make virtual environments: its modules venv and ensurepip are missing;" \
+		"install them (Debian, Ubuntu: apt install python3-venv) or name another Python: $(AGAIN)"; exit 1; }
+	'$(PYTHON)' -m venv $(VENV)
+	@touch $@
