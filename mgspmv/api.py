@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import uuid
@@ -103,7 +104,8 @@ def ingest(
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
     check_target(store, overwrite=overwrite)
-    return _store(open_source(source, format=format, **edge_list_options), store, options, overwrite, on_progress)
+    asked = {"format": format, **edge_list_options}
+    return _store(open_source(source, **asked), store, options, asked, overwrite, on_progress)
 
 
 def generate(
@@ -137,16 +139,25 @@ def generate(
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
     check_target(store, overwrite=overwrite)
-    return _store(make_generator(model, **parameters), store, options, overwrite, on_progress)
+    return _store(make_generator(model, **parameters), store, options, {}, overwrite, on_progress)
 
 
 def _store(
-    source: Source, store: StoreLike, options: IngestOptions, overwrite: bool, on_progress: Progress | None
+    source: Source,
+    store: StoreLike,
+    options: IngestOptions,
+    reading: dict[str, Any],
+    overwrite: bool,
+    on_progress: Progress | None,
 ) -> MatrixInfo:
     matrix, layout = build_matrix(source, options, on_progress or _ignore)
     provenance = {
         "source": layout.provenance,
-        "options": {name: value for name, value in vars(options).items() if value not in (None, False)},
+        "options": {
+            name: os.fspath(value) if isinstance(value, os.PathLike) else value
+            for name, value in (vars(options) | reading).items()
+            if value is not None
+        },
         "program": f"mgspmv {version('mgspmv')}",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -193,8 +204,9 @@ class Matrix:
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
     """
 
-    def __init__(self, stored: StoredMatrix) -> None:
+    def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
         self.stored = stored
+        self._transpose_of = transpose_of
         self._n_blocks = 1
         self._loaded: dict[str, list[CsrBlock]] = {}
         self._vertex_ids: np.ndarray | None = None
@@ -233,6 +245,8 @@ class Matrix:
     @property
     def vertex_ids(self) -> np.ndarray | None:
         """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
+        if self._transpose_of is not None:
+            return self._transpose_of.vertex_ids
         if self._vertex_ids is None and self.info.vertex_ids is not None:
             self._vertex_ids = self.stored.read_array("vertex_ids")
         return self._vertex_ids
@@ -245,11 +259,18 @@ class Matrix:
         ------
         MissingTransposeError : the store does not hold it
         """
+        if self._transpose_of is not None:
+            return self._transpose_of
         if not self.info.has_transpose:
             raise MissingTransposeError(
                 f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
             )
-        return Matrix(self.stored.transpose())
+        return Matrix(self.stored.transpose(), transpose_of=self)
+
+    @property
+    def is_transpose(self) -> bool:
+        """Whether this is the `T` of another matrix."""
+        return self._transpose_of is not None
 
     def plan(
         self,
@@ -406,9 +427,10 @@ def _check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarra
     if array.ndim not in (1, 2):
         raise ShapeError(f"{name} must have one or two dimensions, not {array.ndim}")
     if array.shape[0] != length:
-        wanted = f"n_{unit}" if array.ndim == 1 else f"(n_{unit}, k)"
+        size = "n_cols" if unit == "columns" else "n_rows"
+        wanted = f"length {size}" if array.ndim == 1 else f"shape ({size}, k)"
         raise ShapeError(
-            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of length {wanted}"
+            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {wanted}"
         )
     return array
 
@@ -508,6 +530,11 @@ def _check_graph(A: Matrix, weights: bool) -> bool:
         raise KindError(
             f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
             "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+        )
+    if A.is_transpose:
+        raise KindError(
+            f"the transpose of {A.info.url} holds out-edges in its rows; for ranks of the reversed graph ingest its "
+            "source with every arc turned round"
         )
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")

@@ -39,10 +39,9 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
         place = int(np.flatnonzero(~np.isfinite(vector) | (vector < 0))[0])
         label = place if vertex_ids is None else vertex_ids[place]
         raise OptionError(f"{name} must be finite and not negative; vertex {label} has {vector[place]}")
-    total = _sum_exactly(vector)
-    if total == 0:
+    if not vector.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
-    return vector / total
+    return _normalize(vector)
 
 
 def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
@@ -71,7 +70,7 @@ def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | N
 def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     try:
         wanted = np.array([label.__index__() for label in ids], dtype=np.int64)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, OverflowError, TypeError) as error:
         raise OptionError(f"{name} must be keyed by the vertices' integer ids ({error})") from error
     places = wanted if vertex_ids is None else np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
     is_known = (wanted >= 0) & (wanted < n) if vertex_ids is None else vertex_ids[places] == wanted
@@ -83,12 +82,12 @@ def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | N
 def _from_mapping(name: str, weights: Mapping[Any, float], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     vector = np.zeros(n)
     if weights:
-        vector[find_positions(name, list(weights), n, vertex_ids)] = np.array(list(weights.values()), dtype=np.float64)
+        vector[find_positions(name, list(weights), n, vertex_ids)] = _to_float64(name, list(weights.values()))
     return vector
 
 
 def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
-    vector = np.asarray(weights, dtype=np.float64)
+    vector = _to_float64(name, weights)
     if vector.shape != (n,):
         raise ShapeError(
             f"{name} has shape {vector.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
@@ -96,10 +95,18 @@ def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
     return vector
 
 
-def _sum_exactly(vector: np.ndarray) -> float:
-    """Sum of non-negative numbers in fixed point scaled to the largest: no order changes it."""
-    largest = float(vector.max(initial=0.0))
-    if largest == 0:
-        return 0.0
-    exponent = 62 - math.frexp(largest)[1] - math.frexp(len(vector))[1]
-    return math.ldexp(int(np.rint(np.ldexp(vector, exponent)).astype(np.int64).sum()), -exponent)
+def _to_float64(name: str, numbers: Any) -> np.ndarray:
+    try:
+        array = np.asarray(numbers)
+        if array.dtype.kind in "biufO":
+            return array.astype(np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise OptionError(f"{name} must hold real numbers ({error})") from error
+    raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
+
+
+def _normalize(vector: np.ndarray) -> np.ndarray:
+    """Non-negative numbers over their sum, made in fixed point scaled to the largest: no order changes it."""
+    exponent = 62 - math.frexp(float(vector.max()))[1] - math.frexp(len(vector))[1]
+    scaled = np.ldexp(vector, exponent)
+    return scaled / float(np.rint(scaled).astype(np.int64).sum())
