@@ -1,0 +1,161 @@
+"""Progress in the terminal: bars on stderr while something long runs, never a byte on stdout."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+    from mgspmv.model import Event
+
+RATE_WINDOW = 5
+"""Iterations over which the rate of convergence is taken, so that one odd change does not upset the prediction."""
+
+
+class Monitor(Protocol):
+    """What shows the progress of ingesting and ranking; a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
+        ...
+
+    def advance(self, n: int = 1) -> None:
+        """`n` more units of the phase are done."""
+        ...
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """An iteration is done."""
+        ...
+
+
+class NullProgress:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def advance(self, n: int = 1) -> None:
+        pass
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        pass
+
+    def on_event(self, event: Event) -> None:
+        pass
+
+
+class Progress:
+    """One line on the terminal for the phase that runs; it goes when the context ends.
+
+    Parameters
+    ----------
+    console : where to; default stderr
+    tol : the change at which the iteration stops, in the norm of its events; None where it stops after `max_iter`
+    max_iter : most iterations; None where not known
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, tol: float | None = None, max_iter: int | None = None
+    ) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        self._tol, self._max_iter = tol, max_iter
+        self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
+        self._name: str | None = None
+        self._task: TaskID | None = None
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console or Console(stderr=True),
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._name = name
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, n: int = 1) -> None:
+        """`n` more units of the phase are done."""
+        if self._task is not None:
+            self._bars.advance(self._task, n)
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
+        if phase != self._name:
+            self.phase(phase, total)
+        assert self._task is not None
+        self._bars.update(self._task, completed=done, total=total)
+
+    def on_event(self, event: Event) -> None:
+        """Show the iteration, its change and how many more the rate of convergence predicts."""
+        self._changes.append(event.change)
+        left = None if self._tol is None else predict_iterations_left(list(self._changes), self._tol)
+        total = self._max_iter if left is None else event.iteration + left
+        if self._max_iter is not None and total is not None:
+            total = min(total, self._max_iter)
+        self.on_progress("iterate", event.iteration, total)
+        assert self._task is not None
+        self._bars.update(self._task, description=_describe_iteration(event, left))
+
+
+def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
+    """Progress on stderr where that is a terminal, else one that shows nothing."""
+    return Progress(tol=tol, max_iter=max_iter) if sys.stderr.isatty() else NullProgress()
+
+
+def predict_iterations_left(changes: list[float], tol: float) -> int | None:
+    """How many more iterations bring the change below `tol`, when it goes on shrinking as in `changes`.
+
+    With the rate r = (last / first)^(1 / steps) of `changes` it is the least k with last r^k < tol.
+
+    Returns
+    -------
+    0 when the last change is below `tol`; None when no rate is known or the change does not shrink.
+    """
+    last = changes[-1]
+    if last < tol:
+        return 0
+    first, steps = changes[0], len(changes) - 1
+    if steps == 0 or tol <= 0 or not (math.isfinite(first) and last < first):
+        return None
+    rate = math.log(last / first) / steps
+    return math.floor(math.log(tol / last) / rate) + 1
+
+
+def _describe_iteration(event: Event, left: int | None) -> str:
+    prediction = "" if left is None else f", about {left} to go"
+    return f"iterate  change {event.change:.2e}{prediction}"

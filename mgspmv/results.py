@@ -1,0 +1,439 @@
+"""Ranks and how they were reached: top-k, and files in Zarr, Parquet and CSV.
+
+A file never has its final name before it is whole: it is written beside and moved into place. A Zarr group at a URL
+cannot be moved; there the attribute that makes it a solution is the last write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import (
+    ChecksumError,
+    MissingChunkError,
+    OptionError,
+    ShapeError,
+    StoreDamagedError,
+    StoreError,
+    StoreExistsError,
+    StoreFormatError,
+    StoreNotFoundError,
+    StoreUnfinishedError,
+)
+from mgspmv.model import Event, Status
+
+FORMAT_VERSION = 1
+SUFFIXES = (".zarr", ".parquet", ".csv")
+CHUNK_ELEMENTS = 2**20
+
+_ZARR_KEY = "mgspmv_solution"
+_PARQUET_KEY = b"mgspmv"
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The ranks of a graph's vertices and how they were reached.
+
+    Raises
+    ------
+    ShapeError : `values` is not one-dimensional, or `vertex_ids` has another length
+    """
+
+    values: np.ndarray
+    """float64 or float32, shape (n,): the ranks, in the order of the store's vertices."""
+    status: Status
+    """How the iteration ended."""
+    iterations: int
+    """Iterations made."""
+    changes: tuple[float, ...]
+    """|x' - x| at each iteration, in the norm of `tol_mode`."""
+    seconds: dict[str, float]
+    """Seconds by phase: load, compile, product, exchange, residual, ..."""
+    error_bound_l1: float
+    """||values - exact ranks||_1 is at most this."""
+    vertex_ids: np.ndarray | None
+    """int64 or strings (object), shape (n,): the source's names of the vertices; None when they are 0..n-1."""
+    options: dict[str, Any]
+    """What was asked for, as JSON values: alpha, tol, tol_mode, max_iter, precision, ..."""
+    matrix: dict[str, Any]
+    """Where the ranks come from, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
+    events: tuple[Event, ...] = ()
+    """What each superstep did."""
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 1:
+            raise ShapeError(f"the ranks must be one-dimensional, they have shape {self.values.shape}")
+        if self.vertex_ids is not None and len(self.vertex_ids) != len(self.values):
+            raise ShapeError(f"there are {len(self.values)} ranks but {len(self.vertex_ids)} vertex ids")
+
+    def __repr__(self) -> str:
+        change = f", last change {self.changes[-1]:.3g}" if self.changes else ""
+        return (
+            f"<Solution: {self.status} after {self.iterations} iterations{change}, "
+            f"L1 error <= {self.error_bound_l1:.3g}, {len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
+        )
+
+    @property
+    def edges_per_s(self) -> float:
+        """Stored entries times iterations, over the seconds of product and exchange; 0 when nothing was timed."""
+        elapsed_s = self.seconds.get("product", 0.0) + self.seconds.get("exchange", 0.0)
+        return float(self.matrix["nnz"]) * self.iterations / elapsed_s if elapsed_s else 0.0
+
+    def top(self, k: int = 10) -> list[tuple[Any, float]]:
+        """Give the k highest ranks as (vertex id, rank), highest first.
+
+        Equal ranks come in the order of the vertices, NaN comes last; with k > n all n are given.
+
+        Raises
+        ------
+        OptionError : k is less than 1
+        """
+        if k < 1:
+            raise OptionError(f"k must be at least 1, not {k}")
+        where = select_highest(self.values, k)
+        ids = where if self.vertex_ids is None else self.vertex_ids[where]
+        return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
+
+    def digest(self) -> str:
+        """SHA-256 of the ranks' little-endian bytes, in hexadecimal: same bits, same digest."""
+        values = np.ascontiguousarray(self.values, dtype=self.values.dtype.newbyteorder("<"))
+        return hashlib.sha256(values.data).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all but ranks, ids and events as JSON values; a float that is not finite becomes a string, its name."""
+        summary = {
+            "status": self.status.value,
+            "n": len(self.values),
+            "iterations": self.iterations,
+            "change": self.changes[-1] if self.changes else None,
+            "changes": self.changes,
+            "error_bound_l1": self.error_bound_l1,
+            "seconds": self.seconds,
+            "edges_per_s": self.edges_per_s,
+            "digest": self.digest(),
+            "options": self.options,
+            "matrix": self.matrix,
+        }
+        return {key: to_json(value) for key, value in summary.items()}
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the ranks to `path`, in the format that its suffix names.
+
+        `.zarr`: a group with the arrays `values` and `vertex_ids`, the rest in its attributes; also at a URL.
+        `.parquet`: columns `id` and `rank`, the rest in the metadata of its schema under `mgspmv`.
+        `.csv`: lines `id,rank` under that header, each rank in the fewest digits that give the same float again;
+        the rest is not kept, so that it cannot be loaded again.
+
+        Raises
+        ------
+        OptionError : another suffix
+        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
+        StoreError : it cannot be written
+        """
+        check_target(path, overwrite=overwrite)
+        if _is_url(path):
+            _write_zarr(self, str(path))
+            return
+        write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
+        with write_beside(path) as part:
+            write(self, str(part))
+
+
+def load_solution(path: str | os.PathLike[str]) -> Solution:
+    """Read ranks that `Solution.save` wrote as `.zarr` or `.parquet`; the bits are as they were.
+
+    Raises
+    ------
+    OptionError : another suffix; CSV holds the ranks only
+    StoreNotFoundError : there is nothing at this path
+    StoreFormatError : not a solution, or one of another format version
+    StoreUnfinishedError : its writing was never finished
+    MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
+    """
+    suffix = Path(path).suffix
+    if suffix == ".csv":
+        raise OptionError(f"{path}: CSV holds the ranks only; save as .zarr or .parquet what is to be loaded again")
+    if suffix not in (".zarr", ".parquet"):
+        raise OptionError(
+            f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
+        )
+    if not _is_url(path) and not Path(path).exists():
+        raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
+    return _read_zarr(str(path)) if suffix == ".zarr" else _read_parquet(str(path))
+
+
+def select_highest(values: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
+    keys = np.where(np.isnan(values), -np.inf, values)
+    k = min(k, len(keys))
+    if k == 0:
+        return np.empty(0, np.int64)
+    least = np.partition(keys, len(keys) - k)[len(keys) - k]
+    above = np.flatnonzero(keys > least)
+    where = np.concatenate([above, np.flatnonzero(keys == least)[: k - len(above)]])
+    return where[np.argsort(-keys[where], kind="stable")]
+
+
+def check_target(
+    path: str | os.PathLike[str], *, overwrite: bool = False, suffixes: tuple[str, ...] = SUFFIXES
+) -> None:
+    """Raise unless `path` can be written to; to be called before the work whose result goes there.
+
+    Raises
+    ------
+    OptionError : the suffix is none of `suffixes`, or a URL does not name a Zarr group
+    StoreExistsError : something is there and is not to be overwritten
+    """
+    suffix = Path(path).suffix
+    if suffix not in suffixes:
+        raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}, not in {suffix or 'no suffix'}")
+    if _is_url(path) and suffix != ".zarr":
+        raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
+    if not _is_taken(path):
+        return
+    if not overwrite:
+        raise StoreExistsError(f"{path} exists already; choose another name or say overwrite")
+    if not (_is_solution_group(str(path)) if suffix == ".zarr" else Path(path).is_file()):
+        raise StoreExistsError(f"{path} is not a {suffix} of results and is not overwritten; choose another name")
+
+
+@contextmanager
+def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a name beside `path` to write to; what was written there then takes the place of `path`.
+
+    The folder is made when it is missing. After an error nothing is left, and what was at `path` is still there.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        _move_into_place(part, target)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        _remove(part)
+
+
+def _move_into_place(part: Path, target: Path) -> None:
+    if not target.is_dir():
+        os.replace(part, target)
+        return
+    old = part.with_suffix(".old")  # a folder that is not empty cannot be replaced
+    os.rename(target, old)
+    os.rename(part, target)
+    shutil.rmtree(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.exists():
+        path.unlink()
+
+
+def _is_url(path: str | os.PathLike[str]) -> bool:
+    return "://" in str(path)
+
+
+def _is_taken(path: str | os.PathLike[str]) -> bool:
+    return _open_group(str(path)) is not None if _is_url(path) else os.path.lexists(path)
+
+
+def _is_solution_group(url: str) -> bool:
+    group = _open_group(url)
+    return group is not None and _ZARR_KEY in group.attrs
+
+
+def _open_group(url: str) -> Any:
+    """The Zarr group at a path or URL; None where there is none."""
+    import zarr
+
+    try:
+        return zarr.open_group(url, mode="r")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreDamagedError(f"{url}: the metadata of the group cannot be read: {error}") from error
+
+
+def _write_zarr(solution: Solution, url: str) -> None:
+    import zarr
+
+    group = zarr.open_group(url, mode="w", attributes={_ZARR_KEY: None})
+    _write_array(group, "values", solution.values)
+    if solution.vertex_ids is not None:
+        _write_array(group, "vertex_ids", solution.vertex_ids)
+    group.attrs[_ZARR_KEY] = _describe(solution)
+
+
+def _write_array(group: Any, name: str, array: np.ndarray) -> None:
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
+    stored = group.create_array(
+        name,
+        shape=array.shape,
+        dtype=str if array.dtype == object else array.dtype,
+        chunks=(min(CHUNK_ELEMENTS, max(1, len(array))),),
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        # A chunk that was not written could not be told from one that was lost.
+        config={"write_empty_chunks": True},
+    )
+    stored[:] = array
+
+
+def _read_zarr(url: str) -> Solution:
+    group = _open_group(url)
+    if group is None:
+        raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
+    if _ZARR_KEY not in group.attrs:
+        raise StoreFormatError(f"{url} is a Zarr group of something else than ranks")
+    if group.attrs[_ZARR_KEY] is None:
+        raise StoreUnfinishedError(f"the ranks at {url} were begun and never finished; compute them again")
+    described = _check_described(url, group.attrs[_ZARR_KEY])
+    ids = None if described["vertex_ids"] is None else _read_array(url, group, "vertex_ids")
+    if ids is not None and described["vertex_ids"] == "string":
+        ids = ids.astype(object)
+    return _compose(url, _read_array(url, group, "values"), ids, described)
+
+
+def _read_array(url: str, group: Any, name: str) -> np.ndarray:
+    array = group.get(name)
+    if array is None:
+        raise StoreDamagedError(f"{url}: the array {name} is missing")
+    if array.nchunks_initialized != array.nchunks:
+        missing = array.nchunks - array.nchunks_initialized
+        raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing")
+    try:
+        return np.asarray(array[:])
+    except (ValueError, RuntimeError) as error:
+        raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}") from error
+
+
+def _to_table(solution: Solution) -> Any:
+    import pyarrow as pa
+
+    ids = np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
+    id_type = pa.large_string() if ids.dtype == object else pa.int64()
+    return pa.table({"id": pa.array(ids, id_type), "rank": pa.array(solution.values)})
+
+
+def _write_parquet(solution: Solution, path: str) -> None:
+    import pyarrow.parquet as pq
+
+    table = _to_table(solution).replace_schema_metadata({_PARQUET_KEY: json.dumps(_describe(solution))})
+    pq.write_table(table, path, write_page_checksum=True)
+
+
+def _read_parquet(path: str) -> Solution:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path, page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError) as error:
+        raise _refuse_parquet(path, error) from error
+    metadata = (table.schema.metadata or {}).get(_PARQUET_KEY)
+    if metadata is None:
+        raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
+    described = _check_described(path, json.loads(metadata))
+    ids = None if described["vertex_ids"] is None else table["id"].to_numpy()
+    return _compose(path, table["rank"].to_numpy(), ids, described)
+
+
+def _refuse_parquet(path: str, error: Exception) -> StoreError:
+    if "CRC" in str(error):
+        return ChecksumError(f"{path}: a page does not match its checksum")
+    return StoreDamagedError(f"{path} cannot be read as Parquet: {error}")
+
+
+def _write_csv(solution: Solution, path: str) -> None:
+    from pyarrow import csv
+
+    with open(path, "wb") as file:
+        file.write(b"id,rank\n")  # by hand, as pyarrow quotes the names
+        csv.write_csv(_to_table(solution), file, csv.WriteOptions(include_header=False, quoting_style="needed"))
+
+
+def _describe(solution: Solution) -> dict[str, Any]:
+    ids = solution.vertex_ids
+    described = {
+        "format_version": FORMAT_VERSION,
+        "status": solution.status.value,
+        "iterations": solution.iterations,
+        "changes": solution.changes,
+        "seconds": solution.seconds,
+        "error_bound_l1": solution.error_bound_l1,
+        "vertex_ids": None if ids is None else "string" if ids.dtype == object else "int64",
+        "options": solution.options,
+        "matrix": solution.matrix,
+        "events": [asdict(event) for event in solution.events],
+        "digest": solution.digest(),
+    }
+    return {key: to_json(value) for key, value in described.items()}
+
+
+def _check_described(path: str, described: dict[str, Any]) -> dict[str, Any]:
+    version = described.get("format_version")
+    if version != FORMAT_VERSION:
+        raise StoreFormatError(
+            f"{path} holds ranks of format version {version}, this program reads version {FORMAT_VERSION}; "
+            "compute them again with this program"
+        )
+    return described
+
+
+def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: dict[str, Any]) -> Solution:
+    if ids is not None and len(ids) != len(values):
+        raise StoreDamagedError(f"{path}: there are {len(values)} ranks but {len(ids)} vertex ids")
+    solution = Solution(
+        values=values,
+        status=Status(described["status"]),
+        iterations=described["iterations"],
+        changes=tuple(float(change) for change in described["changes"]),
+        seconds={phase: float(elapsed_s) for phase, elapsed_s in described["seconds"].items()},
+        error_bound_l1=float(described["error_bound_l1"]),
+        vertex_ids=ids,
+        options=described["options"],
+        matrix=described["matrix"],
+        events=tuple(_to_event(event) for event in described["events"]),
+    )
+    if solution.digest() != described["digest"]:
+        raise ChecksumError(f"{path}: the ranks do not match their digest")
+    return solution
+
+
+def _to_event(described: dict[str, Any]) -> Event:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
+    return Event(**(fields | {"change": float(described["change"])}))
+
+
+def to_json(value: Any) -> Any:
+    """Give `value` in what strict JSON holds; float() reads the names of the floats that are not finite."""
+    if isinstance(value, dict):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

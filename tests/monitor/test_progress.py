@@ -1,0 +1,121 @@
+"""Progress: what is shown, where, and when not."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from mgspmv.model import Event
+from mgspmv.monitor.progress import NullProgress, Progress, open_progress, predict_iterations_left
+
+
+def make_event(iteration: int, change: float) -> Event:
+    return Event("run", 0, iteration, change, (0.1,), (0.0,), (0.0,), (0,), (0,))
+
+
+def make_console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+
+
+def test_phases_are_shown_with_their_counts():
+    console = make_console()
+    with Progress(console) as progress:
+        progress.phase("read [1/2]", 10)
+        progress.advance(4)
+        progress._bars.refresh()
+        assert "read [1/2]" in console.file.getvalue()
+        assert "4/10" in console.file.getvalue()
+        progress.phase("sort")
+        progress._bars.refresh()
+        last = console.file.getvalue().splitlines()[-1]
+        assert "sort" in last
+        assert "read" not in last
+        assert "0/?" in last
+
+
+def test_on_progress_begins_and_updates_a_phase():
+    console = make_console()
+    with Progress(console) as progress:
+        progress.on_progress("write", 0, None)
+        progress.on_progress("write", 3, 8)
+        progress._bars.refresh()
+        assert "3/8" in console.file.getvalue()
+        assert len(progress._bars.tasks) == 1
+        progress.on_progress("check", 1, 2)
+        assert [task.description for task in progress._bars.tasks] == ["check"]
+
+
+@pytest.mark.parametrize(
+    ("tol", "max_iter", "shown", "count"),
+    [
+        (1e-3, 100, "change 1.25e-01, about 7 to go", "3/10"),
+        (1e-9, 20, "about 27 to go", "3/20"),
+        (None, 30, "change 1.25e-01", "3/30"),
+    ],
+)
+def test_iterations_with_prediction(tol, max_iter, shown, count):
+    console = make_console()
+    with Progress(console, tol=tol, max_iter=max_iter) as progress:
+        for k in (1, 2, 3):
+            progress.on_event(make_event(k, 0.5**k))
+        progress._bars.refresh()
+        assert shown in console.file.getvalue()
+        assert count in console.file.getvalue()
+
+
+def test_iteration_that_does_not_shrink_has_no_prediction():
+    console = make_console()
+    with Progress(console, tol=1e-6) as progress:
+        for k, change in enumerate((1.0, 1.0, float("nan")), 1):
+            progress.on_event(make_event(k, change))
+            progress._bars.refresh()
+    assert "to go" not in console.file.getvalue()
+    assert "change nan" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "tol", "left"),
+    [
+        ([1.0], 1e-3, None),
+        ([1.0], 2.0, 0),
+        ([1.0, 0.5], 0.5, 1),
+        ([1.0, 0.5], 0.3, 1),
+        ([1.0, 0.5], 0.25, 2),
+        ([1.0, 1.0], 0.1, None),
+        ([1.0, 2.0], 0.1, None),
+        ([float("inf"), 1.0], 0.1, None),
+        ([1.0, 0.5], 0.0, None),
+    ],
+)
+def test_prediction(changes, tol, left):
+    assert predict_iterations_left(changes, tol) == left
+
+
+def test_prediction_over_several_steps_agrees_with_going_on():
+    changes, tol = [0.7, 0.5, 0.125], 0.01
+    rate = (0.125 / 0.7) ** (1 / 2)
+    assert predict_iterations_left(changes, tol) == next(k for k in range(100) if 0.125 * rate**k < tol)
+
+
+def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with open_progress(tol=1e-6, max_iter=9) as progress:
+        assert isinstance(progress, NullProgress)
+        progress.phase("read", 3)
+        progress.advance()
+        progress.on_progress("read", 1, 3)
+        progress.on_event(make_event(1, 0.5))
+    assert sys.stderr.getvalue() == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with open_progress() as progress:
+        assert isinstance(progress, Progress)
+        progress.phase("read", 3)
+        assert progress._bars.console.stderr
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,375 @@
+"""Ranks: top-k, and files that give back what was saved or refuse to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import mgspmv.results
+from mgspmv.errors import (
+    ChecksumError,
+    MissingChunkError,
+    OptionError,
+    ShapeError,
+    StoreDamagedError,
+    StoreError,
+    StoreExistsError,
+    StoreFormatError,
+    StoreNotFoundError,
+    StoreUnfinishedError,
+)
+from mgspmv.model import Event, Status
+from mgspmv.results import Solution, check_target, load_solution, select_highest, write_beside
+
+EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
+INTEGER_IDS = np.array([7, -1, 2**62, 5], dtype=np.int64)
+STRING_IDS = np.array(["ann", 'b "q", c', "çé", ""], dtype=object)
+
+
+def make_solution(values=(0.1, 0.4, 0.3, 0.2), dtype=np.float64, **fields):
+    plain = {
+        "status": Status.CONVERGED,
+        "iterations": 3,
+        "changes": (0.5, 1e-3, 1e-7),
+        "seconds": {"load": 0.25, "product": 0.5, "exchange": 0.1},
+        "error_bound_l1": 5e-7,
+        "vertex_ids": None,
+        "options": {"alpha": 0.85, "tol": 1e-6, "tol_mode": "l1", "personalization": None},
+        "matrix": {"url": "web.zarr", "digest": "abc", "shape": [4, 4], "nnz": 6, "kind": "graph"},
+        "events": (EVENT,),
+    }
+    return Solution(np.array(values, dtype=dtype), **(plain | fields))
+
+
+def assert_same(left, right):
+    assert left.values.dtype == right.values.dtype
+    assert left.values.tobytes() == right.values.tobytes()
+    if left.vertex_ids is None:
+        assert right.vertex_ids is None
+    else:
+        assert left.vertex_ids.dtype == right.vertex_ids.dtype
+        assert left.vertex_ids.tolist() == right.vertex_ids.tolist()
+    for name in ("status", "iterations", "seconds", "options", "matrix", "events"):
+        assert getattr(left, name) == getattr(right, name), name
+    for name in ("changes", "error_bound_l1"):
+        np.testing.assert_equal(getattr(left, name), getattr(right, name))
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+def test_saved_is_loaded_to_the_same_bits(tmp_path, suffix, dtype, ids):
+    solution = make_solution((1 / 3, 5e-324, 0.0, 2e-38), dtype, vertex_ids=ids)
+    solution.save(tmp_path / f"ranks{suffix}")
+    assert_same(load_solution(tmp_path / f"ranks{suffix}"), solution)
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+def test_non_finite_and_empty_are_kept(tmp_path, suffix):
+    solution = make_solution(
+        (np.nan, np.inf), status=Status.NON_FINITE, error_bound_l1=np.inf, changes=(np.nan, -np.inf)
+    )
+    solution.save(tmp_path / f"nan{suffix}")
+    assert_same(load_solution(tmp_path / f"nan{suffix}"), solution)
+    empty = make_solution((), events=(), changes=())
+    empty.save(tmp_path / f"empty{suffix}")
+    assert_same(load_solution(tmp_path / f"empty{suffix}"), empty)
+
+
+def test_several_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(mgspmv.results, "CHUNK_ELEMENTS", 1000)
+    values = np.random.default_rng(1).random(2500)
+    solution = make_solution(values, vertex_ids=np.arange(2500) * 3)
+    solution.save(tmp_path / "r.zarr")
+    assert zarr.open_group(tmp_path / "r.zarr", mode="r")["values"].nchunks == 3
+    assert_same(load_solution(tmp_path / "r.zarr"), solution)
+
+
+def test_zarr_at_a_url():
+    solution = make_solution()
+    solution.save("memory://results/ranks.zarr")
+    assert_same(load_solution("memory://results/ranks.zarr"), solution)
+    with pytest.raises(StoreExistsError, match="exists already"):
+        solution.save("memory://results/ranks.zarr")
+    make_solution((1.0,)).save("memory://results/ranks.zarr", overwrite=True)
+    assert load_solution("memory://results/ranks.zarr").values.tolist() == [1.0]
+    with pytest.raises(OptionError, match=r"only \.zarr is written to a URL"):
+        solution.save("memory://results/ranks.csv")
+    with pytest.raises(StoreNotFoundError):
+        load_solution("memory://results/other.zarr")
+
+
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_csv_reads_back_to_the_same_floats(tmp_path, ids, dtype):
+    solution = make_solution((1 / 3, 1e-7, 0.1, 2e-38), dtype, vertex_ids=ids)
+    solution.save(tmp_path / "r.csv")
+    with open(tmp_path / "r.csv", newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["id", "rank"]
+    assert [name for name, _ in lines] == [str(i) for i in (range(4) if ids is None else ids)]
+    assert np.array([rank for _, rank in lines]).astype(dtype).tobytes() == solution.values.tobytes()
+    assert lines[2][1] == "0.1"
+    assert (tmp_path / "r.csv").read_text(encoding="utf-8").startswith("id,rank\n")
+
+
+def test_parquet_is_plain_for_other_programs(tmp_path):
+    make_solution(vertex_ids=STRING_IDS).save(tmp_path / "r.parquet")
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert table.column_names == ["id", "rank"]
+    assert table["id"].to_pylist() == STRING_IDS.tolist()
+    assert json.loads(table.schema.metadata[b"mgspmv"])["options"]["alpha"] == 0.85
+
+
+def test_top():
+    assert make_solution().top(2) == [(1, 0.4), (2, 0.3)]
+    assert make_solution(vertex_ids=STRING_IDS).top(9) == [
+        (STRING_IDS[i], v) for i, v in [(1, 0.4), (2, 0.3), (3, 0.2), (0, 0.1)]
+    ]
+    assert make_solution(vertex_ids=INTEGER_IDS).top(1) == [(-1, 0.4)]
+    assert [type(part) for part in make_solution().top(1)[0]] == [int, float]
+    assert make_solution(()).top() == []
+    for k in (0, -3):
+        with pytest.raises(OptionError, match=f"k must be at least 1, not {k}"):
+            make_solution().top(k)
+
+
+def test_highest_agrees_with_a_full_stable_sort():
+    random = np.random.default_rng(2)
+    for n in (1, 2, 10, 1000):
+        values = random.integers(0, max(2, n // 4), n).astype(float)
+        for k in (1, 3, n, n + 5):
+            assert select_highest(values, k).tolist() == np.argsort(-values, kind="stable")[:k].tolist()
+
+
+def test_highest_puts_nan_last():
+    assert select_highest(np.array([np.nan, 1.0, np.inf, np.nan]), 3).tolist() == [2, 1, 0]
+
+
+def test_edges_per_second():
+    assert make_solution().edges_per_s == pytest.approx(6 * 3 / 0.6)
+    assert make_solution(seconds={"load": 1.0}).edges_per_s == 0.0
+
+
+def test_digest_is_of_the_bits_and_not_of_their_order_in_memory():
+    solution = make_solution()
+    assert solution.digest() == make_solution(dtype=">f8").digest()
+    assert solution.digest() == replace(solution, values=np.repeat(solution.values, 2)[::2]).digest()
+    assert solution.digest() != make_solution(np.nextafter(solution.values, 1)).digest()
+
+
+def test_to_dict_is_strict_json():
+    solution = make_solution(changes=(1.0, np.nan), error_bound_l1=np.inf, options={"max_iter": np.int64(3)})
+    summary = json.loads(json.dumps(solution.to_dict(), allow_nan=False))
+    assert summary["status"] == "converged"
+    assert (summary["n"], summary["change"], summary["error_bound_l1"]) == (4, "NaN", "Infinity")
+    assert summary["options"] == {"max_iter": 3}
+    assert summary["digest"] == solution.digest()
+
+
+def test_repr_is_one_line():
+    assert repr(make_solution()) == (
+        "<Solution: converged after 3 iterations, last change 1e-07, L1 error <= 5e-07, 4 ranks, 0.85 s>"
+    )
+    assert "change" not in repr(make_solution(changes=()))
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ShapeError, match=r"one-dimensional, they have shape \(1, 2\)"):
+        make_solution([[1.0, 2.0]])
+    with pytest.raises(ShapeError, match="2 ranks but 4 vertex ids"):
+        make_solution((0.5, 0.5), vertex_ids=INTEGER_IDS)
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet", ".csv"])
+def test_existing_needs_overwrite(tmp_path, suffix):
+    path = tmp_path / "new" / f"ranks{suffix}"
+    make_solution().save(path)
+    with pytest.raises(StoreExistsError, match="exists already; choose another name or say overwrite"):
+        make_solution().save(path)
+    make_solution((0.5, 0.5)).save(path, overwrite=True)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    if suffix != ".csv":
+        assert load_solution(path).values.tolist() == [0.5, 0.5]
+
+
+def test_overwrite_spares_what_is_not_a_result(tmp_path):
+    for path in (tmp_path / "a.zarr", tmp_path / "b.parquet", tmp_path / "c.zarr"):
+        path.mkdir()
+        (path / "precious").write_text("x")
+    zarr.open_group(tmp_path / "c.zarr", mode="a", attributes={"mgspmv": {"format_version": 1}})
+    for path in (tmp_path / "a.zarr", tmp_path / "b.parquet", tmp_path / "c.zarr"):
+        with pytest.raises(StoreExistsError, match="is not overwritten; choose another name"):
+            make_solution().save(path, overwrite=True)
+        assert (path / "precious").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["ranks.txt", "ranks", "ranks.npy"])
+def test_unknown_suffix(tmp_path, name):
+    with pytest.raises(OptionError, match=r"must end in \.zarr, \.parquet, \.csv"):
+        make_solution().save(tmp_path / name)
+    with pytest.raises(OptionError, match=r"loaded from \.zarr or \.parquet"):
+        load_solution(tmp_path / name)
+
+
+def test_csv_is_not_loaded(tmp_path):
+    make_solution().save(tmp_path / "r.csv")
+    with pytest.raises(OptionError, match="CSV holds the ranks only"):
+        load_solution(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+def test_nothing_there(tmp_path, suffix):
+    with pytest.raises(StoreNotFoundError, match="there are no ranks at"):
+        load_solution(tmp_path / f"none{suffix}")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "r.npy"
+    path.write_text("old")
+
+    def fail():
+        with write_beside(path) as part:
+            part.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreError, match=r"cannot write .*r\.npy: No space left on device"):
+        fail()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.npy"]
+    assert path.read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        make_solution().save(tmp_path / "file" / "r.csv")
+
+
+def test_check_target_with_other_suffixes(tmp_path):
+    check_target(tmp_path / "y.npy", suffixes=(".npy",))
+    with pytest.raises(OptionError, match=r"must end in \.npy, not in \.csv"):
+        check_target(tmp_path / "y.csv", suffixes=(".npy",))
+
+
+class TestDamagedZarr:
+    @pytest.fixture
+    def path(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.setattr(mgspmv.results, "CHUNK_ELEMENTS", 2)
+        make_solution((0.0, 0.0, 0.3, 0.7), vertex_ids=STRING_IDS).save(tmp_path / "r.zarr")
+        return tmp_path / "r.zarr"
+
+    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
+    def test_missing_chunk(self, path, array):
+        (path / array / "c" / "0").unlink()
+        with pytest.raises(MissingChunkError, match=f"1 of the 2 chunks of {array} are missing"):
+            load_solution(path)
+
+    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
+    @pytest.mark.parametrize("damage", [lambda b: bytes([b[0] ^ 1]) + b[1:], lambda b: b[:-1], lambda b: b""])
+    def test_damaged_chunk(self, path, array, damage):
+        chunk = path / array / "c" / "1"
+        chunk.write_bytes(damage(chunk.read_bytes()))
+        with pytest.raises(ChecksumError, match=f"a chunk of {array} is damaged"):
+            load_solution(path)
+
+    def test_chunks_exchanged(self, path):
+        first, second = path / "values" / "c" / "0", path / "values" / "c" / "1"
+        bytes_first, bytes_second = first.read_bytes(), second.read_bytes()
+        first.write_bytes(bytes_second)
+        second.write_bytes(bytes_first)
+        with pytest.raises(ChecksumError, match="do not match their digest"):
+            load_solution(path)
+
+    def test_missing_array(self, path):
+        shutil.rmtree(path / "vertex_ids")
+        with pytest.raises(StoreDamagedError, match="the array vertex_ids is missing"):
+            load_solution(path)
+
+    def test_other_length(self, path):
+        zarr.open_group(path)["vertex_ids"].resize((2,))
+        with pytest.raises(StoreDamagedError, match="4 ranks but 2 vertex ids"):
+            load_solution(path)
+
+    def test_metadata(self, path):
+        (path / "zarr.json").write_text("{")
+        with pytest.raises(StoreDamagedError, match="metadata of the group cannot be read"):
+            load_solution(path)
+
+    def test_other_version(self, path):
+        group = zarr.open_group(path)
+        group.attrs["mgspmv_solution"] = {**group.attrs["mgspmv_solution"], "format_version": 99}
+        with pytest.raises(StoreFormatError, match="format version 99, this program reads version 1"):
+            load_solution(path)
+
+    def test_something_else(self, tmp_path):
+        zarr.open_group(tmp_path / "m.zarr", attributes={"other": 1})
+        with pytest.raises(StoreFormatError, match="something else than ranks"):
+            load_solution(tmp_path / "m.zarr")
+        (tmp_path / "empty.zarr").mkdir()
+        with pytest.raises(StoreNotFoundError, match="no Zarr group of ranks"):
+            load_solution(tmp_path / "empty.zarr")
+
+
+def test_interrupted_write_is_unfinished(monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mgspmv.results, "_describe", fail)
+    with pytest.raises(KeyboardInterrupt):
+        make_solution().save("memory://interrupted/r.zarr")
+    with pytest.raises(StoreUnfinishedError, match="begun and never finished"):
+        load_solution("memory://interrupted/r.zarr")
+    monkeypatch.undo()
+    make_solution().save("memory://interrupted/r.zarr", overwrite=True)
+    assert_same(load_solution("memory://interrupted/r.zarr"), make_solution())
+
+
+def test_interrupted_local_write_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mgspmv.results, "_describe", fail)
+    for suffix in (".zarr", ".parquet"):
+        with pytest.raises(KeyboardInterrupt):
+            make_solution().save(tmp_path / f"r{suffix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestDamagedParquet:
+    @pytest.fixture
+    def path(self, tmp_path) -> Path:
+        make_solution(np.random.default_rng(3).random(5000)).save(tmp_path / "r.parquet")
+        return tmp_path / "r.parquet"
+
+    def test_flipped_bit_in_the_ranks(self, path):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ChecksumError, match="a page does not match its checksum"):
+            load_solution(path)
+
+    def test_cut(self, path):
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(StoreDamagedError, match="cannot be read as Parquet"):
+            load_solution(path)
+
+    def test_other_ranks_under_the_same_metadata(self, path):
+        table = pq.read_table(path)
+        other = table.set_column(1, "rank", pa.array(np.zeros(5000)))
+        pq.write_table(other, path)
+        with pytest.raises(ChecksumError, match="do not match their digest"):
+            load_solution(path)
+
+    def test_something_else(self, path):
+        pq.write_table(pa.table({"id": [1], "rank": [1.0]}), path)
+        with pytest.raises(StoreFormatError, match="something else than ranks"):
+            load_solution(path)
