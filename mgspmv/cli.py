@@ -1,0 +1,608 @@
+"""The command line: each command calls `mgspmv.api` and answers with tables for people or one JSON object for scripts.
+
+Answers go to stdout, progress and errors to stderr. Heavy libraries are imported inside the commands, so that
+`mgspmv --help` does not wait for them.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, StoreDamagedError
+
+if TYPE_CHECKING:
+    from mgspmv.model import MatrixInfo
+    from mgspmv.results import Solution
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+PIPED_WIDTH = 1000
+"""Columns of a table that no terminal limits, so that nothing is cut."""
+
+# Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found."""
+
+    payload: dict[str, Any]
+    """JSON values, for scripts."""
+    parts: Sequence[Any]
+    """Strings and rich tables, for people."""
+    error: MgspmvError | None = None
+    """What is wrong although there is an answer; it decides the exit code."""
+
+
+class Group(TyperGroup):
+    """Runs a command, prints its `Answer`, and turns errors into messages and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command line `args` and exit."""
+        args = sys.argv[1:] if args is None else list(args)
+        as_json = "--json" in args
+        try:
+            outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except _UsageError as error:
+            error.show()
+            code = _give({"error": {"type": "UsageError", "message": error.format_message()}}, (), as_json)
+            code = code or error.exit_code
+        except MgspmvError as error:
+            _print_error(error)
+            code = _give(_describe_error(error), (), as_json) or error.exit_code
+        except typer.Abort:
+            code = EXIT_INTERRUPTED
+        else:
+            code = _finish(outcome, as_json) if isinstance(outcome, Answer) else outcome or 0
+        if code == EXIT_INTERRUPTED:
+            print("interrupted", file=sys.stderr)
+        sys.exit(code)
+
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sparse matrix-vector products and PageRank on matrices too large for one GPU.",
+    epilog="Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable store or file, "
+    "5 not converged, 6 does not fit into memory, 130 interrupted.",
+)
+
+
+def main() -> None:
+    """Entry point of the program `mgspmv`."""
+    app(prog_name="mgspmv")
+
+
+# --- options that several commands share -----------------------------------------------------------------------------
+
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads; default all processors.")]
+Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
+
+Kind = Annotated[
+    str | None, typer.Option(metavar="graph|matrix|stochastic", help="What rows mean; default as the source.")
+]
+Duplicates = Annotated[
+    str | None,
+    typer.Option(metavar="sum|first|keep|error", help="Entries at one place; default sum with values, else first."),
+]
+SelfLoops = Annotated[str, typer.Option(metavar="keep|drop|error", help="Entries on the diagonal.")]
+Symmetrize = Annotated[bool, typer.Option("--symmetrize", help="Add (j, i) for each entry (i, j).")]
+IgnoreWeights = Annotated[bool, typer.Option("--ignore-weights", help="Store the pattern only.")]
+Transpose = Annotated[bool, typer.Option("--transpose", help="Store the transpose too.")]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="float32|float64", help="Of the stored values; default as the source.")
+]
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"mgspmv {version('mgspmv')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _accept_version(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def ingest(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Matrix Market, edge list or .npz; path or URL.")],
+    store: StorePath,
+    kind: Kind = None,
+    duplicates: Duplicates = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: Symmetrize = False,
+    ignore_weights: IgnoreWeights = False,
+    transpose: Transpose = False,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    format: Annotated[
+        str | None, typer.Option(metavar="matrix-market|edge-list|npz", help="Default by name and first line.")
+    ] = None,
+    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="Edge list: ids are 0..N-1.")] = None,
+    vertices: Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")] = None,
+    delimiter: Annotated[str | None, typer.Option(metavar="CHAR", help="Edge list: between columns.")] = None,
+    weights: Annotated[
+        bool | None, typer.Option("--weights/--no-weights", help="Edge list: the third column is weights.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")] = None,
+    extra_columns: Annotated[
+        str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")
+    ] = None,
+    json: Json = False,
+) -> Answer:
+    """Read a matrix or graph file into a store."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
+    options |= {"symmetrize": symmetrize, "ignore_weights": ignore_weights, "transpose": transpose}
+    options |= {"overwrite": overwrite, "format": format}
+    edge_list = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter, "weights": weights}
+    edge_list |= {"ids": ids, "extra_columns": extra_columns}
+    began = time.perf_counter()
+    with open_progress() as progress:
+        info = api.ingest(
+            source,
+            store,
+            **options,
+            on_progress=progress.on_progress,
+            **_given(edge_list),
+        )
+    return _answer_stored(info, time.perf_counter() - began)
+
+
+@app.command()
+def generate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="rmat, uniform, stencil2d, stencil3d or banded.")],
+    store: StorePath,
+    scale: Annotated[int | None, typer.Option(help="rmat: log2 of the vertices.")] = None,
+    edge_factor: Annotated[int | None, typer.Option(help="rmat: edges a vertex, default 16.")] = None,
+    a: Annotated[float | None, typer.Option("--a", help="rmat: upper left, default 0.57.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="rmat: upper right, default 0.19.")] = None,
+    c: Annotated[float | None, typer.Option("--c", help="rmat: lower left, default 0.19.")] = None,
+    scramble: Annotated[
+        bool | None, typer.Option("--scramble/--no-scramble", help="rmat: spread vertices of high degree.")
+    ] = None,
+    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="uniform: vertices.")] = None,
+    n_edges: Annotated[int | None, typer.Option(metavar="N", help="uniform: edges.")] = None,
+    weights: Annotated[
+        bool | None, typer.Option("--weights/--no-weights", help="rmat, uniform: values in (0, 1].")
+    ] = None,
+    nx: Annotated[int | None, typer.Option("--nx", help="stencils: cells along x.")] = None,
+    ny: Annotated[int | None, typer.Option("--ny", help="stencils: cells along y.")] = None,
+    nz: Annotated[int | None, typer.Option("--nz", help="stencil3d: cells along z.")] = None,
+    points: Annotated[int | None, typer.Option(help="stencils: 5 or 9; 7 or 27.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="banded: rows.")] = None,
+    bandwidth: Annotated[int | None, typer.Option(help="banded: entries on each side of the diagonal.")] = None,
+    pattern: Annotated[
+        bool | None, typer.Option("--pattern/--no-pattern", help="stencils, banded: without values.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="rmat, uniform, banded: default 1.")] = None,
+    kind: Kind = None,
+    duplicates: Duplicates = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: Symmetrize = False,
+    ignore_weights: IgnoreWeights = False,
+    transpose: Transpose = False,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Make a matrix or graph by rule and store it."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
+    options |= {
+        "symmetrize": symmetrize,
+        "ignore_weights": ignore_weights,
+        "transpose": transpose,
+        "overwrite": overwrite,
+    }
+    parameters = {"scale": scale, "edge_factor": edge_factor, "a": a, "b": b, "c": c, "scramble": scramble}
+    parameters |= {"n_vertices": n_vertices, "n_edges": n_edges, "weights": weights, "nx": nx, "ny": ny, "nz": nz}
+    parameters |= {"points": points, "n": n, "bandwidth": bandwidth, "pattern": pattern, "seed": seed}
+    began = time.perf_counter()
+    with open_progress() as progress:
+        info = api.generate(
+            model,
+            store,
+            **options,
+            on_progress=progress.on_progress,
+            **_given(parameters),
+        )
+    return _answer_stored(info, time.perf_counter() - began)
+
+
+@app.command()
+def info(store: StorePath, json: Json = False) -> Answer:
+    """Say what a store holds; nothing of the matrix is loaded."""
+    from mgspmv import api
+
+    with api.open_matrix(store) as matrix:
+        return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
+
+
+@app.command()
+def plan(
+    store: StorePath,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Of each worker's GPU, such as 141GB or 80GiB.")
+    ] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="BYTES", help="Of each worker's host.")] = None,
+    precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
+    json: Json = False,
+) -> Answer:
+    """Say what a run takes in memory and traffic, before anything is loaded."""
+    from mgspmv import api
+
+    with api.open_matrix(store) as matrix:
+        plan = matrix.plan(workers, device_memory=device_memory, host_memory=host_memory, precision=precision)  # type: ignore[arg-type]
+    rows = [
+        (k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}", _format_bytes(w.memory_bytes), _format_bytes(w.exchange_bytes))
+        for k, w in enumerate(plan.workers)
+    ]
+    titles = ("worker", "rows", "entries", "memory", "received per iteration")
+    totals = {"operation": plan.operation, "precision": plan.precision}
+    totals |= {"memory of a worker": _format_bytes(plan.memory_bytes)}
+    totals |= {"received in all, per iteration": _format_bytes(plan.exchange_bytes)}
+    if plan.seconds_per_iteration is not None:
+        totals["predicted time of an iteration"] = _format_seconds(plan.seconds_per_iteration)
+    return Answer(plan.to_dict(), [_tabulate(titles, rows), _tabulate_fields(totals)])
+
+
+@app.command()
+def spmv(
+    store: StorePath,
+    x: Annotated[str, typer.Argument(metavar="X.npy", help="(n_cols,) or (n_cols, k) array.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="Y.npy", help="Where the product goes.")],
+    alpha: Annotated[float, typer.Option(help="Factor of A @ x.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
+    y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
+    kernel: Kernel = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
+    ] = None,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Compute alpha * A @ x + beta * y."""
+    import numpy as np
+
+    from mgspmv import api
+    from mgspmv.ingest.weights import read_vector
+    from mgspmv.results import check_target, write_beside
+
+    check_target(output, overwrite=overwrite, suffixes=(".npy",))
+    began = time.perf_counter()
+    with api.open_matrix(store) as matrix:
+        product = api.spmv(
+            matrix,
+            read_vector(x, max_ndim=2),
+            alpha=alpha,
+            beta=beta,
+            y=None if y is None else read_vector(y, max_ndim=2),
+            kernel=kernel,
+            precision=precision,  # type: ignore[arg-type]
+            threads=threads,
+        )
+    with write_beside(output) as part, open(part, "wb") as file:
+        np.save(file, product)
+    elapsed_s = time.perf_counter() - began
+    payload = {"output": output, "shape": list(product.shape), "dtype": product.dtype.name, "seconds": elapsed_s}
+    return Answer(payload, [f"{output}: {product.dtype.name} of shape {product.shape} in {_format_seconds(elapsed_s)}"])
+
+
+@app.command()
+def pagerank(
+    store: StorePath,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output", "-o", metavar="RANKS", help="Where all ranks go: .zarr, .parquet or .csv; repeatable."
+        ),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
+    tol: Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")] = None,
+    tol_mode: Annotated[
+        str,
+        typer.Option(metavar="l1|l1_per_node|linf|fixed", help="Norm of the change; fixed makes max-iter iterations."),
+    ] = "l1",
+    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
+    personalization: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
+    ] = None,
+    dangling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."
+        ),
+    ] = None,
+    nstart: Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from.")] = None,
+    ignore_weights: Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")] = False,
+    precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
+    kernel: Kernel = "auto",
+    threads: Threads = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
+    from mgspmv import api
+    from mgspmv.ingest.weights import read_vectors
+    from mgspmv.monitor.progress import open_progress
+    from mgspmv.results import check_target
+
+    for path in output or []:
+        check_target(path, overwrite=overwrite)
+    options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel, "threads": threads}
+    failure = None
+    with api.open_matrix(store) as matrix:
+        vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")
+        change = _find_change(tol, tol_mode, matrix.shape[0])
+        with open_progress(tol=change, max_iter=max_iter) as progress:
+            try:
+                solution = api.pagerank(matrix, **options, **vectors, on_event=progress.on_event)
+            except ConvergenceError as error:
+                solution, failure = error.solution, error
+    for path in output or []:
+        solution.save(path, overwrite=overwrite)
+    return _answer_ranks(solution, solution.top(top), output or [], failure)
+
+
+@app.command()
+def top(
+    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    k: Annotated[int, typer.Option("-k", "--k", help="How many.")] = 10,
+    json: Json = False,
+) -> Answer:
+    """Show the highest ranks of a file."""
+    from mgspmv.results import load_solution
+
+    solution = load_solution(ranks)
+    highest = solution.top(k)
+    return Answer({"status": solution.status.value, "top": _list_top(highest)}, [_tabulate_top(highest)])
+
+
+@app.command()
+def verify(store: StorePath, json: Json = False) -> Answer:
+    """Check everything about a store; the exit code is 4 when something is wrong."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    with open_progress() as progress:
+        problems = api.verify(store, on_progress=progress.on_progress)
+    payload = {"store": store, "ok": not problems, "problems": problems}
+    if not problems:
+        return Answer(payload, [f"{store} is whole"])
+    error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
+    return Answer(payload, problems, error)
+
+
+@app.command()
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A pipeline, such as pipelines/quickstart.toml.")],
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="In place of the file's, as pagerank.alpha=0.9; repeatable."),
+    ] = None,
+    json: Json = False,
+) -> Answer:
+    """Run a pipeline: source -> store -> ranks -> files."""
+    from mgspmv.monitor.progress import open_progress
+    from mgspmv.pipeline import read_pipeline, run_pipeline
+
+    pipeline = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
+    section = pipeline.pagerank
+    with open_progress(tol=_find_change(section.tol, section.tol_mode), max_iter=section.max_iter) as progress:
+        result = run_pipeline(pipeline, on_event=progress.on_event, on_progress=progress.on_progress, throw=False)
+    ranks = _answer_ranks(result.solution, result.top, result.saved, result.failure, result.seconds)
+    stored = f"{result.info.url}: {'used again' if result.is_reused else 'made'}, {_describe_matrix(result.info)}"
+    store = {"store": asdict(result.info), "is_reused": result.is_reused}
+    return Answer(store | ranks.payload, [stored, *ranks.parts], result.failure)
+
+
+def _find_change(tol: float | None, tol_mode: str, n: int | None = None) -> float | None:
+    """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
+    from mgspmv.iterate.options import DEFAULT_TOL
+
+    if tol_mode == "fixed" or (tol_mode == "l1_per_node" and n is None):
+        return None
+    return (DEFAULT_TOL if tol is None else tol) * (n if tol_mode == "l1_per_node" and n is not None else 1)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _parse_setting(setting: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; the value is TOML where it is that, else a string, so that a shell needs no second quotes."""
+    key, equals, value = setting.partition("=")
+    if not equals:
+        raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as pagerank.alpha=0.9")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _finish(answer: Answer, as_json: bool) -> int:
+    payload = answer.payload if answer.error is None else answer.payload | _describe_error(answer.error)
+    code = _give(payload, answer.parts, as_json)
+    if answer.error is None:
+        return code
+    _print_error(answer.error)
+    return code or answer.error.exit_code
+
+
+def _give(payload: dict[str, Any], parts: Sequence[Any], as_json: bool) -> int:
+    """Write an answer to stdout; 0, or the exit code when nobody reads it."""
+    text = json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more on its way out, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return 0
+
+
+def _render(parts: Sequence[Any]) -> str:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _print_error(error: MgspmvError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+
+
+def _describe_error(error: MgspmvError) -> dict[str, Any]:
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def _answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
+    payload = {"store": asdict(info), "seconds": elapsed_s}
+    return Answer(payload, [f"{info.url}: {_describe_matrix(info)}, made in {_format_seconds(elapsed_s)}"])
+
+
+def _answer_ranks(
+    solution: Solution,
+    highest: list[tuple[Any, float]],
+    saved: list[str],
+    failure: ConvergenceError | None,
+    seconds: dict[str, float] | None = None,
+) -> Answer:
+    seconds = seconds or solution.seconds
+    payload = solution.to_dict() | {"seconds": seconds, "top": _list_top(highest), "saved": saved}
+    fields = {
+        "status": f"{solution.status}: {solution.status.advice}",
+        "iterations": f"{solution.iterations}",
+        "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
+        "L1 error at most": f"{solution.error_bound_l1:.3g}",
+        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
+        "edges per second": f"{solution.edges_per_s:.3g}",
+    }
+    if saved:
+        fields["saved"] = ", ".join(saved)
+    return Answer(payload, [_tabulate_top(highest), _tabulate_fields(fields)], failure)
+
+
+def _list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:
+    from mgspmv.results import to_json
+
+    return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
+
+
+def _tabulate_top(highest: list[tuple[Any, float]]) -> Any:
+    rows = [(place, name, f"{rank:.8g}") for place, (name, rank) in enumerate(highest, 1)]
+    return _tabulate(("", "vertex", "rank"), rows)
+
+
+def _tabulate_info(info: MatrixInfo) -> Any:
+    fields = {
+        "store": info.url,
+        "kind": info.kind,
+        "rows x columns": f"{info.shape[0]:,} x {info.shape[1]:,}",
+        "entries": f"{info.nnz:,}",
+        "values": info.dtype or "none, a pattern",
+        "indices": info.index_dtype,
+        "ids": info.vertex_ids or "0..n-1",
+        "duplicates": info.duplicates,
+        "least value": "none" if info.min_weight is None else f"{info.min_weight:g}",
+        "transpose": "stored" if info.has_transpose else "not stored",
+        "size": _format_bytes(info.nbytes),
+        "version": f"{info.version}, format {info.format_version}",
+        "digest": info.digest,
+    }
+    made_from = info.provenance.get("source", {})
+    return _tabulate_fields(fields | {f"source {key}": value for key, value in made_from.items()})
+
+
+def _describe_matrix(info: MatrixInfo) -> str:
+    values = "a pattern" if info.is_pattern else info.dtype
+    return f"{info.kind}, {info.shape[0]:,} x {info.shape[1]:,}, {info.nnz:,} entries, {values}"
+
+
+def _tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for title in titles:
+        table.add_column(title, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def _tabulate_fields(fields: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def _format_seconds(elapsed_s: float) -> str:
+    return f"{elapsed_s:.3g} s" if elapsed_s >= 0.1 else f"{elapsed_s * 1e3:.3g} ms"

@@ -1,0 +1,449 @@
+"""The command line: answers for people and for scripts, exit codes, and where each byte goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse
+import zarr
+
+import mgspmv.api
+from mgspmv.cli import app
+from mgspmv.errors import CapacityError
+from mgspmv.results import load_solution
+
+PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5)]
+MATRIX_MARKET = "%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 1.5\n2 3 -2\n1 2 4\n"
+TINY_RMAT = ["generate", "rmat", "r.zarr", "--scale", "6", "--edge-factor", "4"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    (tmp_path / "edges.txt").write_text("# arcs\n" + "".join(f"{i} {j}\n" for i, j in EDGES))
+    (tmp_path / "a.mtx").write_text(MATRIX_MARKET)
+    return tmp_path
+
+
+def invoke(*args: str, code: int = 0):
+    """Run a command in this process and give its (stdout, stderr)."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
+        app(args, prog_name="mgspmv")
+    assert ended.value.code == code, stdout.getvalue() + stderr.getvalue()
+    return stdout.getvalue(), stderr.getvalue()
+
+
+def invoke_json(*args: str, code: int = 0):
+    stdout, _ = invoke(*args, "--json", code=code)
+    return json.loads(stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def start(*args: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([*PROGRAM, *args], env=ENVIRONMENT, text=True, **options)
+
+
+# --- starting --------------------------------------------------------------------------------------------------------
+
+
+def test_help_does_not_wait_for_heavy_libraries():
+    heavy = ["numba", "zarr", "scipy", "pyarrow", "dask", "distributed", "numpy", "pydantic", "fsspec", "networkx"]
+    code = f"import sys, mgspmv.cli; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_help_is_quick():
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with start("--help", stdout=subprocess.PIPE) as process:
+            stdout, _ = process.communicate()
+        seconds.append(time.perf_counter() - began)
+    assert process.returncode == 0
+    assert "pagerank" in stdout
+    assert min(seconds) < 0.5
+
+
+def test_help_says_the_exit_codes():
+    stdout, _ = invoke("--help")
+    text = " ".join(stdout.split())
+    assert "Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable" in text
+    for command in ("ingest", "generate", "info", "plan", "spmv", "pagerank", "top", "verify", "run"):
+        assert command in stdout
+        assert "--json" in invoke(command, "--help")[0]
+
+
+def test_version():
+    assert invoke("--version")[0] == "mgspmv 0.1.0\n"
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_ingest_and_info():
+    answer = invoke_json("ingest", "edges.txt", "g.zarr", "--transpose")
+    assert answer["store"]["shape"] == [4, 4]
+    assert answer["seconds"] > 0
+    described = invoke_json("info", "g.zarr")
+    assert described == answer["store"]
+    assert (described["kind"], described["nnz"], described["has_transpose"]) == ("graph", 5, True)
+    stdout, stderr = invoke("info", "g.zarr")
+    assert f"digest              {described['digest']}" in stdout
+    assert stderr == ""
+
+
+def test_ingest_for_people():
+    stdout, stderr = invoke("ingest", "a.mtx", "a.zarr")
+    assert stdout.startswith("a.zarr: matrix, 2 x 3, 3 entries, float64, made in ")
+    assert stderr == ""
+
+
+def test_options_of_ingest_are_given_on():
+    with open("w.csv", "w") as file:
+        file.write("ann;bob;2;x\nann;bob;3;x\nbob;bob;1;x\n")
+    options = [
+        "--format",
+        "edge-list",
+        "--delimiter",
+        ";",
+        "--extra-columns",
+        "ignore",
+        "--ids",
+        "string",
+        "--duplicates",
+        "keep",
+    ]
+    answer = invoke_json("ingest", "w.csv", "w.zarr", *options, "--self-loops", "drop", "--dtype", "float32")["store"]
+    assert (answer["nnz"], answer["dtype"], answer["vertex_ids"], answer["duplicates"]) == (
+        2, "float32", "string", "keep",
+    )  # fmt: skip
+    answer = invoke_json("ingest", "edges.txt", "e.zarr", "--n-vertices", "9", "--symmetrize", "--kind", "matrix")
+    assert (answer["store"]["shape"], answer["store"]["kind"], answer["store"]["nnz"]) == ([9, 9], "matrix", 8)
+    Path("v.txt").write_text("1\n2\n3\n4\n5\n")
+    answer = invoke_json("ingest", "edges.txt", "v.zarr", "--vertices", "v.txt", "--format", "edge-list")
+    assert answer["store"]["shape"] == [5, 5]
+    answer = invoke_json("ingest", "a.mtx", "p.zarr", "--ignore-weights")
+    assert answer["store"]["dtype"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "shape", "nnz"),
+    [
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--seed", "7"], [32, 32], 96),
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--a", "0.25", "--b", "0.25", "--c",
+          "0.25", "--no-scramble", "--weights"], [32, 32], 96),
+        (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
+        (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
+        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--pattern"], [8, 8], 24),
+        (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
+    ],
+)  # fmt: skip
+def test_generate(args, shape, nnz):
+    answer = invoke_json("generate", args[0], "m.zarr", *args[1:])["store"]
+    assert (answer["shape"], answer["nnz"]) == (shape, nnz)
+
+
+def test_plan():
+    invoke(*TINY_RMAT)
+    answer = invoke_json("plan", "r.zarr", "--workers", "3", "--host-memory", "1GB")
+    starts, stops = zip(*((worker["start"], worker["stop"]) for worker in answer["workers"]), strict=True)
+    assert starts == (0, *stops[:2])
+    assert stops[2] == 64
+    stdout, _ = invoke("plan", "r.zarr", "--workers", "2", "--precision", "float32")
+    assert "received per iteration" in stdout
+    assert "float32" in stdout
+
+
+def test_spmv_is_that_of_scipy():
+    invoke("ingest", "a.mtx", "a.zarr")
+    matrix = scipy.sparse.csr_array([[1.5, 4.0, 0.0], [0.0, 0.0, -2.0]])
+    x, y = np.array([1.0, -2.0, 0.5]), np.array([3.0, 4.0])
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    answer = invoke_json("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--alpha", "2", "--beta", "-1", "--y", "y.npy")
+    expected = 2 * (matrix @ x) - y
+    np.testing.assert_allclose(np.load("out/z.npy"), expected, rtol=1e-15)
+    assert (answer["shape"], answer["dtype"], answer["output"]) == ([2], "float64", "out/z.npy")
+    np.save("x.npy", np.stack([x, x], axis=1))
+    stdout, _ = invoke("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--overwrite", "--precision", "float32")
+    assert stdout.startswith("out/z.npy: float32 of shape (2, 2) in ")
+    np.testing.assert_allclose(np.load("out/z.npy")[:, 1], matrix @ x, rtol=1e-6)
+
+
+def test_pagerank_is_that_of_networkx():
+    invoke("ingest", "edges.txt", "g.zarr")
+    answer = invoke_json("pagerank", "g.zarr", "--tol", "1e-14", "-o", "r.parquet", "-o", "r.csv", "--top", "3")
+    expected = nx.pagerank(nx.DiGraph(EDGES), tol=1e-15, max_iter=200)
+    assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(
+        {name: expected[name] for name in sorted(expected, key=expected.get)[-3:]}, abs=1e-13
+    )
+    assert answer["saved"] == ["r.parquet", "r.csv"]
+    assert (answer["status"], len(answer["changes"])) == ("converged", answer["iterations"])
+    assert dict(load_solution("r.parquet").top(4)) == pytest.approx(expected, abs=1e-13)
+    assert Path("r.csv").read_text().startswith("id,rank\n1,")
+
+
+def test_pagerank_for_people():
+    invoke("ingest", "edges.txt", "g.zarr")
+    stdout, stderr = invoke("pagerank", "g.zarr", "-o", "r.zarr")
+    assert stderr == ""
+    for shown in ("vertex", "converged", "iterations", "last change", "L1 error at most", "seconds", "product"):
+        assert shown in stdout
+    assert "edges per second" in stdout
+    assert "saved             r.zarr\n" in stdout
+
+
+def test_options_of_pagerank_are_given_on():
+    invoke("ingest", "edges.txt", "g.zarr")
+    Path("p.txt").write_text("1 3\n2 1\n")
+    Path("d.txt").write_text("5 1\n")
+    np.save("s.npy", [1.0, 0, 0, 0])
+    vectors = ["--personalization", "p.txt", "--dangling", "d.txt", "--nstart", "s.npy"]
+    options = ["--alpha", "0.5", "--tol", "1e-12", "--tol-mode", "linf", "--max-iter", "300", "--precision", "float64"]
+    answer = invoke_json("pagerank", "g.zarr", *vectors, *options, "--threads", "1", "--kernel", "csr-serial")
+    expected = nx.pagerank(nx.DiGraph(EDGES), 0.5, {1: 3, 2: 1}, dangling={5: 1}, tol=1e-15, max_iter=200)
+    assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-11)
+    for name, value in {
+        "alpha": 0.5,
+        "tol": 1e-12,
+        "tol_mode": "linf",
+        "max_iter": 300,
+        "precision": "float64",
+    }.items():
+        assert answer["options"][name] == value
+    fixed = invoke_json("pagerank", "g.zarr", "--tol-mode", "fixed", "--max-iter", "4")
+    assert (fixed["status"], fixed["iterations"]) == ("completed", 4)
+    invoke("pagerank", "g.zarr", "--tol-mode", "l1_per_node", "--dangling", "drop")
+
+
+def test_ignore_weights():
+    Path("w.txt").write_text("1 2 9\n1 3 1\n2 1 1\n3 1 1\n")
+    invoke("ingest", "w.txt", "w.zarr")
+    weighed = invoke_json("pagerank", "w.zarr")["top"]
+    plain = invoke_json("pagerank", "w.zarr", "--ignore-weights")["top"]
+    assert weighed[1]["rank"] > 2 * weighed[2]["rank"]
+    assert plain[1]["rank"] == plain[2]["rank"]
+
+
+def test_string_ids_and_what_looks_like_markup():
+    Path("n.txt").write_text("[red]a :smile:\n:smile: [red]a\n")
+    invoke("ingest", "n.txt", "n.zarr", "--ids", "string")
+    Path("p.txt").write_text("[red]a 1\n")
+    stdout, _ = invoke("pagerank", "n.zarr", "--personalization", "p.txt", "-o", "n.parquet")
+    assert "[red]a" in stdout
+    assert ":smile:" in stdout
+    assert [entry["id"] for entry in invoke_json("top", "n.parquet")["top"]] == ["[red]a", ":smile:"]
+
+
+def test_top():
+    invoke(*TINY_RMAT)
+    ranks = invoke_json("pagerank", "r.zarr", "-o", "r.parquet", "-o", "ranks.zarr", "--top", "5")
+    for path in ("r.parquet", "ranks.zarr"):
+        answer = invoke_json("top", path, "-k", "5")
+        assert answer["top"] == ranks["top"]
+    stdout, _ = invoke("top", "r.parquet", "-k", "2")
+    assert [line.split()[:2] for line in stdout.splitlines()[3:5]] == [
+        [str(place), str(entry["id"])] for place, entry in enumerate(ranks["top"][:2], 1)
+    ]
+
+
+def test_verify(folder):
+    invoke(*TINY_RMAT)
+    assert invoke_json("verify", "r.zarr") == {"store": "r.zarr", "ok": True, "problems": []}
+    assert invoke("verify", "r.zarr")[0] == "r.zarr is whole\n"
+    chunk = next(folder.glob("r.zarr/versions/*/indices/c/0"))
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    answer = invoke_json("verify", "r.zarr", code=4)
+    assert not answer["ok"]
+    assert "indices" in answer["problems"][0]
+    assert answer["error"]["type"] == "StoreDamagedError"
+    stdout, stderr = invoke("verify", "r.zarr", code=4)
+    assert stdout.splitlines() == answer["problems"]
+    assert f"{len(answer['problems'])} problem(s) found" in stderr
+
+
+QUICKSTART = """
+[source]
+generate = "rmat"
+scale = 18
+[ingest]
+store = "q/g.zarr"
+[pagerank]
+tol = 1e-6
+[results]
+top = 10
+save = ["q/ranks.parquet"]
+"""
+
+
+def test_run():
+    Path("q.toml").write_text(QUICKSTART)
+    small = ["--set", "source.scale=7", "--set", "pagerank.alpha=0.5"]
+    stdout, stderr = invoke("run", "q.toml", *small)
+    assert stdout.startswith("q/g.zarr: made, graph, 128 x 128, ")
+    for shown in (
+        "\n  10 ",
+        "iterations",
+        "seconds",
+        "ingest",
+        "edges per second",
+        "saved             q/ranks.parquet",
+    ):
+        assert shown in stdout
+    assert stderr == ""
+    answer = invoke_json("run", "q.toml", *small, "--set", "results.top=2")
+    assert answer["is_reused"]
+    assert answer["options"]["alpha"] == 0.5
+    assert len(answer["top"]) == 2
+    assert answer["store"]["shape"] == [128, 128]
+    answer = invoke_json(
+        "run", "q.toml", *small, "--set", "ingest.store=other.zarr", "--set", "pagerank.max_iter=1", code=5
+    )
+    assert answer["error"]["type"] == "ConvergenceError"
+    assert answer["store"]["url"] == "other.zarr"
+    assert load_solution("q/ranks.parquet").iterations == 1
+    assert "wanted KEY=VALUE" in invoke("run", "q.toml", "--set", "alpha", code=2)[1]
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "type_name", "message"),
+    [
+        (["info", "g.zarr", "--wat"], 2, "UsageError", "No such option: --wat"),
+        (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError", "Invalid value for '--alpha'"),
+        (["pagerank", "g.zarr", "--alpha", "1.5"], 2, "OptionError", "alpha must be at least 0 and less than 1"),
+        (["pagerank", "g.zarr", "-o", "r.txt"], 2, "OptionError", "the name must end in .zarr, .parquet, .csv"),
+        (["pagerank", "a.zarr"], 2, "KindError", "ingest its source again with kind='graph'"),
+        (["ingest", "edges.txt", "h.zarr", "--kind", "grpah"], 2, "OptionError", "kind must be one of 'graph'"),
+        (["generate", "rmta", "h.zarr"], 2, "OptionError", "did you mean 'rmat'"),
+        (["generate", "rmat", "h.zarr", "--scale", "5", "--nx", "3"], 2, "OptionError", "rmat has no option 'nx'"),
+        (["spmv", "a.zarr", "x2.npy", "-o", "y.npy"], 2, "ShapeError", "x has 2 entries but the matrix has 3 columns"),
+        (["spmv", "a.zarr", "x2.npy", "-o", "y.txt"], 2, "OptionError", "must end in .npy"),
+        (["run", "bad.toml"], 2, "PipelineError", "unknown key"),
+        (["ingest", "bad.txt", "h.zarr"], 3, "SourceError", "bad.txt, line 2"),
+        (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
+        (["pagerank", "g.zarr", "--nstart", "bad.txt"], 3, "SourceError", "bad.txt, line 2"),
+        (["pagerank", "g.zarr", "--dangling", "error"], 3, "DanglingError", "5"),
+        (["info", "none.zarr"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
+        (["ingest", "edges.txt", "g.zarr"], 4, "StoreExistsError", "--overwrite"),
+        (["verify", "other.zarr"], 4, "StoreFormatError", "not a matrix store"),
+        (["top", "none.zarr"], 4, "StoreNotFoundError", "there are no ranks at none.zarr"),
+        (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
+        (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
+        (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
+    ],
+)  # fmt: skip
+def test_exit_codes(args, code, type_name, message):
+    invoke("ingest", "edges.txt", "g.zarr")
+    invoke("ingest", "a.mtx", "a.zarr")
+    np.save("x2.npy", np.ones(2))
+    Path("bad.txt").write_text("1 2\n1 x\n")
+    Path("bad.toml").write_text("[surce]\n")
+    Path("there.csv").write_text("")
+    zarr.open_group("other.zarr", attributes={"x": 1})
+    stdout, stderr = invoke(*args, code=code)
+    text = " ".join(stderr.split())
+    assert message in text
+    assert "Traceback" not in text
+    if type_name != "ConvergenceError":
+        assert stdout == ""
+    error = invoke_json(*args, code=code)["error"]
+    assert error["type"] == type_name
+    assert message in error["message"]
+
+
+def test_not_converged_is_written():
+    invoke("ingest", "edges.txt", "g.zarr")
+    stdout, stderr = invoke("pagerank", "g.zarr", "--max-iter", "2", "-o", "r.zarr", code=5)
+    assert "max_iter" in stdout
+    assert stderr.startswith("error: PageRank ended as max_iter after 2 iterations")
+    assert load_solution("r.zarr").iterations == 2
+
+
+def test_taken_output_is_refused_before_the_work(monkeypatch):
+    invoke("ingest", "edges.txt", "g.zarr")
+    Path("r.csv").write_text("mine")
+    monkeypatch.setattr(mgspmv.api, "pagerank", lambda *_, **__: pytest.fail("the work was begun"))
+    invoke("pagerank", "g.zarr", "-o", "r.csv", code=4)
+    assert Path("r.csv").read_text() == "mine"
+
+
+def test_a_bug_shows_its_traceback(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(mgspmv.api, "verify", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        invoke("verify", "g.zarr")
+
+
+def test_capacity_while_running(monkeypatch):
+    def fail(*_, **__):
+        raise CapacityError("needs 3 GB")
+
+    monkeypatch.setattr(mgspmv.api, "verify", fail)
+    assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
+
+
+def test_interrupt(folder):
+    os.mkfifo("pipe.txt")
+    process = start("ingest", "pipe.txt", "p.zarr", "--format", "edge-list", stdout=-1, stderr=-1)
+    with open("pipe.txt", "w") as pipe:  # waits until it is read
+        pipe.write("1 2\n")
+        pipe.flush()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "interrupted\n"
+    assert stdout == ""
+    assert not (folder / "p.zarr").exists()
+
+
+def test_nobody_reads_the_answer():
+    invoke(*TINY_RMAT)
+    read, write = os.pipe()
+    os.close(read)
+    with start("info", "r.zarr", stdout=write, stderr=-1) as process:
+        os.close(write)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 141
+    assert stderr == ""
+
+
+def test_progress_is_on_stderr_where_that_is_a_terminal():
+    invoke(*TINY_RMAT)
+    terminal, stderr = pty.openpty()
+    with start("pagerank", "r.zarr", "--json", stdout=subprocess.PIPE, stderr=stderr) as process:
+        stdout, _ = process.communicate(timeout=60)
+    os.close(stderr)
+    shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert json.loads(stdout)["status"] == "converged"
+    assert "iterate" in shown
+
+
+def test_no_command_gives_help():
+    with start(stdout=-1, stderr=-1) as process:
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode in (0, 2)  # as the version of Typer has it
+    assert "Usage" in stdout + stderr
