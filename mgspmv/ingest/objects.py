@@ -1,0 +1,426 @@
+"""Matrices that are in memory already: SciPy, NumPy and NetworkX objects, and SciPy's own files."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from numbers import Complex, Integral, Real
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+
+from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
+from mgspmv.ingest.source import Layout, Source
+from mgspmv.model import CooBatch
+
+BATCH_ENTRIES = 2**20
+INT64_MAX = 2**63 - 1
+
+_NPZ_DAMAGE = (
+    ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, SyntaxError, TokenError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What `scipy.sparse.load_npz` was seen to raise on damaged files."""
+
+INGESTIBLE = (
+    "a SciPy sparse array or matrix, a two-dimensional NumPy array, a NetworkX graph, "
+    "or a tuple (src, dst) or (src, dst, weight) of arrays"
+)
+
+
+class ScipySource:
+    """A SciPy sparse array or matrix of any format, or the non-zeros of a two-dimensional NumPy array.
+
+    Duplicates and stored zeros are given as they are. Integers become int64 and float16 becomes float32. A bool
+    matrix is a pattern: of its True entries, without values.
+
+    Parameters
+    ----------
+    matrix : sparse or dense, shape (n_rows, n_cols)
+    name : for messages
+
+    Raises
+    ------
+    OptionError : not such an object, or not two-dimensional
+    UnsupportedSourceError : values that are not real, or wider than 64 bits
+    SourceError : while reading: indices that do not fit the shape, integers beyond int64
+    """
+
+    default_kind: Literal["graph", "matrix"] = "matrix"
+
+    def __init__(self, matrix: Any, name: str | None = None) -> None:
+        if not (_is_sparse(matrix) or isinstance(matrix, np.ndarray)):
+            raise OptionError(f"wanted a SciPy sparse array or a NumPy array, not {_describe(matrix)}")
+        if len(matrix.shape) != 2:
+            raise OptionError(f"a matrix has two dimensions, this {type(matrix).__name__} has shape {matrix.shape}")
+        self.name = name or f"{type(matrix).__name__} of shape {matrix.shape}"
+        if isinstance(matrix, np.ma.MaskedArray):
+            raise UnsupportedSourceError("masked arrays are not held; pass .filled(0)", source=self.name)
+        self._dtype = None if matrix.dtype == bool else choose_value_dtype(matrix.dtype, self.name)
+        self._matrix = matrix
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give the stored entries, or the non-zeros of a dense array; at least one batch."""
+        sparse = _is_sparse(self._matrix)
+        parts = _slice_sparse(_check_format(self._matrix, self.name)) if sparse else _slice_dense(self._matrix)
+        for rows, cols, data in parts:
+            yield self._make_batch(rows, cols, data)
+
+    def layout(self) -> Layout:
+        """Shape; rows and columns are numbers already."""
+        n_rows, n_cols = self._matrix.shape
+        return Layout((int(n_rows), int(n_cols)), provenance={"name": self.name, "format": type(self._matrix).__name__})
+
+    def _make_batch(self, rows: np.ndarray, cols: np.ndarray, data: np.ndarray) -> CooBatch:
+        if self._dtype is None:
+            return CooBatch(rows[data], cols[data], None)
+        return CooBatch(rows, cols, convert_values(data, self._dtype, self.name))
+
+
+class NpzSource(ScipySource):
+    """A file that `scipy.sparse.save_npz` wrote, read whole.
+
+    Parameters
+    ----------
+    path : the .npz file
+
+    Raises
+    ------
+    SourceError : no such file, not a whole .npz archive, or one with other arrays
+    UnsupportedSourceError : as for `ScipySource`
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        super().__init__(_load_npz(self.path), name=str(path))
+
+    def layout(self) -> Layout:
+        """Shape, with the file's size and SHA-256."""
+        layout = super().layout()
+        with self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        layout.provenance.update(format="npz", size=self.path.stat().st_size, sha256=digest)
+        return layout
+
+
+class NetworkxSource:
+    """A NetworkX graph, directed or not, with parallel edges or not.
+
+    An undirected edge gives both arcs, a self loop one. Parallel edges are given one by one. Vertices are numbered by
+    ascending node. Weights are float64; where some edges have the attribute, those without it weigh 1, as in
+    NetworkX; where none has it the graph is a pattern.
+
+    Parameters
+    ----------
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph whose nodes are all integers or all strings
+    weight : the edge attribute that holds the weights; None for a pattern
+    name : for messages
+
+    Raises
+    ------
+    OptionError : nodes that are neither all integers nor all strings
+    SourceError : while reading: a weight that is not a number
+    UnsupportedSourceError : while reading: a complex weight
+    """
+
+    default_kind: Literal["graph", "matrix"] = "graph"
+
+    def __init__(self, graph: Any, weight: str | None = "weight", name: str | None = None) -> None:
+        if not _is_networkx(graph):
+            raise OptionError(f"wanted a NetworkX graph, not {_describe(graph)}")
+        if weight is not None and not isinstance(weight, str):
+            raise OptionError(f"weight must be the name of an edge attribute or None, not {weight!r}")
+        self.name = name or f"{type(graph).__name__} of {len(graph)} nodes"
+        self._graph = graph
+        self._nodes = _sort_nodes(graph)
+        has_weights = weight is not None and any(weight in edge[2] for edge in graph.edges(data=True))
+        self._weight = weight if has_weights else None
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all arcs; at least one batch."""
+        number = {node: k for k, node in enumerate(self._nodes)}
+        edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
+        chunk = list(islice(edges, BATCH_ENTRIES // 2))
+        yield self._make_batch(chunk, number)
+        while chunk := list(islice(edges, BATCH_ENTRIES // 2)):
+            yield self._make_batch(chunk, number)
+
+    def layout(self) -> Layout:
+        """Shape and, unless they are 0..n-1, the nodes."""
+        n = len(self._nodes)
+        provenance = {"name": self.name, "format": f"networkx {type(self._graph).__name__}", "weight": self._weight}
+        if n and isinstance(self._nodes[0], str):
+            return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
+        return Layout((n, n), _name_vertices(np.array(self._nodes, np.int64)), provenance=provenance)
+
+    def _make_batch(self, edges: list[tuple[Any, ...]], number: dict[Any, int]) -> CooBatch:
+        rows = np.fromiter((number[edge[0]] for edge in edges), np.int64, len(edges))
+        cols = np.fromiter((number[edge[1]] for edge in edges), np.int64, len(edges))
+        values = self._read_weights(edges) if self._weight else None
+        if self._graph.is_directed():
+            return CooBatch(rows, cols, values)
+        off = rows != cols
+        if values is not None:
+            values = np.concatenate([values, values[off]])
+        return CooBatch(np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]]), values)
+
+    def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
+        wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
+        if wrong:
+            self._refuse_weight(*next(edge for edge in edges if isinstance(edge[2], wrong)))
+        return np.array([edge[2] for edge in edges], np.float64)
+
+    def _refuse_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
+        what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
+        if isinstance(weight, Complex):
+            raise UnsupportedSourceError(f"{what}; complex weights are not held, make them real", source=self.name)
+        raise SourceError(
+            f"{what}, which is not a number; convert it, or pass another attribute or None as weight", source=self.name
+        )
+
+
+class ArraysSource:
+    """Arcs src[k] -> dst[k], with or without weights, as NumPy arrays.
+
+    Parameters
+    ----------
+    src, dst : integers, shape (k,)
+    weights : real, shape (k,); None for a pattern
+    n_vertices : ids are 0..n_vertices - 1; without it, the vertices are the ids that occur
+    name : for messages
+
+    Raises
+    ------
+    OptionError : arrays that are not one-dimensional, not of one length, or ids that are not integers
+    SourceError : an id outside 0..n_vertices - 1, or beyond int64
+    UnsupportedSourceError : weights that are not real, or wider than 64 bits
+    """
+
+    default_kind: Literal["graph", "matrix"] = "graph"
+
+    def __init__(
+        self, src: Any, dst: Any, weights: Any = None, n_vertices: int | None = None, name: str | None = None
+    ) -> None:
+        self._src, self._dst = _check_ids("src", src), _check_ids("dst", dst)
+        self.name = name or f"{len(self._src)} arcs in arrays"
+        self._weights = None if weights is None else _check_vector("weights", weights)
+        for label, array in (("dst", self._dst), ("weights", self._weights)):
+            if array is not None and len(array) != len(self._src):
+                raise OptionError(f"src has {len(self._src)} entries and {label} has {len(array)}; pass equally many")
+        self._dtype = None if self._weights is None else choose_value_dtype(self._weights.dtype, self.name)
+        self._ids: np.ndarray | None = None
+        if n_vertices is None:
+            self._ids, self._number = compact_ids(self._src, self._dst)
+            self._n = len(self._ids)
+        else:
+            self._number = _keep_ids
+            self._n = _check_count("n_vertices", n_vertices)
+            self._check_range()
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all arcs; at least one batch."""
+        for begin in range(0, max(len(self._src), 1), BATCH_ENTRIES):
+            part = slice(begin, begin + BATCH_ENTRIES)
+            values = None if self._weights is None else convert_values(self._weights[part], self._dtype, self.name)
+            yield CooBatch(self._number(self._src[part]), self._number(self._dst[part]), values)
+
+    def layout(self) -> Layout:
+        """Shape and, unless they are 0..n-1, the ids."""
+        ids = None if self._ids is None else _name_vertices(self._ids)
+        return Layout((self._n, self._n), ids, provenance={"name": self.name, "format": "arrays"})
+
+    def _check_range(self) -> None:
+        wrong = (self._src < 0) | (self._src >= self._n) | (self._dst < 0) | (self._dst >= self._n)
+        if wrong.any():
+            k = int(np.argmax(wrong))
+            raise SourceError(
+                f"arc {k} is {self._src[k]} -> {self._dst[k]}, outside 0..{self._n - 1}; "
+                "raise n_vertices, or leave it out to number the ids that occur",
+                source=self.name,
+            )
+
+
+def source_from_object(obj: Any) -> Source:
+    """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
+
+    Raises
+    ------
+    OptionError : an object of another sort
+    """
+    if hasattr(obj, "batches") and hasattr(obj, "layout"):
+        source: Source = obj
+        return source
+    if _is_networkx(obj):
+        return NetworkxSource(obj)
+    if _is_sparse(obj) or isinstance(obj, np.ndarray):
+        return ScipySource(obj)
+    if isinstance(obj, tuple) and len(obj) in (2, 3):
+        return ArraysSource(*obj)
+    raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}")
+
+
+def compact_ids(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """The ids that occur, ascending (int64), and the function that turns ids into their numbers among these."""
+    if not len(src):
+        return np.empty(0, np.int64), _keep_ids
+    low = min(int(src.min()), int(dst.min()))
+    span = max(int(src.max()), int(dst.max())) - low + 1
+    # A table of the whole span is several times faster than searching, and while ids are dense it stays small.
+    if span > 4 * len(src):
+        ids = np.union1d(src, dst).astype(np.int64)
+        return ids, lambda some: np.searchsorted(ids, some)
+    present = np.zeros(span, bool)
+    present[_keep_ids(src) - low] = True
+    present[_keep_ids(dst) - low] = True
+    numbers = np.cumsum(present) - 1
+    return np.flatnonzero(present) + low, lambda some: numbers[_keep_ids(some) - low]
+
+
+def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
+    """Dtype in which values are handed on: int64, float32 or float64."""
+    if dtype.kind == "c":
+        raise UnsupportedSourceError(
+            f"complex values ({dtype}) are not held; ingest .real, .imag or their absolute values", source=source
+        )
+    if dtype.kind in "iu":
+        return np.dtype(np.int64)
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    raise UnsupportedSourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
+
+
+def convert_values(values: np.ndarray, dtype: np.dtype[Any] | None, source: str) -> np.ndarray:
+    """`values` in a dtype that `choose_value_dtype` chose."""
+    if values.dtype.kind == "u" and len(values) and values.max() > INT64_MAX:
+        raise SourceError(f"the value {values.max()} does not fit into int64; pass .astype('float64')", source=source)
+    return values.astype(dtype, copy=False)
+
+
+def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    coo = matrix.tocoo(copy=False)
+    for begin in range(0, max(coo.nnz, 1), BATCH_ENTRIES):
+        part = slice(begin, begin + BATCH_ENTRIES)
+        yield coo.row[part], coo.col[part], coo.data[part]
+
+
+def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    n_rows, n_cols = matrix.shape
+    step = max(1, BATCH_ENTRIES // max(n_cols, 1))
+    for begin in range(0, max(n_rows, 1), step):
+        block = np.asarray(matrix[begin : begin + step])
+        rows, cols = np.nonzero(block)
+        yield rows + begin, cols, block[rows, cols]
+
+
+def _check_format(matrix: Any, source: str) -> Any:
+    """SciPy's compiled conversion trusts the indices of compressed formats, so they are checked before it."""
+    if not hasattr(matrix, "check_format"):
+        return matrix
+    # The check shortens arrays that are too long, which the caller's object must not see.
+    own = copy.copy(matrix)
+    try:
+        # SciPy's own look at this is left out where the last pointer is 0, and wraps around in int32.
+        if (own.indptr[1:] < own.indptr[:-1]).any():
+            raise ValueError("indptr must not decrease")
+        own.check_format(full_check=True)
+    except ValueError as error:
+        raise SourceError(f"its index arrays are damaged ({error}); make it anew", source=source) from error
+    return own
+
+
+def _load_npz(path: Path) -> Any:
+    from scipy.sparse import load_npz
+
+    source = str(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+        matrix = load_npz(path) if "format" in keys else None
+    except FileNotFoundError as error:
+        raise SourceError("there is no such file", source=source) from error
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror or error}", source=source) from error
+    except _NPZ_DAMAGE as error:
+        raise SourceError(
+            f"not a whole .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source
+        ) from error
+    if matrix is None:
+        raise SourceError(
+            f"wanted the arrays of a sparse matrix, found {', '.join(map(repr, keys)) or 'none'}; "
+            "write it with scipy.sparse.save_npz",
+            source=source,
+        )
+    return matrix
+
+
+def _sort_nodes(graph: Any) -> list[int] | list[str]:
+    if all(isinstance(node, Integral) and not isinstance(node, bool) for node in graph):
+        numbers = sorted(int(node) for node in graph)
+        if not numbers or (numbers[0] >= -INT64_MAX - 1 and numbers[-1] <= INT64_MAX):
+            return numbers
+    elif all(isinstance(node, str) for node in graph):
+        return sorted(str(node) for node in graph)
+    raise OptionError(
+        "the nodes of a graph must be all strings or all integers that fit into int64; relabel them with "
+        "networkx.convert_node_labels_to_integers(graph, label_attribute='label')"
+    )
+
+
+def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
+    return None if np.array_equal(ids, np.arange(len(ids))) else ids
+
+
+def _check_vector(name: str, array: Any) -> np.ndarray:
+    vector = np.asarray(array)
+    if vector.ndim != 1:
+        raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")
+    return vector
+
+
+def _check_ids(name: str, array: Any) -> np.ndarray:
+    ids = _check_vector(name, array)
+    # NumPy makes float64 of an empty list.
+    if not len(ids):
+        return ids.astype(np.int64)
+    if ids.dtype.kind not in "iu":
+        raise OptionError(f"{name} must hold integers, it is of dtype {ids.dtype}; pass .astype('int64')")
+    if ids.max() > INT64_MAX:
+        raise SourceError(f"{name} holds the id {ids.max()}, which does not fit into int64")
+    # Beside an int64, NumPy would turn a uint64 into a float64.
+    return ids.astype(np.int64) if ids.dtype.kind == "u" else ids
+
+
+def _check_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise OptionError(f"{name} must be an integer of at least 0, not {value!r}")
+    return int(value)
+
+
+def _keep_ids(ids: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(ids, np.int64)
+
+
+def _is_sparse(obj: Any) -> bool:
+    return hasattr(obj, "tocoo") and hasattr(obj, "format") and _comes_from(obj, "scipy")
+
+
+def _is_networkx(obj: Any) -> bool:
+    return hasattr(obj, "is_multigraph") and _comes_from(obj, "networkx")
+
+
+def _comes_from(obj: Any, library: str) -> bool:
+    """Whether a class of the object is the library's, found without importing the library."""
+    return any(cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
+
+
+def _describe(obj: Any) -> str:
+    if isinstance(obj, tuple):
+        return f"a tuple of {len(obj)}"
+    return f"an object of type {type(obj).__module__}.{type(obj).__qualname__}"

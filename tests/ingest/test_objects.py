@@ -1,0 +1,593 @@
+"""Objects in memory: SciPy and NetworkX rebuild what the batches hold."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import zipfile
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import aslinearoperator
+
+from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
+from mgspmv.ingest import objects
+from mgspmv.ingest.generate import UniformSource
+from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource, source_from_object
+
+FORMATS = ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"]
+
+
+@pytest.fixture(params=[2**20, 3], ids=["one batch", "batches of 3"])
+def batch_size(request, monkeypatch):
+    """Entries in a batch."""
+    monkeypatch.setattr(objects, "BATCH_ENTRIES", request.param)
+    return request.param
+
+
+def rebuild(source):
+    """The matrix that a source gives, as SciPy puts it together, and its layout; entries of a pattern are 1."""
+    batches = list(source.batches())
+    assert batches
+    assert len({b.values is None for b in batches}) == 1
+    assert len({None if b.values is None else b.values.dtype for b in batches}) == 1
+    values = np.concatenate([np.ones(len(b.rows)) if b.values is None else b.values for b in batches])
+    places = tuple(np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols"))
+    layout = source.layout()
+    json.dumps(layout.provenance)
+    return sp.coo_array((values, places), shape=layout.shape), layout
+
+
+def is_pattern(source):
+    return next(iter(source.batches())).values is None
+
+
+def random_matrix(n_rows=6, n_cols=9, dtype=np.float64):
+    rng = np.random.default_rng(5)
+    dense = rng.integers(1, 100, (n_rows, n_cols)) * (rng.random((n_rows, n_cols)) < 0.4)
+    return dense.astype(dtype)
+
+
+# --- SciPy and dense ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("kind", ["array", "matrix"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_scipy_formats(format, kind):
+    dense = random_matrix()
+    matrix = getattr(sp, f"{format}_{kind}")(dense)
+    source = ScipySource(matrix)
+    again, layout = rebuild(source)
+    np.testing.assert_array_equal(again.toarray(), dense)
+    assert layout.vertex_ids is None
+    assert source.default_kind == "matrix"
+    assert source.name == f"{format}_{kind} of shape (6, 9)"
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_dense_arrays_give_their_nonzeros(order):
+    dense = np.asarray(random_matrix(), order=order)
+    again, _ = rebuild(ScipySource(dense))
+    np.testing.assert_array_equal(again.toarray(), dense)
+    assert again.nnz == np.count_nonzero(dense)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 5), (1, 1)])
+@pytest.mark.parametrize("make", [np.zeros, sp.csr_array, sp.coo_array])
+def test_no_entries_keep_shape_and_dtype(make, shape):
+    source = ScipySource(make(shape, dtype=np.float32))
+    (batch,) = source.batches()
+    assert len(batch.rows) == 0
+    assert batch.values.dtype == np.float32
+    assert source.layout().shape == shape
+
+
+def test_batches_are_bounded(batch_size):
+    matrix = sp.random_array((40, 50), density=0.3, rng=1)
+    assert max(len(b.rows) for b in ScipySource(matrix).batches()) == min(batch_size, matrix.nnz)
+
+
+def test_duplicates_unsorted_and_zeros_stay():
+    data, rows, cols = np.array([3.0, 0.0, 2.0, 1.0]), np.array([1, 0, 1, 1]), np.array([2, 1, 0, 2])
+    again, _ = rebuild(ScipySource(sp.coo_array((data, (rows, cols)), shape=(2, 3))))
+    assert again.nnz == 4
+    np.testing.assert_array_equal(again.data, data)
+    unsorted = sp.csr_array((data, np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
+    again, _ = rebuild(ScipySource(unsorted))
+    assert list(zip(again.row, again.col, again.data, strict=True)) == [(0, 2, 3), (0, 0, 0), (0, 2, 2), (1, 1, 1)]
+
+
+def test_caller_keeps_its_arrays():
+    matrix = sp.csr_array(random_matrix())
+    matrix.indices, matrix.data = np.append(matrix.indices, 7), np.append(matrix.data, 7)
+    before = len(matrix.indices)
+    assert rebuild(ScipySource(matrix))[0].nnz == before - 1
+    assert len(matrix.indices) == len(matrix.data) == before
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.coo_array])
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int8", "int64"),
+        ("int32", "int64"),
+        ("int64", "int64"),
+        ("uint8", "int64"),
+        ("uint64", "int64"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+    ],
+)
+def test_dtypes(make, dtype, expected):
+    dense = random_matrix(dtype=dtype)
+    batches = list(ScipySource(make(dense)).batches())
+    assert {str(b.values.dtype) for b in batches} == {expected}
+    np.testing.assert_array_equal(rebuild(ScipySource(make(dense)))[0].toarray(), dense)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(np.float16, np.float32), (">f8", np.float64), (">i4", np.int64)])
+def test_dense_dtypes_that_scipy_lacks(dtype, expected):
+    (batch,) = ScipySource(random_matrix(dtype=dtype)).batches()
+    assert batch.values.dtype == expected
+    assert batch.values.dtype.isnative
+    np.testing.assert_array_equal(rebuild(ScipySource(random_matrix(dtype=dtype)))[0].toarray(), random_matrix())
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.coo_array])
+def test_bool_is_a_pattern(make):
+    dense = random_matrix() > 0
+    source = ScipySource(make(dense))
+    assert is_pattern(source)
+    np.testing.assert_array_equal(rebuild(source)[0].toarray(), dense)
+
+
+def test_stored_false_is_no_entry():
+    matrix = sp.coo_array((np.array([True, False, True]), ([0, 0, 1], [0, 1, 1])), shape=(2, 2))
+    assert rebuild(ScipySource(matrix))[0].toarray().tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "error", "message"),
+    [
+        (sp.csr_array([[1j]]), UnsupportedSourceError, "complex values (complex128) are not held; ingest .real, .imag"),
+        (np.array([[1j]], np.complex64), UnsupportedSourceError, "complex values (complex64) are not held"),
+        (np.array([["a"]]), UnsupportedSourceError, "values of dtype <U1 are not held; pass .astype('float64')"),
+        (np.array([[None]]), UnsupportedSourceError, "values of dtype object are not held"),
+        (np.ma.masked_equal([[1, 2]], 2), UnsupportedSourceError, "masked arrays are not held; pass .filled(0)"),
+        (sp.coo_array([1.0, 2.0]), OptionError, "a matrix has two dimensions, this coo_array has shape (2,)"),
+        (np.zeros((2, 2, 2)), OptionError, "a matrix has two dimensions, this ndarray has shape (2, 2, 2)"),
+        ([[1, 2]], OptionError, "wanted a SciPy sparse array or a NumPy array, not an object of type builtins.list"),
+    ],
+)
+def test_matrices_that_are_refused(matrix, error, message):
+    with pytest.raises(error) as caught:
+        ScipySource(matrix, name="given")
+    assert message in str(caught.value)
+
+
+@pytest.mark.skipif(np.longdouble().itemsize == 8, reason="long double is a float64 here")
+def test_long_double_is_refused():
+    with pytest.raises(UnsupportedSourceError, match="given: values of dtype float128 are not held"):
+        ScipySource(np.zeros((2, 2), np.longdouble), name="given")
+
+
+def test_integers_beyond_int64_are_refused():
+    source = ScipySource(np.array([[2**63]], np.uint64), name="given")
+    with pytest.raises(SourceError, match="given: the value 9223372036854775808 does not fit into int64"):
+        list(source.batches())
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize(
+    ("name", "at", "value"), [("indices", 0, 99), ("indices", 1, -1), ("indptr", 1, 6), ("indptr", 4, 0)]
+)
+def test_damaged_indices_are_refused(format, name, at, value):
+    matrix = sp.csr_array(np.eye(4)).asformat(format)
+    getattr(matrix, name)[at] = value
+    with pytest.raises(SourceError, match=r"^given: its index arrays are damaged"):
+        list(ScipySource(matrix, name="given").batches())
+
+
+# --- files of SciPy ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("format", ["coo", "csr", "csc", "bsr", "dia"])
+def test_npz(tmp_path, format, compressed):
+    path = tmp_path / "m.npz"
+    sp.save_npz(path, sp.csr_array(random_matrix()).asformat(format), compressed=compressed)
+    source = NpzSource(path)
+    again, layout = rebuild(source)
+    np.testing.assert_array_equal(again.toarray(), random_matrix())
+    assert source.name == str(path)
+    assert source.default_kind == "matrix"
+    assert layout.provenance == {
+        "name": str(path),
+        "format": "npz",
+        "size": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def test_npz_of_complex_values_is_refused_by_name(tmp_path):
+    sp.save_npz(tmp_path / "m.npz", sp.csr_array([[1j]]))
+    with pytest.raises(UnsupportedSourceError, match=r"m\.npz: complex values"):
+        NpzSource(tmp_path / "m.npz")
+
+
+def test_npz_of_other_arrays(tmp_path):
+    np.savez(tmp_path / "m.npz", x=[1], weights=[2])
+    with pytest.raises(SourceError, match=r"m\.npz: wanted the arrays of a sparse matrix, found 'x', 'weights'; write"):
+        NpzSource(tmp_path / "m.npz")
+    np.savez(tmp_path / "empty.npz")
+    with pytest.raises(SourceError, match="found none"):
+        NpzSource(tmp_path / "empty.npz")
+
+
+def test_npz_that_cannot_be_read(tmp_path):
+    with pytest.raises(SourceError, match=r"none\.npz: there is no such file"):
+        NpzSource(tmp_path / "none.npz")
+    with pytest.raises(SourceError, match="cannot be read: Is a directory"):
+        NpzSource(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x93NUMPY"])
+def test_npz_that_is_none(tmp_path, content):
+    (tmp_path / "m.npz").write_bytes(content)
+    with pytest.raises(SourceError, match=r"not a whole \.npz file of a sparse matrix \(File is not a zip file\)"):
+        NpzSource(tmp_path / "m.npz")
+
+
+def repack(content, changes):
+    """The archive with some of its arrays replaced, or without those that are None; its checksums are right."""
+    with np.load(io.BytesIO(content)) as arrays:
+        kept = {**arrays, **changes}
+    out = io.BytesIO()
+    np.savez(out, **{name: array for name, array in kept.items() if array is not None})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"indptr": None},
+        {"shape": None},
+        {"format": np.array("xyz")},
+        {"format": np.array("lil")},
+        {"format": np.array(3)},
+        {"shape": np.array([2])},
+        {"shape": np.array([-2, 3])},
+        {"indptr": np.array([0, 1])},
+        {"data": np.array([])},
+        {"indices": np.array(1.5)},
+    ],
+    ids=str,
+)
+def test_npz_with_unfit_arrays(tmp_path, changes):
+    sp.save_npz(tmp_path / "m.npz", sp.csr_array(random_matrix()))
+    (tmp_path / "m.npz").write_bytes(repack((tmp_path / "m.npz").read_bytes(), changes))
+    with pytest.raises(SourceError, match=r"m\.npz: not a whole \.npz file of a sparse matrix"):
+        NpzSource(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_npz_damaged_anywhere_is_refused_or_harmless(tmp_path, compressed):
+    path = tmp_path / "m.npz"
+    sp.save_npz(path, sp.csr_array(random_matrix()), compressed=compressed)
+    content = path.read_bytes()
+    refused = 0
+    for at in range(0, len(content), 7):
+        for damaged in (content[:at], content[:at] + bytes([content[at] ^ 0x5A]) + content[at + 1 :]):
+            path.write_bytes(damaged)
+            try:
+                again, _ = rebuild(NpzSource(path))
+            except SourceError:
+                refused += 1
+            else:
+                np.testing.assert_array_equal(again.toarray(), random_matrix())
+    assert refused > len(content) // 14
+
+
+def test_npz_with_indices_outside_is_refused(tmp_path):
+    np.savez(tmp_path / "m.npz", format="csr", shape=[2, 2], data=[1.0], indices=[5], indptr=[0, 1, 1], _is_array=True)
+    with pytest.raises(SourceError, match=r"m\.npz: its index arrays are damaged \(indices must be < 2\)"):
+        list(NpzSource(tmp_path / "m.npz").batches())
+
+
+@pytest.mark.parametrize("at", [6, 8, 10, 11, 20])
+def test_npz_with_a_damaged_header_and_right_checksums(tmp_path, at):
+    path = tmp_path / "m.npz"
+    sp.save_npz(path, sp.csr_array(random_matrix()))
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["data.npy"] = members["data.npy"][:at] + b"(" + members["data.npy"][at + 1 :]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(SourceError, match="not a whole"):
+        NpzSource(path)
+
+
+def test_npz_with_pickles_is_refused(tmp_path):
+    np.savez(tmp_path / "m.npz", format=np.array([print], object))
+    with pytest.raises(SourceError, match="not a whole"):
+        NpzSource(tmp_path / "m.npz")
+    assert zipfile.is_zipfile(tmp_path / "m.npz")
+
+
+# --- NetworkX ----------------------------------------------------------------------------------------------------
+
+
+def make_graph(kind, weighted):
+    graph = kind()
+    graph.add_nodes_from([7, 3, 11, 5, 2])
+    edges = [(7, 3, 2.5), (3, 7, 4.0), (3, 3, 8.0), (11, 5, 0.5), (7, 3, 1.25)]
+    for u, v, weight in edges:
+        graph.add_edge(u, v, **({"weight": weight} if weighted else {}))
+    return graph
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+def test_networkx_graphs(kind, weighted):
+    graph = make_graph(kind, weighted)
+    source = NetworkxSource(graph)
+    again, layout = rebuild(source)
+    assert layout.vertex_ids.tolist() == [2, 3, 5, 7, 11]
+    assert layout.vertex_ids.dtype == np.int64
+    assert is_pattern(source) is not weighted
+    assert source.default_kind == "graph"
+    expected = nx.to_scipy_sparse_array(graph, nodelist=layout.vertex_ids.tolist())
+    np.testing.assert_array_equal(again.toarray(), expected.toarray())
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("batch_size")
+def test_random_graphs_of_networkx(kind, seed):
+    graph = kind(nx.gnp_random_graph(30, 0.1, seed=seed))
+    again, layout = rebuild(NetworkxSource(graph))
+    assert layout.vertex_ids is None
+    np.testing.assert_array_equal(again.toarray(), nx.to_scipy_sparse_array(graph, nodelist=range(30)).toarray())
+
+
+def test_parallel_edges_come_one_by_one():
+    again, _ = rebuild(NetworkxSource(make_graph(nx.MultiDiGraph, True)))
+    assert again.nnz == 5
+    assert sorted(again.data) == [0.5, 1.25, 2.5, 4.0, 8.0]
+
+
+def test_missing_weights_are_1_where_others_have_one():
+    graph = nx.DiGraph([(0, 1), (1, 2)])
+    graph.edges[1, 2]["weight"] = 3
+    again, _ = rebuild(NetworkxSource(graph))
+    assert again.toarray().tolist() == [[0, 1, 0], [0, 0, 3], [0, 0, 0]]
+    np.testing.assert_array_equal(again.toarray(), nx.to_scipy_sparse_array(graph).toarray())
+
+
+def test_the_weight_attribute_is_the_callers():
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, weight="heavy", length=np.float32(2.5))
+    assert rebuild(NetworkxSource(graph, weight="length"))[0].data.tolist() == [2.5]
+    assert is_pattern(NetworkxSource(graph, weight=None))
+    assert is_pattern(NetworkxSource(graph, weight="absent"))
+
+
+def test_string_nodes_ascend():
+    graph = nx.DiGraph([("b", "a"), ("a", "é"), ("10", "9")])
+    again, layout = rebuild(NetworkxSource(graph))
+    assert layout.vertex_ids.tolist() == ["10", "9", "a", "b", "é"]
+    assert layout.vertex_ids.dtype == object
+    np.testing.assert_array_equal(
+        again.toarray(), nx.to_scipy_sparse_array(graph, nodelist=layout.vertex_ids.tolist()).toarray()
+    )
+
+
+def test_graphs_without_edges_or_nodes():
+    graph = nx.Graph()
+    assert NetworkxSource(graph).layout().shape == (0, 0)
+    graph.add_nodes_from([np.int64(1), 0])
+    again, layout = rebuild(NetworkxSource(graph))
+    assert again.nnz == 0
+    assert layout.shape == (2, 2)
+    assert layout.vertex_ids is None
+
+
+@pytest.mark.parametrize("nodes", [[1, "1"], [(0, 1)], [1.5], [None, 1], [True, 5], [2**63], [-(2**63) - 1]])
+def test_other_nodes_are_refused(nodes):
+    graph = nx.Graph()
+    for node in nodes:
+        graph._adj[node] = graph._node[node] = {}
+    with pytest.raises(OptionError, match=r"relabel them with networkx\.convert_node_labels_to_integers"):
+        NetworkxSource(graph)
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "message"),
+    [
+        ("3.5", SourceError, "given: the weight of edge (1, 2) is '3.5', which is not a number; convert it, or pass"),
+        (None, SourceError, "given: the weight of edge (1, 2) is None, which is not a number"),
+        ([1, 2], SourceError, "given: the weight of edge (1, 2) is [1, 2], which is not a number"),
+        (2j, UnsupportedSourceError, "given: the weight of edge (1, 2) is 2j; complex weights are not held"),
+        (np.complex64(2j), UnsupportedSourceError, "complex weights are not held"),
+    ],
+)
+def test_other_weights_are_refused(weight, error, message):
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, weight=1.0)
+    graph.add_edge(1, 2, weight=weight)
+    with pytest.raises(error) as caught:
+        list(NetworkxSource(graph, name="given").batches())
+    assert message in str(caught.value)
+
+
+def test_networkx_options_are_checked():
+    with pytest.raises(OptionError, match="weight must be the name of an edge attribute or None, not True"):
+        NetworkxSource(nx.Graph(), weight=True)
+    with pytest.raises(OptionError, match=r"wanted a NetworkX graph, not an object of type builtins\.int"):
+        NetworkxSource(3)
+
+
+# --- arrays ------------------------------------------------------------------------------------------------------
+
+
+def expected_arcs(src, dst, weights):
+    """What the arcs are by original id, from a graph of NetworkX."""
+    graph = nx.MultiDiGraph()
+    for u, v, w in zip(src, dst, weights, strict=True):
+        graph.add_edge(int(u), int(v), weight=w)
+    nodes = sorted(graph)
+    return nodes, nx.to_scipy_sparse_array(graph, nodelist=nodes).toarray()
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64, ">i8"])
+@pytest.mark.parametrize("spread", [1, 3, 10**6])
+@pytest.mark.parametrize("low", [0, 5])
+def test_arrays_number_the_ids_that_occur(dtype, spread, low):
+    rng = np.random.default_rng(2)
+    src, dst = ((rng.integers(0, 12, 25) * spread + low).astype(dtype) for _ in range(2))
+    weights = rng.random(25)
+    again, layout = rebuild(ArraysSource(src, dst, weights))
+    nodes, expected = expected_arcs(src, dst, weights)
+    ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
+    assert ids.dtype == np.int64
+    assert ids.tolist() == nodes
+    np.testing.assert_allclose(again.toarray(), expected)
+
+
+@pytest.mark.parametrize("far", [4, 2**62])
+def test_negative_ids(far):
+    again, layout = rebuild(ArraysSource(np.array([-far, 0]), np.array([far, -far])))
+    assert layout.vertex_ids.tolist() == [-far, 0, far]
+    assert again.toarray().tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+
+
+def test_narrow_ids_do_not_overflow():
+    low, high = np.array([-128], np.int8), np.array([127], np.int8)
+    assert ArraysSource(low.repeat(99), high.repeat(99)).layout().vertex_ids.tolist() == [-128, 127]
+
+
+def test_uint64_beside_int64():
+    big = 2**62 + 1
+    source = ArraysSource(np.array([big], np.uint64), np.array([0], np.int64))
+    assert source.layout().vertex_ids.tolist() == [0, big]
+
+
+def test_ids_0_to_n_are_no_names():
+    source = ArraysSource([0, 1, 2], [2, 2, 1])
+    assert source.layout().vertex_ids is None
+    assert source.layout().shape == (3, 3)
+    assert source.default_kind == "graph"
+    assert is_pattern(source)
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_arrays_with_n_vertices():
+    edges = np.array([[0, 4], [3, 1], [3, 1], [4, 4]], np.int32)
+    source = ArraysSource(edges[:, 0], edges[:, 1], n_vertices=6)
+    again, layout = rebuild(source)
+    assert layout.shape == (6, 6)
+    assert layout.vertex_ids is None
+    np.testing.assert_array_equal(again.toarray(), sp.coo_array((np.ones(4), edges.T), shape=(6, 6)).toarray())
+    assert all(b.rows.flags.c_contiguous for b in source.batches())
+
+
+def test_arrays_without_arcs():
+    assert rebuild(ArraysSource([], [], n_vertices=4))[0].shape == (4, 4)
+    assert rebuild(ArraysSource([], []))[0].shape == (0, 0)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("int16", "int64"), ("float32", "float32"), ("float16", "float32")])
+def test_weights_of_arrays(dtype, expected):
+    (batch,) = ArraysSource([0], [1], np.array([3], dtype)).batches()
+    assert batch.values.dtype == expected
+    assert batch.values.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([0.5], [1]), OptionError, "src must hold integers, it is of dtype float64; pass .astype('int64')"),
+        (([0], ["1"]), OptionError, "dst must hold integers, it is of dtype <U1"),
+        (([True], [1]), OptionError, "src must hold integers, it is of dtype bool"),
+        (([[0]], [1]), OptionError, "src must be one-dimensional, it has shape (1, 1)"),
+        (([0], 1), OptionError, "dst must be one-dimensional, it has shape ()"),
+        (([0], [1, 2]), OptionError, "src has 1 entries and dst has 2; pass equally many"),
+        (([0], [1], [1.0, 2.0]), OptionError, "src has 1 entries and weights has 2; pass equally many"),
+        (([0], [1], [[1.0]]), OptionError, "weights must be one-dimensional, it has shape (1, 1)"),
+        (([0], [1], [1j]), UnsupportedSourceError, "1 arcs in arrays: complex values (complex128) are not held"),
+        (([0], [1], [True]), UnsupportedSourceError, "values of dtype bool are not held; pass .astype('float64')"),
+        (([2**63], [1]), SourceError, "src holds the id 9223372036854775808, which does not fit into int64"),
+        (([0, 1], [1, 2], None, 2), SourceError, "arc 1 is 1 -> 2, outside 0..1; raise n_vertices, or leave it out"),
+        (([0, -1], [1, 1], None, 2), SourceError, "arc 1 is -1 -> 1, outside 0..1"),
+        (([0], [1], None, 2.0), OptionError, "n_vertices must be an integer of at least 0, not 2.0"),
+        (([0], [1], None, -1), OptionError, "n_vertices must be an integer of at least 0, not -1"),
+        (([0], [1], None, True), OptionError, "n_vertices must be an integer of at least 0, not True"),
+    ],
+)
+def test_arrays_that_are_refused(arguments, error, message):
+    with pytest.raises(error) as caught:
+        ArraysSource(*arguments)
+    assert message in str(caught.value)
+
+
+# --- choice ------------------------------------------------------------------------------------------------------
+
+
+class OwnGraph(nx.DiGraph):
+    """A graph class of a user's."""
+
+
+@pytest.mark.parametrize(
+    ("obj", "kind"),
+    [
+        (sp.csr_array((2, 2)), ScipySource),
+        (sp.dok_matrix((2, 2)), ScipySource),
+        (np.zeros((2, 2)), ScipySource),
+        (nx.MultiGraph(), NetworkxSource),
+        (OwnGraph(), NetworkxSource),
+        (nx.path_graph(4).subgraph([1, 2]), NetworkxSource),
+        ((np.array([0]), np.array([1])), ArraysSource),
+        (([0], [1], [2.0]), ArraysSource),
+        (UniformSource(3, 3), UniformSource),
+    ],
+)
+def test_source_from_object(obj, kind):
+    assert type(source_from_object(obj)) is kind
+
+
+@pytest.mark.parametrize(
+    ("obj", "what"),
+    [
+        ({1: 2}, "an object of type builtins.dict"),
+        (([0],), "a tuple of 1"),
+        (None, "an object of type builtins.NoneType"),
+        (aslinearoperator(np.eye(2)), "an object of type scipy.sparse.linalg"),
+        (nx.path_graph(2).edges, "an object of type networkx.classes"),
+    ],
+)
+def test_other_objects_are_refused(obj, what):
+    with pytest.raises(OptionError) as caught:
+        source_from_object(obj)
+    message = str(caught.value)
+    assert message.startswith(f"cannot ingest {what}")
+    assert message.endswith(f"pass {objects.INGESTIBLE}")
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    import subprocess
+
+    code = (
+        "import sys, numpy as np; from mgspmv.ingest.objects import source_from_object as f; f(np.eye(2));"
+        "print(sorted({'scipy', 'networkx', 'numba', 'zarr'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
