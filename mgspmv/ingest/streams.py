@@ -1,0 +1,258 @@
+"""Texts as they are published: local or remote, compressed or not, given in chunks of whole lines."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, cast
+
+from mgspmv.errors import MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+
+CHUNK_BYTES = 4 * 2**20
+"""Default size of a chunk: at least four bytes an entry make at most about a million entries."""
+
+LINE_LIMIT_BYTES = 2**20
+"""A longer line is taken as a sign that the file is not a text."""
+
+_MAGIC = {
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a text."""
+
+    source: str
+    """Name of the text."""
+    number: int
+    """1-based, counted after decompression."""
+    data: bytes
+    """The line without its end."""
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace").strip()
+
+    def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
+        """Give the error that says what is wrong with this line."""
+        return error(message, source=self.source, line_number=self.number, text=self.text)
+
+    def is_blank_or_comment(self, comments: bytes) -> bool:
+        start = self.data.lstrip()[:1]
+        return not start or start in comments
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some whole lines of a text."""
+
+    source: str
+    """Name of the text."""
+    first_line: int
+    """1-based number of the first line."""
+    data: bytes
+    """The lines, each ending in a line feed whatever ended it in the file; may be empty."""
+
+    def lines(self) -> Iterator[Line]:
+        for i, data in enumerate(self.data.split(b"\n")[:-1]):
+            yield Line(self.source, self.first_line + i, data)
+
+
+class TextStream:
+    r"""The lines of a local or remote text, decompressed if need be; the whole text is never in memory.
+
+    Compression (gzip, bzip2, xz, zstd, each also of several members) is told by the first bytes, not by the name.
+    Lines may end in ``\n``, ``\r\n`` or ``\r``.
+
+    Parameters
+    ----------
+    path : local path, or URL of any protocol that fsspec knows
+    chunk_bytes : size of the chunks, rounded to whole lines
+
+    Raises
+    ------
+    SourceNotFoundError : there is nothing at `path`
+    SourceError : it cannot be read, or its compressed data are damaged
+    MissingDependencyError : fsspec lacks the library of the URL's protocol
+    """
+
+    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.name = os.fspath(path)
+        self._raw = _CountedFile(_open_bytes(self.name), self.name)
+        self._buffered = io.BufferedReader(self._raw, 2**18)
+        self.compression = _find_compression(self._buffered.peek(16))
+        self._decompressed = self._open_decompressed()  # kept, for Arrow's stream closes the file when it goes
+        pieces = _read_pieces(self._decompressed, chunk_bytes, self.name, self.compression)
+        self._blocks = _drop_byte_order_mark(_cut_at_lines(_unify_newlines(pieces), self.name))
+        self._block, self._at, self._next_number = b"", 0, 1
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._buffered.close()
+
+    def peek_line(self) -> Line | None:
+        """Give the next line and leave it there; None at the end of the text."""
+        if self._at == len(self._block):
+            self._block, self._at = next(self._blocks, b""), 0
+        if not self._block:
+            return None
+        return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
+
+    def read_line(self) -> Line | None:
+        """Give the next line and step over it; None at the end of the text."""
+        line = self.peek_line()
+        if line is not None:
+            self._at += len(line.data) + 1
+            self._next_number += 1
+        return line
+
+    def skip_comments(self, comments: bytes) -> list[Line]:
+        """Step over blank lines and those that start with one of the characters `comments`; give the latter."""
+        skipped = []
+        while (line := self.peek_line()) is not None and line.is_blank_or_comment(comments):
+            self.read_line()
+            if line.data.strip():
+                skipped.append(line)
+        return skipped
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Give all lines that are left, in at least one chunk."""
+        self.peek_line()
+        block = self._block[self._at :]
+        self._block, self._at = b"", 0
+        while True:
+            yield Chunk(self.name, self._next_number, block)
+            self._next_number += block.count(b"\n")
+            if not (block := next(self._blocks, b"")):
+                return
+
+    def provenance(self) -> dict[str, Any]:
+        """Name, size and checksum of the file as stored, read to its end if that is still to be done."""
+        while self._buffered.read(CHUNK_BYTES):
+            pass
+        return {
+            "name": self.name,
+            "bytes": self._raw.n_bytes,
+            "sha256": self._raw.sha256.hexdigest(),
+            "compression": self.compression,
+        }
+
+    def _open_decompressed(self) -> IO[bytes]:
+        if self.compression is None:
+            return cast(IO[bytes], self._buffered)
+        if self.compression == "xz":
+            import lzma
+
+            return lzma.open(self._buffered)
+        import pyarrow as pa
+
+        return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(self._buffered, "r"), self.compression))
+
+
+class _CountedFile(io.RawIOBase):
+    """A file of bytes that counts and hashes what is read from it."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self._name = file, name
+        self.n_bytes, self.sha256 = 0, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error}", source=self._name) from error
+        buffer[: len(data)] = data
+        self.n_bytes += len(data)
+        self.sha256.update(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_bytes(name: str) -> IO[bytes]:
+    try:
+        if "://" in name:
+            return _open_url(name)
+        return open(name, "rb", buffering=0)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError("there is no such file; check the path", source=name) from error
+    except IsADirectoryError as error:
+        raise SourceError("is a directory; name a file", source=name) from error
+    except OSError as error:
+        raise SourceError(f"cannot be opened: {error}", source=name) from error
+
+
+def _open_url(url: str) -> IO[bytes]:
+    import fsspec
+
+    try:
+        return cast(IO[bytes], fsspec.open(url, "rb").open())
+    except ImportError as error:
+        raise MissingDependencyError(f"{url}: {error}") from error
+    except ValueError as error:  # fsspec's answer to a protocol that it does not know
+        raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
+
+
+def _find_compression(head: bytes) -> str | None:
+    return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
+
+
+def _read_pieces(stream: IO[bytes], size: int, name: str, compression: str | None) -> Iterator[bytes]:
+    from lzma import LZMAError
+
+    try:
+        while piece := stream.read(size):
+            yield piece
+    except (OSError, EOFError, LZMAError) as error:
+        raise SourceError(
+            f"the {compression} data are damaged or cut short ({error}); fetch the file again", source=name
+        ) from error
+
+
+def _unify_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    held = b""  # a \r at the end of a piece, which a \n may follow
+    for piece in pieces:
+        text = held + piece
+        held = text[-1:] if text.endswith(b"\r") else b""
+        text = text[: len(text) - len(held)]
+        yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+    if held:
+        yield b"\n"
+
+
+def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
+    rest = bytearray()
+    for piece in pieces:
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            yield b"".join((rest, piece[:cut]))
+            rest.clear()
+        rest += piece[cut:]
+        if len(rest) > LINE_LIMIT_BYTES:
+            raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text", source=name)
+    if rest:
+        yield bytes(rest) + b"\n"
+
+
+def _drop_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
+    yield from blocks

@@ -1,0 +1,215 @@
+"""Texts in chunks of whole lines: compression, line ends, chunk sizes, provenance and what goes wrong."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import pickle
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest import streams
+from mgspmv.ingest.streams import TextStream
+
+COMPRESS = {
+    None: lambda data: data,
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+TEXT = "".join(f"{i} {i * i}\n" for i in range(500)).encode()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(data, name="a.txt"):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write_file
+
+
+def read_lines(path, chunk_bytes=streams.CHUNK_BYTES):
+    with TextStream(path, chunk_bytes) as text:
+        return [line for chunk in text.chunks() for line in chunk.lines()]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 2**22])
+@pytest.mark.parametrize("codec", COMPRESS)
+def test_compression_is_found_whatever_the_name(write, codec, chunk_bytes):
+    stored = COMPRESS[codec](TEXT)
+    with TextStream(write(stored, "misleading.dat"), chunk_bytes) as text:
+        chunks = list(text.chunks())
+        assert b"".join(chunk.data for chunk in chunks) == TEXT
+        assert all(chunk.data.endswith(b"\n") for chunk in chunks)
+        numbers = [line.number for chunk in chunks for line in chunk.lines()]
+        assert numbers == list(range(1, 501))
+        assert text.provenance() == {
+            "name": text.name,
+            "bytes": len(stored),
+            "sha256": hashlib.sha256(stored).hexdigest(),
+            "compression": codec,
+        }
+
+
+@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
+def test_several_members(write, codec):
+    path = write(COMPRESS[codec](TEXT) + COMPRESS[codec](b"x y\n"))
+    assert [line.data for line in read_lines(path)][-2:] == [b"499 249001", b"x y"]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
+def test_cut_short(write, codec):
+    whole = COMPRESS[codec](os.urandom(600).hex().encode() + b"\n")
+    for end in (7, len(whole) // 2, len(whole) - 1):
+        if end == 7 and codec == "bz2":
+            continue  # too short to be known for bzip2
+        with pytest.raises(
+            SourceError, match=f"a.txt: the {codec} data are damaged or cut short .*; fetch the file again"
+        ):
+            read_lines(write(whole[:end]))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "bz2", "xz"])
+def test_damaged(write, codec):
+    whole = bytearray(COMPRESS[codec](TEXT))
+    whole[len(whole) // 2] ^= 0xFF
+    with pytest.raises(SourceError, match=f"the {codec} data are damaged or cut short"):
+        read_lines(write(bytes(whole)))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\nb", [b"a", b"b"]),
+        (b"a\r\nb\r\n", [b"a", b"b"]),
+        (b"a\rb\r", [b"a", b"b"]),
+        (b"a\r\rb", [b"a", b"", b"b"]),
+        (b"a\n\r\n\rb\r\n\n", [b"a", b"", b"", b"b", b""]),
+        (b"\xef\xbb\xbfa\nb\n", [b"a", b"b"]),
+        (b"\xef\xbb\xbf", [b""]),
+    ],
+)
+def test_line_ends(write, data, lines, chunk_bytes):
+    path = write(data)
+    assert [line.data for line in read_lines(path, chunk_bytes)] == lines
+    with TextStream(path, chunk_bytes) as text:
+        got = []
+        while (line := text.read_line()) is not None:
+            got.append((line.number, line.data))
+        assert got == list(enumerate(lines, 1))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 4, 1000])
+def test_head_then_chunks(write, chunk_bytes):
+    with TextStream(write(b"# one\n\n% two\n1 2\n3 4\n"), chunk_bytes) as text:
+        assert [(line.number, line.text) for line in text.skip_comments(b"#%")] == [(1, "# one"), (3, "% two")]
+        assert text.peek_line() == text.read_line()
+        assert [(line.number, line.text) for chunk in text.chunks() for line in chunk.lines()] == [(5, "3 4")]
+        assert text.peek_line() is None
+        assert text.read_line() is None
+
+
+def test_there_is_always_a_chunk(write):
+    with TextStream(write(b"a\n")) as text:
+        text.read_line()
+        assert [(chunk.first_line, chunk.data) for chunk in text.chunks()] == [(2, b"")]
+
+
+def test_provenance_without_reading(write):
+    stored = gzip.compress(os.urandom(2**20))
+    with TextStream(write(stored)) as text:
+        assert text.provenance()["sha256"] == hashlib.sha256(stored).hexdigest()
+
+
+def test_url(tmp_path):
+    url = f"memory://{tmp_path}/a.txt"
+    with fsspec.open(url, "wb") as file:
+        file.write(gzip.compress(TEXT))
+    assert len(read_lines(url)) == 500
+    assert read_lines(url)[0].source == url
+    with pytest.raises(SourceNotFoundError, match=r"memory://.*b.txt: there is no such file; check the path"):
+        TextStream(f"memory://{tmp_path}/b.txt")
+
+
+def test_missing_file_is_told_as_pythons_own(tmp_path):
+    path = tmp_path / "none.txt"
+    with pytest.raises(FileNotFoundError, match=r"none.txt: there is no such file") as caught:
+        TextStream(path)
+    assert isinstance(caught.value, SourceNotFoundError)
+    assert isinstance(caught.value, MgspmvError)
+    assert caught.value.source == str(path)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_directory(tmp_path):
+    with pytest.raises(SourceError, match="is a directory; name a file"):
+        TextStream(tmp_path)
+
+
+def test_file_that_may_not_be_opened(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(SourceError, match=r"a.txt: cannot be opened: .*Permission denied"):
+        TextStream("a.txt")
+
+
+def test_unknown_protocol():
+    with pytest.raises(
+        OptionError, match=r"gopherish://a: .*pass a local path or a URL of a protocol that fsspec knows"
+    ):
+        TextStream("gopherish://a")
+
+
+def test_protocol_without_its_library(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "open", refuse)
+    with pytest.raises(MissingDependencyError, match="s3://a: Install s3fs to access S3"):
+        TextStream("s3://a")
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "xz"])
+def test_failure_while_reading(monkeypatch, codec):
+    """A lost connection is not taken for damaged data."""
+
+    class Connection(io.BytesIO):
+        def read(self, size):
+            if data := super().read(size):
+                return data
+            raise ConnectionResetError("the line is dead")
+
+    half = COMPRESS[codec](os.urandom(2**19))[: 2**18]
+    monkeypatch.setattr(streams, "_open_bytes", lambda name: Connection(half))
+    monkeypatch.setattr(streams, "LINE_LIMIT_BYTES", 2**30)
+    with pytest.raises(SourceError, match="x: cannot be read: the line is dead"):
+        read_lines("x")
+
+
+def test_endless_line(write):
+    path = write(b"1" * (streams.LINE_LIMIT_BYTES + 1))
+    for chunk_bytes in (2**16, 2**22):
+        with pytest.raises(SourceError, match="a line has more than 1048576 bytes; this is not a text"):
+            read_lines(path, chunk_bytes)
+
+
+def test_refusal_shows_line():
+    error = streams.Line("a.txt", 7, b" 1 \xff 2 ").refuse("wrong; do right")
+    assert str(error) == "a.txt, line 7: '1 � 2': wrong; do right"
+    assert (error.source, error.line_number, error.text) == ("a.txt", 7, "1 � 2")
