@@ -1,0 +1,278 @@
+"""Lines of numbers and names into columns: quickly where all is well, line by line where something is not.
+
+Each chunk goes to Arrow's CSV parser first. What that cannot read is read again line by line in Python, which is the
+definition of what is accepted, accepts more (signs, Fortran's exponents) and knows the line of what is wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+
+from mgspmv.ingest.streams import Chunk, Line
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+_BLANKS = " \t"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE)
+_FORTRAN_EXPONENT = str.maketrans("dD", "ee")
+_FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
+_ANY_BLANK_TO_SPACE = bytes.maketrans(b"\t\v\f", b"   ")
+_SPACE = ord(" ")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one column of a text may hold."""
+
+    name: str
+    """For messages."""
+    dtype: Literal["int32", "int64", "float64", "string"] | None
+    """What it becomes; None for a column that is not wanted."""
+    low: int = INT64_MIN
+    """Least integer allowed."""
+    high: int = INT64_MAX
+    """Greatest integer allowed."""
+    finite: bool = False
+    """Whether NaN and infinities are refused."""
+    hint: str = ""
+    """What to do about a value that does not fit, for messages."""
+
+    @property
+    def wanted(self) -> str:
+        if self.dtype == "float64":
+            return "a finite number" if self.finite else "a number"
+        if self.dtype == "string":
+            return "a name"
+        if (self.low, self.high) == (INT64_MIN, INT64_MAX):
+            return "a 64-bit integer"
+        return f"an integer from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How the lines of a text are made up."""
+
+    columns: tuple[Column, ...]
+    """All columns, wanted or not: every line has as many."""
+    delimiter: str
+    """The character between columns, with or without blanks around it; a space stands for one or more blanks."""
+    comments: bytes
+    """Lines that start with one of these characters are skipped, as are blank ones."""
+
+    @property
+    def wanted(self) -> tuple[Column, ...]:
+        return tuple(c for c in self.columns if c.dtype is not None)
+
+
+def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
+    """Parse the lines of a chunk.
+
+    Numbers become the nearest double, as by `float`; Fortran's exponents (`1.5D+05`) are understood.
+
+    Returns
+    -------
+    list, for each wanted column: numpy array of its dtype, or Arrow string array
+
+    Raises
+    ------
+    SourceError : a line does not fit the format; names the line and says what was expected
+    """
+    for data, delimiter in _spellings(chunk.data, form):
+        columns = _parse_quickly(data, delimiter, form)
+        if columns is not None:
+            return columns
+    return _parse_lines(chunk, form)
+
+
+def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:
+    """Give the line of a chunk's entry number `n`, from 0."""
+    return next(islice(_data_lines(chunk, form), n, None))
+
+
+def split_line(line: Line, delimiter: str) -> list[str]:
+    """Split a line into its columns.
+
+    Raises
+    ------
+    SourceError : the line is not UTF-8, or a quotation is not closed
+    """
+    try:
+        if delimiter == " ":
+            return [token.decode() for token in line.data.split()]
+        fields = next(csv.reader([line.data.decode()], delimiter=delimiter, skipinitialspace=True, strict=True))
+    except UnicodeDecodeError as error:
+        raise line.refuse("the line is not UTF-8 text; convert the file to UTF-8") from error
+    except csv.Error as error:
+        raise line.refuse(f"the line is not well quoted ({error})") from error
+    return [field.strip(_BLANKS) for field in fields]
+
+
+def find_delimiter(line: Line) -> str:
+    """Guess what is between a line's columns: a comma, a tab where names have spaces in them, or blanks (a space)."""
+    if b"," in line.data:
+        return ","
+    fields = [field.strip() for field in line.data.split(b"\t")]
+    names_have_spaces = len(fields) > 1 and any(b" " in field for field in fields)
+    return "\t" if names_have_spaces and not all(map(is_integer, split_line(line, " ")[:2])) else " "
+
+
+def is_integer(token: str) -> bool:
+    """Tell whether a token is written as an integer."""
+    return _INTEGER.fullmatch(token) is not None
+
+
+def is_number(token: str) -> bool:
+    """Tell whether a token is written as a number, with Fortran's exponents too."""
+    return _NUMBER.fullmatch(token.translate(_FORTRAN_EXPONENT)) is not None
+
+
+def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
+    """Give what may be parsed quickly: the text without comments, then without superfluous blanks too.
+
+    As it stands, a line with superfluous blanks has empty columns, and those are no numbers. They could be names or
+    columns that nobody looks at, so texts with such columns are always cleaned.
+    """
+    data = _drop_comments(data, form)
+    if any(mark in data for mark in _find_traps(form)):
+        return
+    if form.delimiter != " ":
+        if b'"' not in data:
+            yield data, form.delimiter
+        return
+    all_numbers = all(c.dtype in ("int32", "int64", "float64") for c in form.columns)
+    if all_numbers:
+        yield data, "\t" if b"\t" in data else " "
+    yield _squeeze_blanks(data, may_have_exponents=all_numbers), " "
+
+
+def _find_traps(form: TableFormat) -> list[bytes]:
+    """Give what Arrow could take for a number where we do not: 0x10 and nan(5)."""
+    integers = any(c.dtype in ("int32", "int64") for c in form.columns)
+    numbers = any(c.dtype == "float64" and not c.finite for c in form.columns)
+    return [b"x", b"X"] * integers + [b"("] * numbers
+
+
+def _drop_comments(data: bytes, form: TableFormat) -> bytes:
+    if not any(form.comments[i : i + 1] in data for i in range(len(form.comments))):
+        return data
+    return re.sub(rb"(?m)^[ \t\v\f]*[" + re.escape(form.comments) + rb"][^\n]*\n", b"", data)
+
+
+def _squeeze_blanks(data: bytes, may_have_exponents: bool) -> bytes:
+    """Leave one space between columns and none at either end of a line."""
+    text = np.frombuffer(data.translate(_ANY_BLANK_TO_SPACE), np.uint8)
+    keep = np.ones(len(text), bool)
+    np.logical_or(text[:-1] != _SPACE, text[1:] > _SPACE, out=keep[:-1])  # of a run of blanks, the last before a token
+    data = text[keep].tobytes().replace(b"\n ", b"\n").removeprefix(b" ")
+    return data.translate(_FORTRAN_EXPONENT_BYTES) if may_have_exponents else data
+
+
+def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] | None:
+    """Parse with Arrow; None if a line does not fit the format, or may not."""
+    names = [str(i) for i in range(len(form.columns))]
+    types = {name: column.dtype for name, column in zip(names, form.columns, strict=True) if column.dtype is not None}
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(data),
+            # one block: a whole chunk is small enough, and lines are parsed faster than they are decompressed
+            pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
+            pa.csv.ParseOptions(delimiter=delimiter, quote_char=False, escape_char=False),
+            pa.csv.ConvertOptions(
+                column_types={name: pa.type_for_alias(dtype) for name, dtype in types.items()},
+                include_columns=list(types),
+                null_values=[],
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = [
+        _to_array(values, column, delimiter) for values, column in zip(table.itercolumns(), form.wanted, strict=True)
+    ]
+    fits = all(_fits(values, column) for values, column in zip(columns, form.wanted, strict=True))
+    return columns if fits else None
+
+
+def _to_array(values: Any, column: Column, delimiter: str) -> Any:
+    if column.dtype == "string":
+        names = values.combine_chunks()
+        return names if delimiter == " " else pa.compute.utf8_trim(names, characters=_BLANKS)
+    return np.array(values.to_numpy())  # Arrow's own memory cannot be written to
+
+
+def _fits(values: Any, column: Column) -> bool:
+    if not len(values):
+        return True
+    if column.dtype == "string":
+        return bool(pa.compute.min(pa.compute.binary_length(values)).as_py() > 0)
+    if column.dtype == "float64":
+        return not column.finite or bool(np.isfinite(values).all())
+    return bool(column.low <= values.min() and values.max() <= column.high)
+
+
+def _data_lines(chunk: Chunk, form: TableFormat) -> Iterator[Line]:
+    return (line for line in chunk.lines() if not line.is_blank_or_comment(form.comments))
+
+
+def _parse_lines(chunk: Chunk, form: TableFormat) -> list[Any]:
+    """Parse line by line, or raise for the first line that does not fit."""
+    rows = [_parse_line(line, form) for line in _data_lines(chunk, form)]
+    columns = zip(*rows, strict=True) if rows else [()] * len(form.wanted)
+    return [
+        pa.array(values, pa.string()) if column.dtype == "string" else np.array(values, dtype=column.dtype)
+        for values, column in zip(columns, form.wanted, strict=True)
+    ]
+
+
+def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
+    tokens = split_line(line, form.delimiter)
+    if len(tokens) != len(form.columns):
+        names = " ".join(column.name for column in form.columns)
+        raise line.refuse(f"expected {names!r}, found {len(tokens)} columns")
+    pairs = zip(tokens, form.columns, strict=True)
+    return [_parse_token(token, column, line) for token, column in pairs if column.dtype is not None]
+
+
+def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
+    value = _PARSERS[column.dtype](token, column)
+    if value is None:
+        hint = f"; {column.hint}" if column.hint else ""
+        raise line.refuse(f"expected {column.name} to be {column.wanted}, found {token!r}{hint}")
+    return value
+
+
+def _parse_integer(token: str, column: Column) -> int | None:
+    # more than 20 digits never fit, and int() refuses thousands of them with an error of its own
+    if not is_integer(token) or len(token.lstrip("+-0")) > 20:
+        return None
+    value = int(token)
+    return value if column.low <= value <= column.high else None
+
+
+def _parse_number(token: str, column: Column) -> float | None:
+    if not is_number(token):
+        return None
+    value = float(token.translate(_FORTRAN_EXPONENT))
+    return value if np.isfinite(value) or not column.finite else None
+
+
+def _parse_name(token: str, column: Column) -> str | None:
+    return token or None
+
+
+_PARSERS: dict[str | None, Callable[[str, Column], int | float | str | None]] = {
+    "int32": _parse_integer,
+    "int64": _parse_integer,
+    "float64": _parse_number,
+    "string": _parse_name,
+}

@@ -1,0 +1,297 @@
+"""Matrix Market files.
+
+Source: R. Boisvert, R. Pozo, K. Remington, "The Matrix Market Exchange Formats: Initial Design", NISTIR 5935 (1996).
+Differs from it in being lenient: comments and blank lines may stand anywhere after the banner, lines may be indented,
+`double` and `unsigned-integer` (which SciPy writes) are fields too.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.errors import SourceError, UnsupportedSourceError
+from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_columns
+from mgspmv.ingest.source import Layout
+from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
+from mgspmv.model import CooBatch, index_dtype
+
+_COMMENTS = b"%"
+_BANNERS = ("%%matrixmarket", "%matrixmarket")
+_EXAMPLE = "'%%MatrixMarket matrix coordinate real general'"
+_LAYOUTS = ("coordinate", "array")
+_FIELDS = {"real": "real", "double": "real", "integer": "integer", "unsigned-integer": "integer", "pattern": "pattern"}
+_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a Matrix Market file says of itself."""
+
+    layout: str
+    """`coordinate` or `array`."""
+    field: str
+    """`real`, `integer` or `pattern`."""
+    symmetry: str
+    """`general`, `symmetric` or `skew-symmetric`."""
+    n_rows: int
+    n_cols: int
+    n_entries: int
+    """Entries listed in the file, mirrored ones not counted."""
+    size_line: Line
+    """Where the sizes stand."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n_rows, self.n_cols
+
+
+class MatrixMarketSource:
+    """A Matrix Market file as a `Source`.
+
+    Read are the object `matrix`; the layouts coordinate and array; the fields real, integer and pattern; the symmetries
+    general, symmetric and skew-symmetric, where each entry off the diagonal is given at both places. A coordinate
+    file's explicit zeros are entries; of an array all values are entries but exact zeros. Values are float64 for real
+    and int64 for integer.
+
+    Parameters
+    ----------
+    path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
+    batch_bytes : bytes of text a batch is made from
+
+    Raises
+    ------
+    UnsupportedSourceError : by `batches`, for complex values, hermitian symmetry and vectors
+    SourceError : by `batches`, for anything else that is not a whole Matrix Market file; names the line
+    SourceNotFoundError : by `batches`, if there is no file
+    """
+
+    default_kind: Literal["graph", "matrix"] = "matrix"
+
+    def __init__(self, path: str | os.PathLike[str], *, batch_bytes: int = CHUNK_BYTES) -> None:
+        self.name = os.fspath(path)
+        self._batch_bytes = batch_bytes
+        self._layout: Layout | None = None
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
+        with TextStream(self.name, self._batch_bytes) as text:
+            header = read_header(text)
+            read = _read_coordinate if header.layout == "coordinate" else _read_array
+            for batch in read(text, header):
+                yield _mirror(batch, header.symmetry)
+            self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
+
+    def layout(self) -> Layout:
+        """Give the shape and where it all came from.
+
+        Raises
+        ------
+        SourceError : the last batch was not read yet
+        """
+        if self._layout is None:
+            raise SourceError("the layout is known once all batches were read", source=self.name)
+        return self._layout
+
+
+def is_banner(line: Line) -> bool:
+    """Tell whether a line is the first of a Matrix Market file."""
+    return line.text.lower().startswith(_BANNERS)
+
+
+def read_header(text: TextStream) -> Header:
+    """Read the banner and the size line, and what stands between.
+
+    Raises
+    ------
+    UnsupportedSourceError : complex values, hermitian symmetry, a vector
+    SourceError : no banner, or a banner or size line that does not make sense
+    """
+    banner = text.read_line()
+    if banner is None:
+        raise SourceError(f"the file is empty; expected a first line like {_EXAMPLE}", source=text.name)
+    layout, field, symmetry = _parse_banner(banner)
+    text.skip_comments(_COMMENTS)
+    line = text.read_line()
+    if line is None:
+        raise banner.refuse("the file ends before the line with the matrix's sizes")
+    n_rows, n_cols, n_entries = _parse_sizes(line, layout, symmetry)
+    return Header(layout, field, symmetry, n_rows, n_cols, n_entries, line)
+
+
+def _parse_banner(line: Line) -> tuple[str, str, str]:
+    if not is_banner(line):
+        raise line.refuse(f"not a Matrix Market file, whose first line is like {_EXAMPLE}")
+    words = line.text.lower().split()
+    if len(words) != 5:
+        raise line.refuse(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
+    _, matrix, layout, field, symmetry = words
+    if matrix == "vector":
+        raise line.refuse("vectors are not supported; write it as a matrix of one column", UnsupportedSourceError)
+    if field == "complex":
+        raise line.refuse(
+            "complex values are not supported; write real and imaginary part as two real matrices",
+            UnsupportedSourceError,
+        )
+    # The format has hermitian for complex values only. A real file that says so has more likely lost its imaginary
+    # parts than it means symmetric, so it is not guessed at.
+    if symmetry == "hermitian":
+        raise line.refuse(
+            "hermitian symmetry is not supported; if the values are real, write 'symmetric' instead",
+            UnsupportedSourceError,
+        )
+    _check_word(line, matrix, "object", ("matrix",))
+    _check_word(line, layout, "layout", _LAYOUTS)
+    _check_word(line, field, "field", tuple(_FIELDS))
+    _check_word(line, symmetry, "symmetry", _SYMMETRIES)
+    if field == "pattern" and (layout == "array" or symmetry == "skew-symmetric"):
+        raise line.refuse(f"a pattern has no values, so it cannot be {layout} {symmetry}; use a field with values")
+    return layout, _FIELDS[field], symmetry
+
+
+def _check_word(line: Line, word: str, what: str, choices: tuple[str, ...]) -> None:
+    if word not in choices:
+        raise line.refuse(f"the {what} must be {' or '.join(choices)}, not {word!r}")
+
+
+def _parse_sizes(line: Line, layout: str, symmetry: str) -> tuple[int, int, int]:
+    wanted = ("rows", "columns", "entries") if layout == "coordinate" else ("rows", "columns")
+    tokens = line.text.split()
+    if len(tokens) != len(wanted):
+        raise line.refuse(f"expected the {len(wanted)} sizes of the matrix ({', '.join(wanted)}), found {len(tokens)}")
+    sizes = [_parse_size(token, name, line) for token, name in zip(tokens, wanted, strict=True)]
+    n_rows, n_cols = sizes[:2]
+    if symmetry != "general" and n_rows != n_cols:
+        raise line.refuse(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
+    return n_rows, n_cols, sizes[2] if layout == "coordinate" else _Dense(n_rows, symmetry).offset(n_cols)
+
+
+def _parse_size(token: str, name: str, line: Line) -> int:
+    if not is_integer(token) or len(token) > 20 or not 0 <= int(token) < INT64_MAX:
+        raise line.refuse(f"expected the number of {name} to be an integer from 0 below 2^63 - 1, found {token!r}")
+    return int(token)
+
+
+def _read_coordinate(text: TextStream, header: Header) -> Iterator[CooBatch]:
+    index = index_dtype(max(header.shape)).name
+    row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
+    col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]
+    form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
+    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form):
+        batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
+        if header.symmetry == "skew-symmetric":
+            _check_diagonal(batch, chunk, form)
+        yield batch
+
+
+def _read_array(text: TextStream, header: Header) -> Iterator[CooBatch]:
+    form = TableFormat(_value_columns(header), " ", _COMMENTS)
+    dense = _Dense(header.n_rows, header.symmetry)
+    index = index_dtype(max(header.shape))
+    for _, first, (values,) in _read_entries(text, header, form):
+        nonzero = np.flatnonzero(values)
+        rows, cols = dense.locate(first, nonzero, header.n_cols)
+        yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
+
+
+def _value_columns(header: Header) -> tuple[Column, ...]:
+    if header.field == "pattern":
+        return ()
+    if header.field == "real":
+        return (Column("value", "float64"),)
+    # the least int64 has no negative to mirror
+    return (Column("value", "int64", low=INT64_MIN + (header.symmetry == "skew-symmetric")),)
+
+
+def _read_entries(text: TextStream, header: Header, form: TableFormat) -> Iterator[tuple[Chunk, int, list[Any]]]:
+    """Give chunks, the number of their first entry and their columns; raise unless there are as many as promised."""
+    n_read = 0
+    for chunk in text.chunks():
+        columns = read_columns(chunk, form)
+        n_new = len(columns[0])
+        if n_read + n_new > header.n_entries:
+            line = nth_line(chunk, form, header.n_entries - n_read)
+            raise line.refuse(
+                f"expected the file to end after the {header.n_entries} entries that {_where(header)} says"
+            )
+        yield chunk, n_read, columns
+        n_read += n_new
+    if n_read < header.n_entries:
+        raise header.size_line.refuse(
+            f"expected {header.n_entries} entries, the file ends after {n_read}; "
+            "it is cut short or its size line is wrong"
+        )
+
+
+def _where(header: Header) -> str:
+    return f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
+
+
+def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
+    assert batch.values is not None
+    wrong = np.flatnonzero((batch.rows == batch.cols) & (batch.values != 0))
+    if len(wrong):
+        line = nth_line(chunk, form, int(wrong[0]))
+        raise line.refuse("the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'")
+
+
+def _mirror(batch: CooBatch, symmetry: str) -> CooBatch:
+    if symmetry == "general":
+        return batch
+    off = batch.rows != batch.cols
+    values = batch.values
+    if values is not None:
+        mirrored = values[off] if symmetry == "symmetric" else -values[off]
+        values = np.concatenate([values, mirrored])
+    rows = np.concatenate([batch.rows, batch.cols[off]])
+    return CooBatch(rows, np.concatenate([batch.cols, batch.rows[off]]), values)
+
+
+def _describe(text: TextStream, header: Header) -> dict[str, Any]:
+    stated = {"layout": header.layout, "field": header.field, "symmetry": header.symmetry, "entries": header.n_entries}
+    return {"format": "matrix-market", **text.provenance(), "header": stated}
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """Where the values of an array stand, column by column.
+
+    A symmetric array is listed from the diagonal down, a skew-symmetric one below it: column j lists h - t j values
+    from row s + t j on, where h is the first column's height, t is 0 for a general matrix and 1 otherwise, s is 1 for a
+    skew-symmetric one and 0 otherwise.
+    """
+
+    n_rows: int
+    symmetry: str
+
+    def offset(self, col: Any) -> Any:
+        """Number of values before column `col` (an int or an array): h j - t j (j - 1) / 2."""
+        above = col * (col - 1) // 2 if self._is_triangle else 0
+        return col * (self.n_rows - self._start) - above
+
+    def locate(self, first: int, which: np.ndarray, n_cols: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the values numbered `first + which`, where `which` ascends."""
+        if not len(which):
+            return which, which
+        # only the columns in question: all offsets of a large matrix would not fit into memory
+        start, end = (self._find_column(first + int(k), n_cols) for k in (which[0], which[-1]))
+        offsets = self.offset(np.arange(start, end + 1))
+        cols = start + np.searchsorted(offsets, first + which, side="right") - 1
+        rows = first + which - offsets[cols - start] + (cols + self._start if self._is_triangle else 0)
+        return rows, cols
+
+    def _find_column(self, number: int, n_cols: int) -> int:
+        return bisect_right(range(n_cols), number, key=self.offset) - 1
+
+    @property
+    def _is_triangle(self) -> bool:
+        return self.symmetry != "general"
+
+    @property
+    def _start(self) -> int:
+        return int(self.symmetry == "skew-symmetric")

@@ -1,0 +1,183 @@
+"""The quick parser and the line-by-line one: the same columns, the same refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgspmv.errors import SourceError
+from mgspmv.ingest import columns
+from mgspmv.ingest.columns import Column, TableFormat, find_delimiter, is_number, nth_line, read_columns, split_line
+from mgspmv.ingest.streams import Chunk, Line
+
+INT = Column("a", "int64")
+SMALL = Column("b", "int32", 0, 99)
+REAL = Column("v", "float64")
+FINITE = Column("w", "float64", finite=True)
+NAME = Column("name", "string")
+IGNORED = Column("more", None)
+
+
+def form(*cols, delimiter=" ", comments=b"#%"):
+    return TableFormat(cols, delimiter, comments)
+
+
+def read(text, *cols, delimiter=" "):
+    chunk = Chunk("t", 1, text if isinstance(text, bytes) else text.encode())
+    return [c.tolist() for c in map(np.asarray, read_columns(chunk, form(*cols, delimiter=delimiter)))]
+
+
+def outcome(parse, chunk, table):
+    try:
+        return [repr(np.asarray(c).tolist()) for c in parse(chunk, table)]
+    except SourceError as error:
+        return str(error)
+
+
+FORMS = [
+    form(INT, SMALL),
+    form(INT, INT, REAL),
+    form(REAL),
+    form(INT, SMALL, FINITE, IGNORED),
+    form(INT, IGNORED),
+    form(NAME, NAME),
+    form(NAME, NAME, FINITE),
+    form(INT, SMALL, delimiter=","),
+    form(NAME, NAME, FINITE, delimiter=","),
+    form(NAME, NAME, delimiter="\t"),
+    form(INT, INT, IGNORED, delimiter=";"),
+]
+
+NUMBERS = (
+    "0 1 -1 +7 007 42 99 100 2147483648 9223372036854775807 9223372036854775808 1.5 .5 5. -2e3 1D2 1d-2 1e400 nan -inf"
+)
+NONSENSE = '0x10 Infinity nan(5) 1_0 1e x é "q" "a,b" " # %c null NA'
+TOKENS = st.sampled_from([*NUMBERS.split(), *NONSENSE.split(), "", "a b", "\x0b"])
+GLUE = st.sampled_from([" ", "  ", "\t", " \t", ",", ", ", " ,", ";"])
+
+
+@st.composite
+def texts(draw):
+    lines = []
+    for _ in range(draw(st.integers(0, 5))):
+        glue = draw(GLUE)
+        tokens = draw(st.lists(TOKENS, min_size=0, max_size=4))
+        lines.append(draw(st.sampled_from(["", " ", "\t"])) + glue.join(tokens) + draw(st.sampled_from(["", " "])))
+    return "".join(line + "\n" for line in lines).encode()
+
+
+@settings(max_examples=1500, deadline=None)
+@given(texts(), st.sampled_from(FORMS))
+def test_quick_parser_agrees_with_lines(text, table):
+    chunk = Chunk("t", 1, text)
+    assert outcome(read_columns, chunk, table) == outcome(columns._parse_lines, chunk, table)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.floats(), max_size=20))
+def test_nearest_double(values):
+    text = "".join(f"{v!r}\n" for v in values)
+    np.testing.assert_array_equal(read(text, REAL)[0], np.array(values))
+
+
+def test_quick_parser_is_used(monkeypatch):
+    """The usual spellings must not fall back on the slow path."""
+    monkeypatch.setattr(columns, "_parse_lines", lambda chunk, table: pytest.fail("slow path"))
+    assert read("1 2\n3 4\n", INT, INT) == [[1, 3], [2, 4]]
+    assert read("1\t2\n3\t4\n", INT, INT) == [[1, 3], [2, 4]]
+    assert read("  1   2 \n# x\n\n3 \t 4\n", INT, INT) == [[1, 3], [2, 4]]
+    assert read("1 2 1.5D+05\n", INT, INT, REAL) == [[1], [2], [150000.0]]
+    assert read("1, 2\n", INT, INT, delimiter=",") == [[1], [2]]
+    assert read("a b 2\n", NAME, NAME, FINITE) == [["a"], ["b"], [2.0]]
+    assert read("New York , Oslo\n", NAME, NAME, delimiter=",") == [["New York"], ["Oslo"]]
+
+
+def test_columns_can_be_written_to():
+    chunk = Chunk("t", 1, b"1 2.5\n")
+    assert all(column.flags.writeable for column in read_columns(chunk, form(INT, REAL)))
+
+
+def test_nothing_gives_empty_columns():
+    for text in (b"", b"\n \n", b"# only this\n"):
+        a, v, name = read_columns(Chunk("t", 1, text), form(INT, REAL, NAME))
+        assert (a.dtype, v.dtype, len(a), len(v), len(name)) == (np.int64, np.float64, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cols", "delimiter", "number", "message"),
+    [
+        ("1 2\n1\n", (INT, INT), " ", 2, "'1': expected 'a a', found 1 columns"),
+        ("1 2\n\n# c\n1 2 3\n", (INT, INT), " ", 4, "'1 2 3': expected 'a a', found 3 columns"),
+        ("1.0 2\n", (INT, INT), " ", 1, "expected a to be a 64-bit integer, found '1.0'"),
+        (
+            "9223372036854775808 2\n",
+            (INT, INT),
+            " ",
+            1,
+            "expected a to be a 64-bit integer, found '9223372036854775808'",
+        ),
+        ("1" * 5000 + " 2\n", (INT, INT), " ", 1, "expected a to be a 64-bit integer"),
+        ("1 100\n", (INT, SMALL), " ", 1, "expected b to be an integer from 0 to 99, found '100'"),
+        ("1\n1,5\n", (REAL,), " ", 2, "'1,5': expected v to be a number, found '1,5'"),
+        ("0x1p3\n", (REAL,), " ", 1, "expected v to be a number, found '0x1p3'"),
+        ("1\nnan\n", (FINITE,), " ", 2, "'nan': expected w to be a finite number, found 'nan'"),
+        ("1\n1e999\n", (FINITE,), " ", 2, "expected w to be a finite number, found '1e999'"),
+        ("a,\n", (NAME, NAME), ",", 1, "expected name to be a name, found ''"),
+        ('a,b\n"a,b\n', (NAME, NAME), ",", 2, "the line is not well quoted (unexpected end of data)"),
+    ],
+)
+def test_refusals(text, cols, delimiter, number, message):
+    with pytest.raises(SourceError) as caught:
+        read(text, *cols, delimiter=delimiter)
+    assert (caught.value.source, caught.value.line_number) == ("t", number)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("delimiter", [" ", ","])
+def test_not_utf8(delimiter):
+    with pytest.raises(SourceError, match=r"line 2: .* is not UTF-8 text; convert the file to UTF-8"):
+        read(
+            b"a,b c\n\xe9,b c\n".replace(b",", delimiter.encode()),
+            *([NAME] * (3 if delimiter == " " else 2)),
+            delimiter=delimiter,
+        )
+
+
+def test_hint_is_told():
+    with pytest.raises(SourceError, match=r"found 'x'; do this$"):
+        read("x\n", Column("a", "int64", hint="do this"))
+
+
+def test_nth_line_skips_what_is_no_entry():
+    chunk = Chunk("t", 10, b"# c\n1 2\n\n3 4\n")
+    assert nth_line(chunk, form(INT, INT), 1) == Line("t", 13, b"3 4")
+
+
+@pytest.mark.parametrize(
+    ("line", "delimiter"),
+    [
+        ("1 2", " "),
+        ("1\t2", " "),
+        ("1 2\t3", " "),
+        ("1, 2", ","),
+        ("a b", " "),
+        ("a\tb", " "),
+        ("New York\tOslo", "\t"),
+        ("a", " "),
+    ],
+)
+def test_find_delimiter(line, delimiter):
+    assert find_delimiter(Line("t", 1, line.encode())) == delimiter
+
+
+def test_split_line():
+    assert split_line(Line("t", 1, b" 1 \t 2  "), " ") == ["1", "2"]
+    assert split_line(Line("t", 1, b'"a, b", c '), ",") == ["a, b", "c"]
+
+
+def test_numbers_are_ascii():
+    assert is_number("1d5")
+    assert not is_number("١")
+    assert not is_number("1_0")
