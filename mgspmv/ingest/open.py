@@ -32,17 +32,17 @@ def open_source(source: Any, *, format: str | None = None, **edge_list_options: 
     """
     check_choice("format", format, (*FORMATS, None))
     is_path = isinstance(source, str | os.PathLike)
-    chosen = format or (_detect(source) if is_path else "object")
+    if format is not None and not is_path:
+        raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
+    chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else "object")
     if chosen == "edge-list":
         return EdgeListSource(source, **edge_list_options)
     if edge_list_options:
         raise OptionError(f"{', '.join(edge_list_options)} suits an edge list, and this source is read as {chosen}")
     if not is_path:
-        if format is not None:
-            raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
         return source_from_object(source)
     return NpzSource(source) if chosen == "npz" else MatrixMarketSource(source)
 
 
-def _detect(path: str | os.PathLike[str]) -> str:
-    return "npz" if os.fspath(path).endswith(".npz") else detect_format(path)
+def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
+    return "npz" if os.fspath(path).endswith(".npz") else detect_format(path, delimiter)

@@ -1,0 +1,275 @@
+"""Edge lists: one arc a line, as SNAP, LDBC, KONECT, cuGraph and many others publish graphs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.columns import (
+    INT64_MAX,
+    INT64_MIN,
+    Column,
+    TableFormat,
+    find_delimiter,
+    is_integer,
+    is_number,
+    nth_line,
+    read_columns,
+    split_line,
+)
+from mgspmv.ingest.matrix_market import is_banner
+from mgspmv.ingest.source import Layout
+from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
+from mgspmv.ingest.vertices import (
+    NumberedVertices,
+    OccurringIntegers,
+    OccurringNames,
+    Vertices,
+    read_vertices,
+)
+from mgspmv.model import CooBatch, check_choice, index_dtype
+
+_COMMENTS = b"#%"
+_CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
+_NAMES_HINT = 'pass ids="string" if ids are names'
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What the lines up to the first edge tell."""
+
+    claims: dict[str, int]
+    """Numbers of `nodes` and `edges` that comments state."""
+    names: list[str] | None
+    """Columns' names, from a line of them."""
+    first: Line | None
+    """The first edge; None if there is none."""
+    used: Chunk | None
+    """The first edge if it was read already, so it will not come again."""
+
+
+class EdgeListSource:
+    """An edge list as a `Source`: `source target` or `source target weight` a line, each an arc source -> target.
+
+    Lines that start with `#` or `%` are comments, blank lines are skipped. Columns are separated by commas, tabs or
+    blanks, as the first edge's are; every line must have as many as the first. A first line of words above integer
+    ids is taken for the columns' names. Ids are integers if the first edge's both are.
+
+    The vertices are
+    - 0..n_vertices-1 if `n_vertices` is given;
+    - those of the list `vertices` if it is given;
+    - 0..N-1 if a comment states N (`# Nodes: N`, as SNAP writes) and all ids are integers in that range;
+    - otherwise those that occur in an edge, in ascending order of their ids.
+
+    Parameters
+    ----------
+    path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
+    n_vertices : number of vertices, isolated ones included
+    vertices : path of a list of vertices (LDBC's `.v`): one a line, its id in the first column
+    delimiter : character between columns; a space stands for any run of blanks; None to go by the first edge
+    weights : whether the third column holds weights (float64); "auto" if there is one. With False it is not looked at
+    ids : "int", "string", or "auto" to go by the first edge
+    extra_columns : "ignore" columns beyond the third, or take them for an "error"
+    batch_bytes : bytes of text a batch is made from
+
+    Raises
+    ------
+    OptionError : options that contradict each other
+    SourceError : by `batches`, for a line that does not fit; names it
+    SourceNotFoundError : by `batches`, if there is no file
+    """
+
+    default_kind: Literal["graph", "matrix"] = "graph"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_vertices: int | None = None,
+        vertices: str | os.PathLike[str] | None = None,
+        delimiter: str | None = None,
+        weights: Literal["auto"] | bool = "auto",
+        ids: Literal["auto", "int", "string"] = "auto",
+        extra_columns: Literal["error", "ignore"] = "error",
+        batch_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        check_choice("weights", weights, ("auto", True, False))
+        check_choice("ids", ids, ("auto", "int", "string"))
+        check_choice("extra_columns", extra_columns, ("error", "ignore"))
+        _check_vertex_options(n_vertices, vertices, ids)
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n#%'):
+            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
+        self.name = os.fspath(path)
+        self._n_vertices, self._vertices = n_vertices, vertices
+        self._delimiter, self._weights, self._ids = delimiter, weights, ids
+        self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
+        self._layout: Layout | None = None
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
+        with TextStream(self.name, self._batch_bytes) as text:
+            head = _read_head(text, self._delimiter, self._ids)
+            form = self._find_format(head)
+            vertices, listed = self._find_vertices(form.columns[0])
+            for chunk in chain([head.used] if head.used else [], text.chunks()):
+                yield _encode_batch(chunk, form, vertices)
+            self._layout = self._finish(head, vertices, {**text.provenance(), **listed})
+
+    def layout(self) -> Layout:
+        """Give the number of vertices, their ids and where it all came from.
+
+        Raises
+        ------
+        SourceError : the last batch was not read yet
+        """
+        if self._layout is None:
+            raise SourceError("the layout is known once all batches were read", source=self.name)
+        return self._layout
+
+    def _find_format(self, head: _Head) -> TableFormat:
+        if head.first is None:
+            return self._find_empty_format()
+        delimiter = self._delimiter or find_delimiter(head.first)
+        tokens = split_line(head.first, delimiter)
+        has_weights = self._has_weights(head.first, len(tokens))
+        are_names = self._ids == "string" or (self._ids == "auto" and self._are_names(head.first, tokens))
+        third = [Column("weight", "float64" if has_weights else None, finite=True)]
+        others = (third + [Column("more", None)] * len(tokens))[: len(tokens) - 2]
+        return TableFormat((*self._id_columns(are_names), *others), delimiter, _COMMENTS)
+
+    def _find_empty_format(self) -> TableFormat:
+        """A list without edges: only the vertices have ids, if any."""
+        if self._n_vertices is None and self._vertices is None:
+            raise SourceError(
+                "there is no edge in this file; pass n_vertices or a list of vertices for a graph without edges",
+                source=self.name,
+            )
+        are_names = self._ids == "string" or (self._ids == "auto" and self._n_vertices is None and self._lists_names())
+        weights = (Column("weight", "float64", finite=True),) if self._weights is True else ()
+        return TableFormat((*self._id_columns(are_names), *weights), self._delimiter or " ", _COMMENTS)
+
+    def _lists_names(self) -> bool:
+        assert self._vertices is not None
+        with TextStream(self._vertices) as text:
+            text.skip_comments(_COMMENTS)
+            first = text.peek_line()
+            return first is not None and not is_integer(split_line(first, self._delimiter or find_delimiter(first))[0])
+
+    def _has_weights(self, line: Line, n_columns: int) -> bool:
+        if n_columns < 2:
+            raise line.refuse("expected 'source target' or 'source target weight', found one column; pass delimiter?")
+        if n_columns > 3 and self._extra_columns == "error":
+            raise line.refuse(
+                f"expected 'source target' or 'source target weight', found {n_columns} columns; "
+                'pass extra_columns="ignore" to read the first three, with weights=False the first two'
+            )
+        if n_columns == 2 and self._weights is True:
+            raise line.refuse("expected 'source target weight', found 2 columns; pass weights=False or 'auto'")
+        return n_columns > 2 and self._weights is not False
+
+    def _are_names(self, line: Line, tokens: list[str]) -> bool:
+        if self._n_vertices is not None or all(map(is_integer, tokens[:2])):
+            return False
+        if any("." in token and is_number(token) for token in tokens[:2]):
+            raise line.refuse(f"ids are integers or names, and these are other numbers; {_NAMES_HINT}")
+        return True
+
+    def _id_columns(self, are_names: bool) -> tuple[Column, Column]:
+        if are_names:
+            return Column("source", "string"), Column("target", "string")
+        if self._n_vertices is None:
+            low, high, dtype, hint = INT64_MIN, INT64_MAX, "int64", _NAMES_HINT
+        else:
+            low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
+            hint = f"n_vertices={self._n_vertices} says so"
+        source, target = (Column(name, dtype, low, high, hint=hint) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
+        return source, target
+
+    def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
+        if self._n_vertices is not None:
+            return NumberedVertices(self._n_vertices), {}
+        if self._vertices is not None:
+            column = Column("vertex", id_column.dtype, hint=id_column.hint)
+            vertices, provenance = read_vertices(self._vertices, column, self._delimiter, _COMMENTS)
+            return vertices, {"vertices": provenance}
+        return (OccurringNames() if id_column.dtype == "string" else OccurringIntegers()), {}
+
+    def _finish(self, head: _Head, vertices: Vertices, provenance: dict[str, Any]) -> Layout:
+        numbering = vertices.finish(head.claims.get("nodes"))
+        header = {**head.claims, **({"columns": head.names} if head.names else {})}
+        return Layout(
+            shape=(numbering.n_vertices, numbering.n_vertices),
+            vertex_ids=numbering.vertex_ids,
+            positions=numbering.positions,
+            provenance={"format": "edge-list", **provenance, "header": header},
+        )
+
+
+def _check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:
+    if n_vertices is None:
+        return
+    if n_vertices < 0:
+        raise OptionError(f"n_vertices must be 0 or more, not {n_vertices}")
+    if vertices is not None:
+        raise OptionError("n_vertices and vertices both say what the vertices are; pass one of them")
+    if ids == "string":
+        raise OptionError("n_vertices is for ids that are integers; for names pass a list of vertices")
+
+
+def _read_head(text: TextStream, delimiter: str | None, ids: str) -> _Head:
+    """Read comments and a line of columns' names, up to the first edge."""
+    comments = text.skip_comments(_COMMENTS)
+    if comments and is_banner(comments[0]):
+        raise comments[0].refuse("this is a Matrix Market file; read it as one")
+    claims = _find_claims(comments)
+    first = text.peek_line()
+    if first is None or ids == "string" or not _may_be_names(first, delimiter):
+        return _Head(claims, None, first, None)
+    text.read_line()
+    text.skip_comments(_COMMENTS)
+    second = text.peek_line()
+    if second is not None and _are_names_of(first, second, delimiter):
+        return _Head(claims, split_line(first, delimiter or find_delimiter(first)), second, None)
+    return _Head(claims, None, first, Chunk(first.source, first.number, first.data + b"\n"))
+
+
+def _find_claims(comments: list[Line]) -> dict[str, int]:
+    found = {}
+    for line in comments:
+        for what, number in _CLAIM.findall(line.text):
+            found["nodes" if what.lower() in ("nodes", "vertices") else "edges"] = int(number)
+    return found
+
+
+def _may_be_names(line: Line, delimiter: str | None) -> bool:
+    tokens = split_line(line, delimiter or find_delimiter(line))
+    return not any(map(is_number, tokens))
+
+
+def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
+    delimiter = delimiter or find_delimiter(edge)
+    tokens = split_line(edge, delimiter)
+    return len(tokens) == len(split_line(names, delimiter)) and len(tokens) > 1 and all(map(is_integer, tokens[:2]))
+
+
+def _encode_batch(chunk: Chunk, form: TableFormat, vertices: Vertices) -> CooBatch:
+    sources, targets, *weights = read_columns(chunk, form)
+    rows, cols = vertices.encode(sources), vertices.encode(targets)
+    _check_known(rows, cols, chunk, form)
+    return CooBatch(rows, cols, weights[0] if weights else None)
+
+
+def _check_known(rows: np.ndarray, cols: np.ndarray, chunk: Chunk, form: TableFormat) -> None:
+    if not len(rows) or min(rows.min(), cols.min()) >= 0:
+        return
+    k = int(np.flatnonzero((rows < 0) | (cols < 0))[0])
+    line = nth_line(chunk, form, k)
+    unknown = split_line(line, form.delimiter)[0 if rows[k] < 0 else 1]
+    raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")

@@ -1,0 +1,262 @@
+"""From the ids of a graph's file to the numbers 0..n-1 of its vertices.
+
+While the edges are read, an id becomes a code (`encode`); when all are read, codes become numbers (`finish`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from mgspmv.errors import SourceError
+from mgspmv.ingest.columns import Column, TableFormat, find_delimiter, read_columns, split_line
+from mgspmv.ingest.streams import TextStream
+from mgspmv.model import index_dtype
+
+if TYPE_CHECKING:
+    from mgspmv.ingest.id_table import IdTable
+
+UNKNOWN = -1
+"""Code of an id that is no vertex."""
+
+_ROOM = 2**20
+"""Ids below this are always few enough for a lookup table."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """How codes are numbered."""
+
+    n_vertices: int
+    vertex_ids: np.ndarray | None = None
+    """int64 or strings (object), shape (n_vertices,), ascending; None when they are 0..n-1."""
+    positions: np.ndarray | None = None
+    """Number of the vertex for each code, shape (codes,); None when codes are numbers already."""
+
+
+class Vertices(Protocol):
+    """What becomes of ids."""
+
+    def encode(self, ids: Any) -> np.ndarray:
+        """Give integer codes for a column of ids, `UNKNOWN` for what is no vertex."""
+        ...
+
+    def finish(self, claim: int | None) -> Numbering:
+        """Number the vertices; `claim` is the number of them that the file itself states."""
+        ...
+
+
+class NumberedVertices:
+    """Vertices whose ids are the numbers 0..n-1 already; no other id comes here."""
+
+    def __init__(self, n_vertices: int) -> None:
+        self._n_vertices = n_vertices
+
+    def encode(self, ids: np.ndarray) -> np.ndarray:
+        return ids
+
+    def finish(self, claim: int | None) -> Numbering:
+        return Numbering(self._n_vertices)
+
+
+class OccurringIntegers:
+    """The integers that occur in the edges.
+
+    As long as all ids are small against the number of edges, each is its own code and only marked as seen. With the
+    first one that is not, the window of such ids is closed: those outside get codes behind it, by a hash table.
+    """
+
+    def __init__(self) -> None:
+        self._seen = np.zeros(0, bool)
+        self._window = 0
+        self._n_read = 0
+        self._outside: IdTable | None = None
+
+    def encode(self, ids: np.ndarray) -> np.ndarray:
+        if not len(ids):
+            return ids
+        self._n_read += len(ids)
+        limit = self._window if self._outside is not None else 2 * self._n_read + _ROOM
+        if ids.min() >= 0 and ids.max() < limit:
+            self._mark(ids)
+            return ids
+        return self._encode_outside(ids, (ids >= 0) & (ids < limit))
+
+    def finish(self, claim: int | None) -> Numbering:
+        codes, ids = self._gather()
+        claimed = claim is not None and len(ids) and ids[0] >= 0 and ids[-1] < claim
+        if claimed or _are_numbers(ids):
+            numbers, n_vertices, vertex_ids = ids, claim if claimed and claim is not None else len(ids), None
+        else:
+            numbers, n_vertices, vertex_ids = np.arange(len(ids)), len(ids), ids
+        if vertex_ids is None and self._outside is None:
+            return Numbering(n_vertices)
+        return Numbering(n_vertices, vertex_ids, _invert(codes, numbers, n_vertices))
+
+    def _mark(self, ids: np.ndarray) -> None:
+        end = int(ids.max()) + 1
+        if end > len(self._seen):
+            grown = np.zeros(max(end, 2 * len(self._seen)), bool)
+            grown[: self._window] = self._seen[: self._window]
+            self._seen = grown
+        self._window = max(self._window, end)
+        self._seen[ids] = True
+
+    def _encode_outside(self, ids: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        if inside.any():
+            self._mark(ids[inside])
+        if self._outside is None:
+            from mgspmv.ingest.id_table import IdTable  # Numba takes a second to import and few files need it
+
+            self._outside = IdTable()
+        codes = ids.copy()
+        codes[~inside] = self._window + self._outside.encode(ids[~inside])
+        return codes
+
+    def _gather(self) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and ids, by ascending id."""
+        inside = np.flatnonzero(self._seen[: self._window])
+        if self._outside is None:
+            return inside, inside
+        outside = self._outside.ids
+        codes = np.concatenate([inside, self._window + np.arange(len(outside))])
+        ids = np.concatenate([inside, outside])
+        order = np.argsort(ids)
+        return codes[order], ids[order]
+
+
+class OccurringNames:
+    """The names that occur in the edges, coded in order of first appearance."""
+
+    def __init__(self) -> None:
+        self._codes = _NewCodes()
+
+    def encode(self, ids: Any) -> np.ndarray:
+        return _encode_names(ids, self._codes)
+
+    def finish(self, claim: int | None) -> Numbering:
+        names = sorted(self._codes)
+        codes = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(names))
+        return Numbering(len(names), np.array(names, object), _invert(codes, np.arange(len(names)), len(names)))
+
+
+class ListedIntegers:
+    """Exactly the integers of a list, ascending."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self._ids = ids
+        dense = bool(ids[0] >= 0 and ids[-1] < 4 * len(ids) + _ROOM)
+        self._table = _invert(ids, np.arange(len(ids)), len(ids)) if dense else None
+
+    def encode(self, ids: np.ndarray) -> np.ndarray:
+        if self._table is not None:
+            inside = (ids >= 0) & (ids < len(self._table))
+            return np.where(inside, self._table[np.where(inside, ids, 0)], UNKNOWN)
+        found = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        return np.where(self._ids[found] == ids, found, UNKNOWN)
+
+    def finish(self, claim: int | None) -> Numbering:
+        return Numbering(len(self._ids), None if _are_numbers(self._ids) else self._ids)
+
+
+class ListedNames:
+    """Exactly the names of a list, ascending."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._numbers = _KnownCodes(zip(names, range(len(names)), strict=True))
+
+    def encode(self, ids: Any) -> np.ndarray:
+        return _encode_names(ids, self._numbers)
+
+    def finish(self, claim: int | None) -> Numbering:
+        return Numbering(len(self._names), np.array(self._names, object))
+
+
+def read_vertices(
+    path: str | os.PathLike[str], id_column: Column, delimiter: str | None, comments: bytes
+) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
+    """Read a list of vertices: one a line, its id in the first column, what follows is not looked at.
+
+    Parameters
+    ----------
+    path : local path or URL, compressed or not
+    id_column : what an id looks like
+    delimiter : character between columns; None to go by the first line
+    comments : characters that start lines to skip
+
+    Returns
+    -------
+    the vertices, and the file's provenance
+
+    Raises
+    ------
+    SourceError : a line does not fit, an id is listed twice, or there is none
+    """
+    with TextStream(path) as text:
+        text.skip_comments(comments)
+        first = text.peek_line()
+        if first is None:
+            raise SourceError("there is no vertex in this list; expected one id a line", source=text.name)
+        delimiter = delimiter or find_delimiter(first)
+        n_others = len(split_line(first, delimiter)) - 1
+        form = TableFormat((id_column, *[Column("more", None)] * n_others), delimiter, comments)
+        ids = [read_columns(chunk, form)[0] for chunk in text.chunks()]
+        return _list_vertices(ids, text.name), text.provenance()
+
+
+def _list_vertices(columns: list[Any], source: str) -> ListedIntegers | ListedNames:
+    if isinstance(columns[0], np.ndarray):
+        ids = np.sort(np.concatenate(columns))
+        _refuse_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
+        return ListedIntegers(ids)
+    names = sorted(name for column in columns for name in column.to_pylist())
+    _refuse_repeated([name for name, other in pairwise(names) if name == other], source)
+    return ListedNames(names)
+
+
+def _refuse_repeated(repeated: list[Any], source: str) -> None:
+    if repeated:
+        raise SourceError(
+            f"vertex {repeated[0]!r} is listed more than once; list each vertex on one line only", source=source
+        )
+
+
+class _NewCodes(dict[str, int]):
+    """Gives a name that it does not hold the next code."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = code = len(self)
+        return code
+
+
+class _KnownCodes(dict[str, int]):
+    """Gives a name that it does not hold the code `UNKNOWN`."""
+
+    def __missing__(self, name: str) -> int:
+        return UNKNOWN
+
+
+def _encode_names(ids: Any, codes_of: dict[str, int]) -> np.ndarray:
+    """Look each distinct name up once."""
+    encoded = pa.array(ids).dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
+    return np.take(codes, np.asarray(encoded.indices))
+
+
+def _are_numbers(ids: np.ndarray) -> bool:
+    """Tell whether ascending distinct ids are 0..n-1."""
+    return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
+
+
+def _invert(codes: np.ndarray, numbers: np.ndarray, n_vertices: int) -> np.ndarray:
+    """Make the table that has `numbers[k]` at place `codes[k]` and `UNKNOWN` elsewhere."""
+    table = np.full(int(codes.max()) + 1 if len(codes) else 0, UNKNOWN, index_dtype(n_vertices))
+    table[codes] = numbers
+    return table

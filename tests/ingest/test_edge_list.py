@@ -1,0 +1,474 @@
+"""Edge lists as they are published, and every way in which one can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import subprocess
+import sys
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from conftest import shared_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.edge_list import EdgeListSource
+
+# file: vertices, arcs, whether there are weights, least and greatest id where ids are kept
+GRAPHS = {
+    "celegansneural.txt.gz": (297, 2359, True, None),
+    "cnr-2000.txt.gz": (325557, 3216152, False, None),
+    "debian-bookworm-deps.txt.gz": (107123, 691910, False, None),
+    "email-Eu-core.csv.gz": (1005, 25571, True, None),
+    "ldbc-example-directed.e": (10, 17, True, (1, 10)),
+    "ldbc-example-undirected.e": (9, 12, True, (2, 10)),
+    "netscience.csv.gz": (1461, 5484, True, (0, 1588)),
+    "p2p-31.e.gz": (62586, 147892, True, (1, 62586)),
+    "pgp-strong-2009.txt.gz": (39796, 301498, False, None),
+    "polblogs.txt.gz": (1490, 19090, False, None),  # 1224 occur, the comment says 1490
+    "wiki-Vote.txt.gz": (7115, 103689, False, (3, 8297)),  # ids go beyond what the comment says
+}
+
+
+def read(path, **options):
+    """Arcs as the file has them, weights, layout and batches; codes are led back to ids."""
+    source = EdgeListSource(path, **options)
+    batches = list(source.batches())
+    layout = source.layout()
+    assert layout.shape[0] == layout.shape[1]
+    assert len({batch.values is None for batch in batches}) == 1
+    arcs = np.stack([np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols")])
+    if layout.positions is not None:
+        arcs = layout.positions[arcs]
+    assert not arcs.size or 0 <= arcs.min() <= arcs.max() < layout.shape[0]
+    if layout.vertex_ids is not None:
+        assert len(layout.vertex_ids) == layout.shape[0]
+        assert all(a < b for a, b in pairwise(layout.vertex_ids.tolist()))
+        arcs = layout.vertex_ids[arcs]
+    weights = None if batches[0].values is None else np.concatenate([b.values for b in batches])
+    assert weights is None or weights.dtype == np.float64
+    return arcs, weights, layout, batches
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(text, name="a.txt"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def read_text(write):
+    return lambda text, **options: read(write(text), **options)
+
+
+@pytest.fixture
+def refuse(write):
+    def refuse_text(text, **options):
+        path = write(text)
+        with pytest.raises(SourceError) as caught:
+            read(path, **options)
+        assert caught.value.source == str(path)
+        return caught.value
+
+    return refuse_text
+
+
+# --- published graphs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name):
+    path = shared_data(f"graphs/{name}")
+    n, n_arcs, weighted, kept = GRAPHS[name]
+    arcs, weights, layout, _ = read(path, batch_bytes=2**17)
+    assert layout.shape == (n, n)
+    assert arcs.shape == (2, n_arcs)
+    if kept is None:
+        assert layout.vertex_ids is None
+    else:
+        assert (layout.vertex_ids[0], layout.vertex_ids[-1]) == kept
+    with gzip.open(path) if name.endswith(".gz") else open(path, "rb") as file:
+        expected = np.loadtxt(file, comments="#")
+    np.testing.assert_array_equal(arcs, expected[:, :2].T)
+    assert (weights is not None) == weighted
+    if weighted:
+        np.testing.assert_array_equal(weights, expected[:, 2])
+
+
+@pytest.mark.parametrize("name", ["ldbc-example-directed", "ldbc-example-undirected", "p2p-31"])
+def test_ldbc_with_vertices(name):
+    edges, vertices = (shared_data(f"graphs/{name}.{e}" + ".gz" * (name == "p2p-31")) for e in "ev")
+    arcs, _, layout, batches = read(edges, vertices=vertices, weights=False)
+    plain, _, same, _ = read(edges, weights=False)
+    np.testing.assert_array_equal(arcs, plain)
+    np.testing.assert_array_equal(layout.vertex_ids, same.vertex_ids)  # no vertex of these is isolated
+    assert layout.positions is None
+    assert batches[0].values is None
+    assert layout.provenance["vertices"]["sha256"] == hashlib.sha256(vertices.read_bytes()).hexdigest()
+
+
+def test_reference_case_without_edges():
+    _, _, layout, batches = read(shared_data("pagerank_ref/igraph-edgeless10.edges"), n_vertices=10)
+    assert (layout.shape, [len(b.rows) for b in batches]) == ((10, 10), [0])
+
+
+# --- round trip ------------------------------------------------------------------------------------------------------
+
+any_id = st.one_of(st.integers(0, 9), st.integers(-(2**63), 2**63 - 1), st.integers(2**20 - 9, 2**20 + 9))
+any_name = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters='#%,"'), min_size=1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_against_networkx(tmp_path_factory, data):
+    """What NetworkX writes, with other separators, comments and blank lines in it."""
+    names = data.draw(st.booleans())
+    ids = any_name if names else any_id
+    weights = st.floats(allow_nan=False, allow_infinity=False)
+    graph = nx.MultiDiGraph()
+    graph.add_weighted_edges_from(data.draw(st.lists(st.tuples(ids, ids, weights), min_size=1, max_size=12)))
+    separator = data.draw(st.sampled_from(["\t", " ", ",", " \t ", ", "]))
+    buffer = io.BytesIO()
+    nx.write_weighted_edgelist(graph, buffer, delimiter=separator)
+    noise = st.sampled_from(["", "# 1 2", " % x (", "#"])
+    lines = [part for line in buffer.getvalue().decode().split("\n") for part in (data.draw(noise), line)]
+    path = tmp_path_factory.getbasetemp() / "round.txt"
+    path.write_bytes(data.draw(st.sampled_from(["\n", "\r\n"])).join(lines).encode())
+
+    size = data.draw(st.sampled_from([1, 7, 2**22]))
+    arcs, weights, layout, _ = read(path, ids="string" if names else "int", batch_bytes=size)
+    expected = list(graph.edges(data="weight"))
+    assert list(zip(*arcs.tolist(), weights.tolist(), strict=True)) == expected
+    assert layout.shape[0] == graph.number_of_nodes()
+    if layout.vertex_ids is None:
+        assert sorted(graph) == list(range(len(graph)))
+    else:
+        assert layout.vertex_ids.tolist() == sorted(graph)
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 7, 2**22])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0\t1\n1\t2\n",
+        "0 1\n1 2\n",
+        "0,1\n1,2\n",
+        "0 , 1\n1, 2\n",
+        "  0   1 \n\n1 \t 2",
+        "# c\n% d\n0 1\n# e\n\n1 2\n# f",
+        "0 1\r\n1 2\r\n",
+        "\ufeff0 1\n1 2\n",
+        "src,dst\n0,1\n1,2\n",
+        "# c\n\nsrc dst\n# d\n0 1\n1 2\n",
+        '"src","dst"\n"0","1"\n"1","2"\n',
+        "+0 01\n1 2\n",
+    ],
+)
+def test_spellings(read_text, text, batch_bytes):
+    arcs, weights, layout, _ = read_text(text, batch_bytes=batch_bytes)
+    assert arcs.tolist() == [[0, 1], [1, 2]]
+    assert weights is None
+    assert (layout.shape, layout.vertex_ids) == ((3, 3), None)
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", ",", "\t", " ", ":"])
+def test_explicit_delimiter(read_text, delimiter):
+    arcs, weights, _, _ = read_text(f"0{delimiter}1{delimiter}2.5\n", delimiter=delimiter)
+    assert (arcs.tolist(), weights.tolist()) == ([[0], [1]], [2.5])
+
+
+def test_explicit_delimiter_wins(read_text):
+    arcs, _, layout, _ = read_text("Smith, J\tDoe, A\n", delimiter="\t")
+    assert arcs.tolist() == [["Smith, J"], ["Doe, A"]]
+    assert layout.vertex_ids.dtype == object
+
+
+def test_names_with_blanks_between_tabs(read_text):
+    assert read_text("New York\tOslo\nOslo\tNew York\n")[0].tolist() == [["New York", "Oslo"], ["Oslo", "New York"]]
+
+
+def test_header_line(read_text):
+    arcs, weights, layout, _ = read_text("src,dst,weight\n3,4,0.5\n")
+    assert (arcs.tolist(), weights.tolist()) == ([[3], [4]], [0.5])
+    assert layout.provenance["header"] == {"columns": ["src", "dst", "weight"]}
+
+
+def test_names_are_no_header(read_text):
+    """A first line of words is an edge where the next is no edge of integers."""
+    arcs, _, layout, _ = read_text("a b\n# c\nb 7\n", batch_bytes=1)
+    assert arcs.tolist() == [["a", "b"], ["b", "7"]]
+    assert layout.vertex_ids.tolist() == ["7", "a", "b"]
+    assert read_text("a b\n1 2\n", ids="string")[0].tolist() == [["a", "1"], ["b", "2"]]
+    assert read_text("a b\n")[0].tolist() == [["a"], ["b"]]
+
+
+def test_weights(read_text):
+    text = "0 1 2\n1 0 1.5D+01\n"
+    assert read_text(text)[1].tolist() == [2.0, 15.0]
+    assert read_text(text, weights=True)[1].tolist() == [2.0, 15.0]
+    assert read_text(text, weights=False)[1] is None
+    assert read_text("0 1 monday\n1 0 friday\n", weights=False)[1] is None
+
+
+def test_extra_columns(read_text):
+    text = "% sym weighted\n1 2 0.5 1082040961\n2 1 1.5 1082040962\n"
+    assert read_text(text, extra_columns="ignore")[1].tolist() == [0.5, 1.5]
+    arcs, weights, _, _ = read_text(text, extra_columns="ignore", weights=False)
+    assert (arcs.tolist(), weights) == ([[1, 2], [2, 1]], None)
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("0 1\n2 1\n", None),
+        ("1 2\n3 1\n", [1, 2, 3]),
+        ("0 5\n", [0, 5]),
+        ("-3 0\n", [-3, 0]),
+        ("0 4000000000000\n4000000000000 -9\n", [-9, 0, 4000000000000]),
+        ("9223372036854775807 -9223372036854775808\n", [-(2**63), 2**63 - 1]),
+        ("# Nodes: 5 Edges: 2\n0 1\n2 1\n", 5),
+        ("# Nodes: 3 Edges: 2\n0 1\n2 1\n", None),
+        ("# Nodes: 2 Edges: 2\n0 1\n2 7\n", [0, 1, 2, 7]),
+        ("# Nodes: 3 Edges: 2\n1 2\n3 1\n", [1, 2, 3]),
+        ("% vertices = 9\n0 1\n", 9),
+        ("# Nodes: 1,005\n0 1\n", None),
+        ("# Nodes: 3000000 Edges: 1\n0 2000000\n", 3_000_000),
+    ],
+)
+@pytest.mark.parametrize("batch_bytes", [1, 2**22])
+def test_vertices_that_occur(read_text, text, ids, batch_bytes):
+    arcs, _, layout, _ = read_text(text, batch_bytes=batch_bytes)
+    expected = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=["#", "%"], ndmin=2).T
+    np.testing.assert_array_equal(arcs, expected)
+    n = ids if isinstance(ids, int) else len(ids) if ids else expected.max() + 1
+    assert layout.shape == (n, n)
+    assert (layout.vertex_ids.tolist() if layout.vertex_ids is not None else None) == (
+        ids if isinstance(ids, list) else None
+    )
+
+
+def test_claims_are_kept(read_text):
+    text = "# Directed graph\n# Nodes: 4 Edges: 9\n0 1\n"
+    assert read_text(text)[2].provenance == {
+        "format": "edge-list",
+        "name": read_text(text)[2].provenance["name"],
+        "bytes": len(text),
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "compression": None,
+        "header": {"nodes": 4, "edges": 9},
+    }
+
+
+def test_n_vertices(read_text):
+    arcs, _, layout, batches = read_text("# Nodes: 99\n3 1\n", n_vertices=5)
+    assert (arcs.tolist(), layout.shape, layout.vertex_ids) == ([[3], [1]], (5, 5), None)
+    assert batches[0].rows.dtype == np.int32
+    assert read_text("", n_vertices=0)[2].shape == (0, 0)
+    assert read_text("# nothing\n", n_vertices=4)[2].shape == (4, 4)
+
+
+def test_vertex_list(read_text, write):
+    vertices = write("# ids\n7\n-2\n30\n8\n", "a.v")
+    arcs, _, layout, _ = read_text("30 7\n7 -2\n", vertices=vertices)
+    assert arcs.tolist() == [[30, 7], [7, -2]]
+    assert layout.vertex_ids.tolist() == [-2, 7, 8, 30]
+    assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == [-2, 7, 8, 30]
+    assert read_text("1 0\n", vertices=write("2\n1\n0\n", "b.v"))[2].vertex_ids is None
+
+
+def test_vertex_list_of_names(read_text, write):
+    vertices = write("b\nc\na\n", "a.v")
+    arcs, _, layout, _ = read_text("c a\n", vertices=vertices)
+    assert (arcs.tolist(), layout.vertex_ids.tolist()) == ([["c"], ["a"]], ["a", "b", "c"])
+    assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == ["a", "b", "c"]
+
+
+def test_names_are_sorted_by_code_point(read_text):
+    assert read_text("é Z\na \U0001f600\n", batch_bytes=1)[2].vertex_ids.tolist() == ["Z", "a", "é", "\U0001f600"]
+
+
+def test_arrays_can_be_written_to(read_text):
+    for options in ({}, {"n_vertices": 9}, {"ids": "string"}):
+        batch = read_text("0 1 2\n", **options)[3][0]
+        assert all(getattr(batch, name).flags.writeable for name in ("rows", "cols", "values"))
+
+
+MEASURE = """
+import resource, sys
+from mgspmv.ingest.edge_list import EdgeListSource
+
+def read(path):
+    n_read = sum(len(batch.rows) for batch in EdgeListSource(path).batches())
+    return n_read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+_, before = read(sys.argv[1])  # what the libraries take is not the text's
+n_read, after = read(sys.argv[2])
+print(n_read, after - before)
+"""
+
+
+def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
+    """80 MB of text, 320 MB of ids: neither may be in memory as a whole. A batch of these shortest lines has 16 MB."""
+    small = write("0 1\n", "small.txt")
+    large = write(gzip.compress(b"0 1\n" * 20_000_000, 1), "large.txt.gz")
+    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
+    n_read, grown_bytes = map(int, subprocess.run(command, check=True, capture_output=True).stdout.split())
+    assert n_read == 20_000_000
+    assert grown_bytes < 112 * 2**20
+
+
+def test_default_kind():
+    assert EdgeListSource("a.txt").default_kind == "graph"
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 7, 2**22])
+@pytest.mark.parametrize(
+    ("text", "options", "line_number", "message"),
+    [
+        ("", {}, None, "there is no edge in this file; pass n_vertices or a list of vertices"),
+        ("# Nodes: 5 Edges: 0\n", {}, None, "there is no edge in this file"),
+        (
+            "# c\n7\n",
+            {},
+            2,
+            "'7': expected 'source target' or 'source target weight', found one column; pass delimiter?",
+        ),
+        ("1;2\n", {}, 1, "found one column; pass delimiter?"),
+        (
+            "\n1 2 3 4\n",
+            {},
+            2,
+            'found 4 columns; pass extra_columns="ignore" to read the first three, with weights=False the first two',
+        ),
+        ("1 2 3 4\n", {"weights": False}, 1, "found 4 columns"),
+        (
+            "1 2\n",
+            {"weights": True},
+            1,
+            "expected 'source target weight', found 2 columns; pass weights=False or 'auto'",
+        ),
+        ("1 2\n# c\n\n3 4 5\n", {}, 4, "'3 4 5': expected 'source target', found 3 columns"),
+        ("1 2 3\n3 4\n", {}, 2, "'3 4': expected 'source target weight', found 2 columns"),
+        ("1,2\n3 4\n", {}, 2, "'3 4': expected 'source target', found 1 columns"),
+        (
+            "1 2\n3 4\n5 x7\n",
+            {},
+            3,
+            "'5 x7': expected target to be a 64-bit integer, found 'x7'; pass ids=\"string\" if ids are names",
+        ),
+        ("1 2\n3 9223372036854775808\n", {}, 2, "found '9223372036854775808'; pass ids=\"string\" if ids are names"),
+        ("a b\n", {"ids": "int"}, 1, "expected source to be a 64-bit integer, found 'a'"),
+        (
+            "1.5 2.5\n",
+            {},
+            1,
+            'ids are integers or names, and these are other numbers; pass ids="string" if ids are names',
+        ),
+        ("1 2 3\n1 2 x\n", {}, 2, "'1 2 x': expected weight to be a finite number, found 'x'"),
+        ("1 2 3\n1 2 nan\n", {}, 2, "'1 2 nan': expected weight to be a finite number, found 'nan'"),
+        ("1 2 3\n\n1 2 -inf\n", {}, 3, "expected weight to be a finite number, found '-inf'"),
+        ("a b 3\na c 1e999\n", {}, 2, "expected weight to be a finite number, found '1e999'"),
+        ("a,b\nc,\n", {}, 2, "'c,': expected target to be a name, found ''"),
+        (
+            "0 1\n1 5\n",
+            {"n_vertices": 5},
+            2,
+            "expected target to be an integer from 0 to 4, found '5'; n_vertices=5 says so",
+        ),
+        ("0 1\n-1 2\n", {"n_vertices": 5}, 2, "expected source to be an integer from 0 to 4, found '-1'"),
+        ("a b\n", {"n_vertices": 5}, 1, "expected source to be an integer from 0 to 4, found 'a'"),
+        ("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 5\n", {}, 1, "this is a Matrix Market file"),
+        ("src,dst,weight\n1,2\n", {}, 1, "expected weight to be a finite number, found 'weight'"),
+        (b"a b\nc \xff\n", {}, 2, "the line is not UTF-8 text"),
+        ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
+    ],
+)
+def test_errors(refuse, text, options, line_number, message, batch_bytes):
+    error = refuse(text, batch_bytes=batch_bytes, **options)
+    assert error.line_number == line_number
+    assert message in str(error)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 2**22])
+@pytest.mark.parametrize(
+    ("vertices", "edges", "line_number", "unknown"),
+    [
+        ("0\n1\n", "# c\n0 1\n1 2\n", 3, "'2'"),
+        ("5\n9\n", "5 9\n\n4 5\n", 3, "'4'"),
+        ("5\n9\n", "5 9\n5 -1\n", 2, "'-1'"),
+        (f"5\n{2**50}\n", f"5 {2**50}\n5 6\n", 2, "'6'"),
+        ("a\nb\n", "a b\na c\n", 2, "'c'"),
+    ],
+)
+def test_edge_to_a_stranger(refuse, write, vertices, edges, line_number, unknown, batch_bytes):
+    error = refuse(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
+    assert error.line_number == line_number
+    assert f"{unknown} is not in the list of vertices; add it there or remove the edge" in str(error)
+
+
+def test_vertices_of_another_type(write):
+    with pytest.raises(SourceError, match=r'a.v, line 1: .x.: expected vertex to be a 64-bit integer.*ids="string"'):
+        read(write("1 2\n"), vertices=write("x\n", "a.v"))
+
+
+def test_line_numbers_far_into_a_compressed_file(refuse):
+    lines = ["# c", "", *(f"{i}\t{i}" for i in range(200_000))]
+    lines[150_000] = "12\tx"
+    error = refuse(gzip.compress("\n".join(lines).encode()), batch_bytes=2**16)
+    assert (error.line_number, error.text) == (150_001, "12\tx")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "yes"}, "weights must be one of 'auto', True, False, not 'yes'"),
+        ({"ids": "text"}, "ids must be one of 'auto', 'int', 'string', not 'text'"),
+        ({"extra_columns": "drop"}, "extra_columns must be one of 'error', 'ignore', not 'drop'"),
+        ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),
+        ({"delimiter": "::"}, "delimiter must be one character"),
+        ({"delimiter": "#"}, "delimiter must be one character"),
+        ({"n_vertices": -1}, "n_vertices must be 0 or more, not -1"),
+        (
+            {"n_vertices": 3, "vertices": "a.v"},
+            "n_vertices and vertices both say what the vertices are; pass one of them",
+        ),
+        (
+            {"n_vertices": 3, "ids": "string"},
+            "n_vertices is for ids that are integers; for names pass a list of vertices",
+        ),
+    ],
+)
+def test_options(options, message):
+    with pytest.raises(OptionError) as caught:
+        EdgeListSource("a.txt", **options)
+    assert message in str(caught.value)
+
+
+def test_missing_files(tmp_path, write):
+    with pytest.raises(SourceNotFoundError, match=r"no.txt: there is no such file"):
+        read(tmp_path / "no.txt")
+    with pytest.raises(SourceNotFoundError, match=r"no.v: there is no such file"):
+        read(write("1 2\n"), vertices=tmp_path / "no.v")
+
+
+def test_layout_too_early():
+    with pytest.raises(SourceError, match=r"a.txt: the layout is known once all batches were read"):
+        EdgeListSource("a.txt").layout()

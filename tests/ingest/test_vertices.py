@@ -1,0 +1,164 @@
+"""Numbering of ids: whatever the batches, codes and positions lead back to the ids that were read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgspmv.errors import SourceError
+from mgspmv.ingest import vertices
+from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.id_table import IdTable
+from mgspmv.ingest.vertices import (
+    UNKNOWN,
+    ListedIntegers,
+    ListedNames,
+    NumberedVertices,
+    OccurringIntegers,
+    OccurringNames,
+    read_vertices,
+)
+
+INT = Column("vertex", "int64", hint="ids, please")
+
+
+def numbers_of(occurring, batches, claim=None):
+    """All ids through encode and finish: their numbers, and the numbering."""
+    codes = np.concatenate([occurring.encode(batch) for batch in batches])
+    numbering = occurring.finish(claim)
+    return codes if numbering.positions is None else numbering.positions[codes], numbering
+
+
+def check(batches, claim=None):
+    ids = np.concatenate(batches)
+    numbers, numbering = numbers_of(OccurringIntegers(), batches, claim)
+    if numbering.vertex_ids is None:
+        np.testing.assert_array_equal(numbers, ids)
+    else:
+        np.testing.assert_array_equal(numbering.vertex_ids, np.unique(ids))
+        np.testing.assert_array_equal(numbering.vertex_ids[numbers], ids)
+        assert numbering.n_vertices == len(numbering.vertex_ids)
+    return numbering
+
+
+ids_of_all_sizes = st.one_of(
+    st.integers(0, 20),
+    st.integers(vertices._ROOM - 20, vertices._ROOM + 50),
+    st.integers(INT64_MIN, INT64_MAX),
+    st.sampled_from([INT64_MIN, INT64_MAX, -1]),
+)
+batches_of = st.lists(st.lists(ids_of_all_sizes, min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(batches_of, st.one_of(st.none(), st.integers(0, 30), st.integers(2**21, 2**62)))
+def test_any_integers(batches, claim):
+    numbering = check([np.array(batch, np.int64) for batch in batches], claim)
+    ids = {i for batch in batches for i in batch}
+    if claim is not None and min(ids) >= 0 and max(ids) < claim:
+        assert (numbering.n_vertices, numbering.vertex_ids) == (claim, None)
+    elif ids == set(range(len(ids))):
+        assert (numbering.n_vertices, numbering.vertex_ids) == (len(ids), None)
+    else:
+        assert numbering.n_vertices == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("batches", "positions"),
+    [
+        ([[0, 1], [2, 3]], False),  # numbers as they come
+        ([[1, 2]], True),  # a gap at 0
+        ([[0, 5_000_000]], True),  # too far apart for a table
+        ([[2_000_000], list(range(2_000_000))], True),  # 0..n-1 after all, in an order that does not look like it
+    ],
+)
+def test_when_positions_are_needed(batches, positions):
+    assert (check([np.array(batch) for batch in batches]).positions is not None) == positions
+
+
+def test_table_stays_small():
+    """A few edges with large ids must not cost a table as large as the ids."""
+    numbering = check([np.array([3, 2**50, -7])])
+    assert len(numbering.positions) == 6
+
+
+def test_million_wild_ids_grow_the_hash_table():
+    ids = np.random.default_rng(1).integers(INT64_MIN, INT64_MAX, 300_000)
+    check(np.array_split(np.concatenate([ids, ids[::-1]]), 7))
+
+
+@pytest.mark.parametrize("shift", [0, 20, 44, 56])
+def test_id_table_codes_by_first_appearance(shift):
+    ids = (np.random.default_rng(2).integers(0, 200, 5000) - 100) << shift
+    table = IdTable()
+    codes = np.concatenate([table.encode(part) for part in np.array_split(ids, 3)])
+    distinct = list(dict.fromkeys(ids.tolist()))
+    assert table.ids.tolist() == distinct
+    assert codes.tolist() == [distinct.index(i) for i in ids.tolist()]
+
+
+@given(st.lists(st.lists(st.text(max_size=3), max_size=6), min_size=1, max_size=4))
+def test_names(batches):
+    numbers, numbering = numbers_of(OccurringNames(), [pa.array(batch, pa.string()) for batch in batches])
+    names = [name for batch in batches for name in batch]
+    assert numbering.vertex_ids.tolist() == sorted(set(names))
+    assert numbering.vertex_ids[numbers].tolist() == names
+
+
+@pytest.mark.parametrize("ids", [[5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]])
+def test_listed_integers(ids):
+    listed = ListedIntegers(np.array(ids))
+    assert listed.encode(np.array(ids)).tolist() == list(range(len(ids)))
+    strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
+    assert set(listed.encode(np.array(strangers)).tolist()) == {UNKNOWN}
+    numbering = listed.finish(None)
+    assert numbering.n_vertices == len(ids)
+    assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
+
+
+def test_listed_names():
+    listed = ListedNames(["a", "b"])
+    assert listed.encode(pa.array(["b", "x", "a", "b"])).tolist() == [1, UNKNOWN, 0, 1]
+    assert listed.encode(pa.array(["x"])).tolist() == [UNKNOWN]
+    assert listed.finish(99).vertex_ids.tolist() == ["a", "b"]
+
+
+def test_numbered():
+    numbering = NumberedVertices(9).finish(4)
+    assert (numbering.n_vertices, numbering.vertex_ids, numbering.positions) == (9, None, None)
+
+
+def test_read_vertices(tmp_path):
+    path = tmp_path / "a.v"
+    path.write_text("# ids\n30 x\n\n-2 y\n7 z\n")
+    listed, provenance = read_vertices(path, INT, None, b"#%")
+    assert listed.finish(None).vertex_ids.tolist() == [-2, 7, 30]
+    assert (provenance["name"], provenance["bytes"]) == (str(path), 21)
+
+
+def test_read_names(tmp_path):
+    path = tmp_path / "a.v"
+    path.write_text("New York,1\nOslo,2\n")
+    listed, _ = read_vertices(path, Column("vertex", "string"), None, b"#%")
+    assert listed.finish(None).vertex_ids.tolist() == ["New York", "Oslo"]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("", INT, "a.v: there is no vertex in this list; expected one id a line"),
+        ("1\n2\n1\n", INT, "a.v: vertex 1 is listed more than once; list each vertex on one line only"),
+        ("b\na\nb\n", Column("vertex", "string"), "a.v: vertex 'b' is listed more than once"),
+        ("1\nx\n", INT, "a.v, line 2: 'x': expected vertex to be a 64-bit integer, found 'x'; ids, please"),
+        ("1\n2 3\n", INT, "a.v, line 2: '2 3': expected 'vertex', found 2 columns"),
+    ],
+)
+def test_refused_lists(tmp_path, text, column, message):
+    path = tmp_path / "a.v"
+    path.write_text(text)
+    with pytest.raises(SourceError) as caught:
+        read_vertices(path, column, None, b"#%")
+    assert message in str(caught.value)
