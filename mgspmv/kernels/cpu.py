@@ -5,7 +5,7 @@ takes the next part from a shared counter until none is left. A row is summed by
 indices, so the bits of a product do not depend on the number of threads. Sums over rows (change, dangling mass) are
 sums of integers, which no order changes.
 
-Column numbers are read as unsigned: a signed one costs a test for wrap-around at every entry, half of the speed.
+Rows and columns are counted as unsigned: a signed column costs a test for wrap-around at every entry, half the speed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from mgspmv.partition import split_rows
 PARTS_PER_THREAD = 32
 SERIAL_NNZ = 1 << 16
 """Blocks with fewer nonzeros are left to the calling thread: waking others takes longer than the product."""
+FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
+"""How far a float32 may be from what it was rounded from, of itself; unless it is below 2^-126."""
 
 
 class CpuBlock:
@@ -64,7 +66,7 @@ class CpuBlock:
         x : (n_cols,) or (n_cols, k), float32 or float64; C-ordered
         y : (n_rows,) or (n_rows, k) of the same dtype; C-ordered
 
-        Sums are made in float64 and rounded once to the dtype of y.
+        Products of float32 are rounded to float32; sums are made in float64 and rounded once to the dtype of y.
         """
         kernel = _multiply if x.ndim == 1 else _multiply_many
         self._run(kernel, *self._csr, x, y, float(alpha), float(beta))
@@ -119,10 +121,12 @@ class CpuBlock:
     ) -> float:
         """Sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, with a bound on its own rounding added.
 
-        Everything in float64. Parameters as for `step`, z float64 and not scaled.
+        Everything in float64. Parameters as for `step`, z float64 and not scaled. Values in float32 are taken for
+        rounded ones, which adds to the bound.
         """
         sums = np.zeros(len(self._bounds) - 1)
-        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
+        value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
+        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha, value_rounding)
         self._run(_residual, *self._csr, z, x, *scalars, dangling, personalization, sums)
         return float(sums.sum())
 
@@ -244,8 +248,8 @@ def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
 def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
     part = _take(counter)
     while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            total = alpha * _sum_row(indices, data, x, indptr[i], indptr[i + 1], 0.0)
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            total = alpha * _sum_row(indices, data, x, indptr[i], indptr[i + np.uint64(1)], 0.0)
             y[i] = total if beta == 0 else total + beta * y[i]
         part = _take(counter)
 
@@ -280,14 +284,15 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums):
     total, greatest, dangling, wrong = 0, 0, 0, 0
     for i in range(start, stop):
         new = np.float64(x[i])
-        is_right = (change[i - start] <= 2.0) & (new >= 0.0) & (new <= 2.0)
+        is_dangling = weight[i] == 0.0
+        ratio = (0.0 if is_dangling else new / weight[i]) / unit
+        is_right = (change[i - start] <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
         fixed_change = np.int64(np.rint((change[i - start] if is_right else 0.0) * CHANGE_POINT))
         total += fixed_change
         greatest = max(greatest, fixed_change)
         wrong += 0 if is_right else 1
-        is_dangling = weight[i] == 0.0
         dangling += np.int64(np.rint((new if is_dangling & is_right else 0.0) * FIXED_POINT))
-        z_next[i] = _quantize((0.0 if is_dangling else new / weight[i]) / unit, z_next[0])
+        z_next[i] = _quantize(ratio, z_next[0])
     sums[0], sums[1], sums[2], sums[3] = total, greatest, dangling, wrong
 
 
@@ -310,8 +315,9 @@ def _step(
     part = _take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
-        for i in range(start, stop):
-            buffer[i - start] = np.float64(_sum_row(indices, data, z, indptr[i], indptr[i + 1], zero)) * unit
+        for i in range(np.uint64(start), np.uint64(stop)):
+            total = _sum_row(indices, data, z, indptr[i], indptr[i + np.uint64(1)], zero)
+            buffer[i - np.uint64(start)] = np.float64(total) * unit
         for i in range(start, stop):
             rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
             old = np.float64(x[i])
@@ -322,7 +328,10 @@ def _step(
 
 
 @njit(nogil=True, cache=True)
-def _residual(counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, dangling, personalization, sums):
+def _residual(
+    counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, value_rounding,
+    dangling, personalization, sums,
+):  # fmt: skip
     d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -331,5 +340,6 @@ def _residual(counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, j
             rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
             # A sum of k terms >= 0 is off by at most k u of itself: Higham, Accuracy and Stability, section 4.2.
             rounding = 2.0**-53 * ((indptr[i + 1] - indptr[i] + 4) * product + 4 * rest + x[i])
+            rounding += value_rounding * product
             sums[part] += abs(product + rest - x[i]) + rounding
         part = _take(counter)

@@ -1,0 +1,410 @@
+"""The CPU kernels against SciPy, and the fixed point against Python's integers and fractions."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from matrices import HARD
+
+from mgspmv.errors import OptionError
+from mgspmv.kernels import cpu
+from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
+from mgspmv.kernels.select import KERNELS
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, StepSums
+
+FINE, COARSE = 2**62, 2**61
+"""Units of ranks and changes, as integers."""
+
+
+def make_block(hard, *, indices=np.int32, data=np.float64):
+    """CSR with sorted rows; entries at the same place are kept. `data` None leaves the values out."""
+    rows, cols, values = (np.array(column) for column in (hard.rows, hard.cols, hard.values))
+    order = np.lexsort((cols, rows))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.astype(int), minlength=hard.shape[0]))]).astype(np.int64)
+    values = None if data is None else values[order].astype(data)
+    return CsrBlock(0, hard.shape[1], indptr, cols[order].astype(indices), values)
+
+
+def cut_rows(block, start, stop):
+    first, last = block.indptr[start], block.indptr[stop]
+    indptr, data = block.indptr[start : stop + 1] - first, block.data
+    return CsrBlock(start, block.n_cols, indptr, block.indices[first:last], None if data is None else data[first:last])
+
+
+def to_scipy(block):
+    data = np.ones(block.nnz) if block.data is None else block.data.astype(np.float64)
+    return sp.csr_array((data, block.indices, block.indptr), shape=(block.n_rows, block.n_cols))
+
+
+def random_block(n_rows, n_cols, nnz, *, data=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    rows, cols = np.sort(rng.integers(0, n_rows, nnz)), rng.integers(0, n_cols, nnz)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n_rows))]).astype(np.int64)
+    cols = cols[np.lexsort((cols, rows))].astype(np.int32)
+    return CsrBlock(0, n_cols, indptr, cols, None if data is None else rng.random(nnz).astype(data))
+
+
+LARGE = 4 * SERIAL_NNZ
+"""Entries enough for several threads."""
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_vectors", [None, 1, 3], ids=["1-D", "1 column", "3 columns"])
+@pytest.mark.parametrize("indices", [np.int32, np.int64])
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", HARD)
+def test_product_of_hard_matrices(name, kernel, dtype, has_values, indices, n_vectors):
+    block = make_block(HARD[name], indices=indices, data=dtype if has_values else None)
+    rng = np.random.default_rng(3)
+    columns = () if n_vectors is None else (n_vectors,)
+    x = rng.standard_normal((block.n_cols, *columns)).astype(dtype)
+    y = np.full((block.n_rows, *columns), np.nan, dtype)
+    KERNELS[kernel](block).multiply(x, y)
+    matrix, wide = to_scipy(block), x.astype(np.float64)
+    unit = np.finfo(dtype).eps / 2
+    rounding = unit * np.abs(matrix @ wide) + (unit * has_values + block.nnz * 2.0**-53) * (abs(matrix) @ abs(wide))
+    assert y.dtype == dtype
+    assert (np.abs(y - matrix @ wide) <= rounding).all()
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -0.25])
+@pytest.mark.parametrize("alpha", [1.0, 0.0, -1.5])
+@pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_alpha_and_beta(kernel, dtype, columns, alpha, beta):
+    for name in ("empty rows", "unsorted", "wide", "tall"):
+        block = make_block(HARD[name], data=dtype)
+        rng = np.random.default_rng(4)
+        x, old = (rng.standard_normal((n, *columns)).astype(dtype) for n in (block.n_cols, block.n_rows))
+        y = old.copy() if beta else np.full_like(old, np.nan)
+        KERNELS[kernel](block).multiply(x, y, alpha, beta)
+        wanted = alpha * (to_scipy(block) @ x.astype(np.float64)) + beta * old.astype(np.float64)
+        np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps, atol=1e-15 if dtype == np.float64 else 1e-7)
+
+
+def test_sums_of_float32_are_made_in_float64():
+    block = CsrBlock(0, 3, np.array([0, 3]), np.arange(3, dtype=np.int32), np.array([1e8, 1, -1e8], np.float32))
+    for kernel in KERNELS.values():
+        y = np.empty(1, np.float32)
+        kernel(block).multiply(np.ones(3, np.float32), y)
+        assert y[0] == 1
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, 7, 60])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_blocks_of_rows_give_the_rows_of_the_product(kernel, n_blocks):
+    whole = make_block(HARD["one dense column"])
+    x = np.random.default_rng(5).standard_normal(whole.n_cols)
+    y, by_blocks = np.empty(whole.n_rows), np.full(whole.n_rows, np.nan)
+    KERNELS[kernel](whole).multiply(x, y)
+    bounds = np.linspace(0, whole.n_rows, n_blocks + 1).astype(int)
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        KERNELS[kernel](cut_rows(whole, start, stop)).multiply(x, by_blocks[start:stop])
+    np.testing.assert_array_equal(by_blocks, y)
+
+
+@pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
+@pytest.mark.parametrize("data", [None, np.float32, np.float64], ids=["pattern", "float32", "float64"])
+def test_threads_give_the_same_bits_as_the_serial_product(data, columns):
+    block = random_block(5000, 3000, LARGE, data=data)
+    dtype = data or np.float64
+    x = np.random.default_rng(6).standard_normal((3000, *columns)).astype(dtype)
+    products = []
+    for kernel in (SerialBlock(block), *(CpuBlock(block, threads=t) for t in (1, 2, 3))):
+        y = np.full((5000, *columns), np.nan, dtype)
+        kernel.multiply(x, y)
+        products.append(y)
+    assert CpuBlock(block, threads=3).threads == 3
+    for other in products[1:]:
+        np.testing.assert_array_equal(other, products[0])
+
+
+def test_every_part_is_taken_once_by_more_threads_than_rows():
+    block = CsrBlock(0, LARGE, np.array([0, LARGE - 1, LARGE]), np.arange(LARGE, dtype=np.int32), None)
+    kernel = CpuBlock(block, threads=4)
+    assert kernel.threads == 4
+    for _ in range(20):
+        y = np.ones(2)
+        kernel.multiply(np.ones(LARGE), y, beta=1.0)
+        assert y.tolist() == [LARGE, 2]
+
+
+def test_threads():
+    small, large = make_block(HARD["dense"]), random_block(100, 100, SERIAL_NNZ)
+    assert CpuBlock(small, threads=8).threads == 1
+    assert CpuBlock(large, threads=8).threads == 8
+    assert CpuBlock(large).threads == cpu.default_threads()
+    assert SerialBlock(large, threads=8).threads == 1
+    with pytest.raises(OptionError, match="threads must be at least 1, not 0"):
+        CpuBlock(small, threads=0)
+
+
+def test_failure_in_another_thread_is_raised():
+    def fail_but_in_the_first(counter, bounds):
+        counter[0] += 1
+        if counter[0] > 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        CpuBlock(random_block(10, 10, LARGE), threads=2)._run(lambda c, b: fail_but_in_the_first(c, b))
+
+
+def test_threads_work_after_a_fork():
+    """A child has none of its parent's threads, and must not wait for them."""
+    script = f"""
+import os, warnings
+import numpy as np
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.model import CsrBlock
+n = {LARGE}
+block = CsrBlock(0, n, np.arange(n + 1, dtype=np.int64), np.arange(n, dtype=np.int32), None)
+def multiply():
+    y = np.zeros(n)
+    CpuBlock(block, threads=2).multiply(np.ones(n), y)
+    return y.sum() == n
+assert multiply()
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if child == 0:
+    os._exit(0 if multiply() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+# --- exact fixed point -----------------------------------------------------------------------------------------------
+
+
+def round_half_even(value):
+    return round(Fraction(value))
+
+
+def rows_of(block):
+    for i in range(block.n_rows):
+        yield i, range(int(block.indptr[i]), int(block.indptr[i + 1]))
+
+
+@pytest.mark.parametrize("indices", [np.int32, np.int64])
+@pytest.mark.parametrize("name", HARD)
+def test_exact_product_of_patterns_is_that_of_integers(name, indices):
+    block = make_block(HARD[name], indices=indices, data=None)
+    z = np.random.default_rng(7).integers(0, FINE // max(1, block.nnz), block.n_cols)
+    y = np.full(block.n_rows, -1)
+    CpuBlock(block, "exact").multiply_exact(z, y)
+    assert y.tolist() == [sum(int(z[block.indices[k]]) for k in row) for _, row in rows_of(block)]
+
+
+@pytest.mark.parametrize("indices", [np.int32, np.int64])
+@pytest.mark.parametrize("data", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [name for name in HARD if name != "mixed signs"])
+def test_exact_product_with_values_rounds_each_contribution_once(name, data, indices):
+    block = make_block(HARD[name], indices=indices, data=data)
+    z = np.random.default_rng(8).random(block.n_cols) * FIXED_POINT / 1000
+    y = np.full(block.n_rows, -1)
+    CpuBlock(block, "exact").multiply_exact(z, y)
+    contribution = [float(block.data[k]) * float(z[block.indices[k]]) for k in range(block.nnz)]
+    assert y.tolist() == [sum(round_half_even(contribution[k]) for k in row) for _, row in rows_of(block)]
+
+
+def test_exact_rounds_halves_to_even():
+    block = CsrBlock(0, 1, np.arange(7), np.zeros(6, np.int32), np.array([0.5, 1.5, 2.5, -0.5, 0.49, 2.51]))
+    y = np.empty(6, np.int64)
+    CpuBlock(block, "exact").multiply_exact(np.ones(1), y)
+    assert y.tolist() == [0, 2, 2, 0, 0, 3]
+
+
+def test_exact_product_does_not_depend_on_the_order_of_a_row():
+    rng = np.random.default_rng(9)
+    indptr, values, z = np.array([0, 2000]), rng.random(2000), rng.random(500) * 2.0**50
+    columns, order = rng.integers(0, 500, 2000), rng.permutation(2000)
+    sums, floats = [], []
+    for cols, data in ((columns, values), (columns[order], values[order])):
+        block = CsrBlock(0, 500, indptr, cols.astype(np.int32), data)
+        y, y_float = np.empty(1, np.int64), np.empty(1)
+        CpuBlock(block, "exact").multiply_exact(z, y)
+        CpuBlock(block).multiply(z, y_float)
+        sums.append(y[0])
+        floats.append(y_float[0])
+    assert sums[0] == sums[1]
+    assert floats[0] != floats[1]
+
+
+@pytest.mark.parametrize("data", [None, np.float64], ids=["pattern", "float64"])
+def test_exact_product_with_threads(data):
+    block = random_block(3000, 3000, LARGE, data=data)
+    z = np.random.default_rng(10).integers(0, FINE // LARGE, 3000).astype(np.int64 if data is None else np.float64)
+    one, two = np.empty(3000, np.int64), np.empty(3000, np.int64)
+    CpuBlock(block, "exact", threads=1).multiply_exact(z, one)
+    CpuBlock(block, "exact", threads=2).multiply_exact(z, two)
+    np.testing.assert_array_equal(one, two)
+
+
+# --- the PageRank step -----------------------------------------------------------------------------------------------
+
+PRECISIONS = ["exact", "float64", "float32"]
+
+
+def bind(block, precision, threads=None):
+    """The kernel, with float32 values for float32, and an empty z for its columns."""
+    if block.data is not None and precision == "float32":
+        block = CsrBlock(block.row_offset, block.n_cols, block.indptr, block.indices, block.data.astype(np.float32))
+    kernel = CpuBlock(block, precision, threads)
+    return kernel, np.empty(block.n_cols, kernel.z_dtype)
+
+
+def rank_dtype(precision):
+    return np.float32 if precision == "float32" else np.float64
+
+
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@pytest.mark.parametrize(("precision", "wanted"), [("exact", None), ("float64", np.float64), ("float32", np.float32)])
+def test_z_dtype(precision, wanted, has_values):
+    kernel = CpuBlock(make_block(HARD["ring"], data=np.float64 if has_values else None), precision)
+    assert kernel.z_dtype == (wanted or (np.float64 if has_values else np.int64))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+def test_scale_divides_by_weights_and_sums_dangling_mass(precision, has_values):
+    kernel, z = bind(make_block(HARD["ring"], data=np.float64 if has_values else None), precision)
+    x = np.array([0.1, 0.2, 0.3, 0.05, 0.15, 0.1, 0.1], rank_dtype(precision))
+    weight = np.array([3.0, 0.0, 7.0, 0.0, 1.0, 2.0, 1e-3 if has_values else 1.0])
+    sums = kernel.scale(x, weight, z)
+    quotients = [float(a) / w if w else 0.0 for a, w in zip(x, weight, strict=True)]
+    unit = FINE if precision == "exact" else 1
+    wanted = [round_half_even(q * unit) if z.dtype == np.int64 else z.dtype.type(q * unit) for q in quotients]
+    assert z.tolist() == wanted
+    dangling = sum(round_half_even(Fraction(float(a)) * FINE) for a, w in zip(x, weight, strict=True) if not w)
+    assert sums == StepSums(0, 0, dangling, 0)
+
+
+@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "one value for all"])
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_step_is_the_formula(precision, has_values, vectors):
+    kernel, z = bind(make_block(HARD["empty rows"], data=np.float64 if has_values else None), precision)
+    matrix, n, alpha, mass = to_scipy(kernel.block), 6, 0.85, 0.2
+    rng = np.random.default_rng(11)
+    x = (lambda v: v / v.sum())(rng.random(n)).astype(rank_dtype(precision))
+    weight = np.array([1.0, 2.0, 0.0, 4.0, 5.0, 3.0])
+    d, p = (rng.random(n) if vectors else np.array([1 / n]) for _ in range(2))
+    kernel.scale(x, weight, z)
+    old, z_next = x.astype(np.float64), np.empty_like(z)
+    sums = kernel.step(z, x, z_next, weight, alpha, mass, d, p)
+    used = z.astype(np.float64) / (FIXED_POINT if precision == "exact" else 1)
+    np.testing.assert_allclose(
+        x, alpha * (matrix @ used + mass * d) + (1 - alpha) * p, rtol=2 * np.finfo(x.dtype).eps, atol=1e-18
+    )
+    changes = np.abs(x.astype(np.float64) - old)
+    assert sums.change_l1 == sum(round_half_even(Fraction(c) * COARSE) for c in changes)
+    assert sums.change_linf == max(round_half_even(Fraction(c) * COARSE) for c in changes)
+    again = np.empty_like(z)
+    assert kernel.scale(x, weight, again) == StepSums(0, 0, sums.dangling, 0)
+    np.testing.assert_array_equal(z_next, again)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_step_with_threads_gives_the_same_bits_and_sums(precision):
+    n, results = 5000, []
+    for threads in (1, 2, 3):
+        kernel, z = bind(random_block(n, n, LARGE, seed=1), precision, threads)
+        rng = np.random.default_rng(12)
+        x = (rng.random(n) / n).astype(rank_dtype(precision))
+        weight = np.where(rng.random(n) < 0.2, 0.0, 50.0 + rng.random(n))
+        kernel.scale(x, weight, z)
+        z_next = np.empty_like(z)
+        sums = kernel.step(z, x, z_next, weight, 0.85, 0.1, np.array([1 / n]), rng.random(n) / n)
+        results.append((sums, x.tobytes(), z_next.tobytes()))
+        assert kernel.threads == threads
+    assert results[0] == results[1] == results[2]
+    assert results[0][0].dangling > 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.5, 2.5])
+def test_step_counts_ranks_that_are_none(precision, wrong):
+    block = CsrBlock(0, 3, np.array([0, 0, 0, 0]), np.empty(0, np.int32), None)
+    kernel, z = bind(block, precision)
+    x, weight = np.full(3, 1 / 3, rank_dtype(precision)), np.array([1.0, 0.0, 2.0])
+    p = np.array([0.3, wrong / 0.15, 0.4])
+    sums = kernel.step(np.zeros_like(z), x, z, weight, 0.85, 0.0, np.zeros(1), p)
+    assert sums.n_wrong == 1
+    assert 0 <= sums.change_l1 <= 2 * CHANGE_POINT
+    assert sums.dangling == 0
+
+
+@pytest.mark.parametrize("weight", [math.nan, 5e-324])
+@pytest.mark.parametrize("data", [None, np.float64], ids=["pattern", "values"])
+def test_exact_step_counts_ranks_that_cannot_be_divided(data, weight):
+    """Two contributions that are not finite would cancel in 64 bits, and no rank would look wrong."""
+    kernel, z = bind(make_block(HARD["only self loops"], data=data), "exact")
+    sums = kernel.scale(np.full(3, 1 / 3), np.array([1.0, weight, 2.0]), z)
+    assert sums.n_wrong == 1
+
+
+RESIDUALS = ["empty rows", "one dense row", "star", "self loops", "duplicates"]
+
+
+def make_residual(name, dtype):
+    """A block, the arguments of its residual, and the residual as a fraction."""
+    block, alpha, mass, rng = make_block(HARD[name]), 0.85, 0.125, np.random.default_rng(13)
+    x, z, d, p = (rng.random(block.n_rows) / block.n_rows for _ in range(4))
+    x, exact = x.astype(dtype), Fraction(0)
+    for i, row in rows_of(block):
+        product = sum(Fraction(float(block.data[k])) * Fraction(float(z[block.indices[k]])) for k in row)
+        step = Fraction(alpha) * (product + Fraction(mass) * Fraction(d[i])) + (1 - Fraction(alpha)) * Fraction(p[i])
+        exact += abs(step - Fraction(float(x[i])))
+    return block, (z, x, alpha, mass, d, p), exact
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_residual_is_a_bound_and_a_tight_one(name, dtype):
+    block, arguments, exact = make_residual(name, dtype)
+    found = CpuBlock(block).residual(*arguments)
+    assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**12))
+
+
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_residual_bounds_what_rounding_the_values_did(name):
+    block, arguments, exact = make_residual(name, np.float32)
+    rounded = CsrBlock(0, block.n_cols, block.indptr, block.indices, block.data.astype(np.float32))
+    found = CpuBlock(rounded).residual(*arguments)
+    moved = 0.85 * (to_scipy(block) @ arguments[0]).sum() * 2.0**-24
+    assert exact <= Fraction(found) <= exact + 3 * Fraction(moved)
+
+
+def test_residual_counts_its_own_rounding():
+    """Ranks that are right to the last bit still have a bound above 0."""
+    block = make_block(HARD["ring"], data=None)
+    x = np.full(7, 1 / 7)
+    found = CpuBlock(block).residual(x, x, 0.85, 0.0, np.zeros(1), np.full(1, 1 / 7))
+    assert 0 < found < 1e-14
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+def test_compile_leaves_nothing_to_compile_in_a_run(precision, has_values):
+    kernel, z = bind(make_block(HARD["star"], data=np.float64 if has_values else None), precision)
+    n, one = kernel.block.n_rows, np.ones(1)
+    x, weight, z64 = np.full(n, 1 / n, rank_dtype(precision)), np.ones(n), np.zeros(n)
+    kernel.compile()
+    dispatchers = (cpu._scale, cpu._step, cpu._residual)
+    before = [len(f.signatures) for f in dispatchers]
+    kernel.scale(x, weight, z)
+    kernel.step(z, x, np.empty_like(z), weight, 0.85, 0.0, one / n, np.full(n, 1 / n))
+    plain = CpuBlock(kernel.block, "float64")
+    plain.scale(x, weight, z64)
+    plain.residual(z64, x, 0.85, 0.0, one, one)
+    assert [len(f.signatures) for f in dispatchers] == before
