@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -70,15 +71,21 @@ def test_help_does_not_wait_for_heavy_libraries():
 
 
 def test_help_is_quick():
+    """Processor seconds: those on the wall when nothing else runs, and the same when something does."""
     seconds = []
     for _ in range(5):
-        began = time.perf_counter()
+        before = count_child_seconds()
         with start("--help", stdout=subprocess.PIPE) as process:
             stdout, _ = process.communicate()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(count_child_seconds() - before)
     assert process.returncode == 0
     assert "pagerank" in stdout
     assert min(seconds) < 0.5
+
+
+def count_child_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_help_says_the_exit_codes():
