@@ -17,25 +17,29 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import LocalStore, ObjectStore
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
     MissingDependencyError,
+    OptionError,
     StoreDamagedError,
     StoreExistsError,
     StoreFormatError,
@@ -54,6 +58,11 @@ _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
+_MEND = "ingest again or restore a copy"
+_MEND_OPENED = f"open it again if it was replaced since it was opened, else {_MEND}"
+_ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+"""What Zarr raises for a zarr.json that is not as it was written."""
+
 StoreLike = str | os.PathLike[str] | Store
 
 
@@ -64,13 +73,16 @@ StoreLike = str | os.PathLike[str] | Store
 class StoredMatrix:
     """The current version of a store, opened for reading; its arrays are read on request.
 
-    Raises on opening (see `open_store`) when anything of it is missing, so that reading fails only for flipped bits.
+    Opening (see `open_store`) found all of it there, so that reading fails only for flipped bits, or when the version
+    was dropped since: an overwrite drops the versions before it.
     """
 
     info: MatrixInfo
     """What the store says about the matrix."""
     group: zarr.Group
     """The version's group, or its transpose's."""
+    original: StoredMatrix | None = None
+    """Of a transpose: the matrix that it is the transpose of."""
 
     def read_array(self, name: str, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
         """Read elements `start` .. `stop` of an array, a chunk at a time on each thread.
@@ -78,10 +90,11 @@ class StoredMatrix:
         Raises
         ------
         ChecksumError : a chunk does not match its checksum
+        MissingChunkError, StoreDamagedError : something is gone since the store was opened
         """
-        array = _get_array(self.group, name)
+        array = _get_array(self.group, name, self.info.url)
         stop = array.shape[0] if stop is None else stop
-        out = np.empty(stop - start, dtype=object if name == "vertex_ids" and _is_string(array) else array.dtype)
+        out = np.empty(stop - start, dtype=object if _is_string(array) else array.dtype)
         self._read_into(out, array, start, threads)
         return out
 
@@ -96,42 +109,57 @@ class StoredMatrix:
         Raises
         ------
         ChecksumError : a chunk does not match its checksum
+        MissingChunkError, StoreDamagedError : something is gone since the store was opened
         StoreDamagedError : row pointers that do not ascend
         """
         indptr = self.read_array("indptr", start, stop + 1, threads)
         first, last = int(indptr[0]), int(indptr[-1])
+        if first < 0 or last > self.info.nnz or not _is_ascending(indptr):
+            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
         indptr -= first
-        if last - first < 0 or last > self.info.nnz or bool((np.diff(indptr) < 0).any()):
-            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; ingest again")
         indices = self.read_array("indices", first, last, threads)
         return CsrBlock(start, self.info.shape[1], indptr, indices, self._read_values(first, last, dtype, threads))
 
     def transpose(self) -> StoredMatrix:
-        """The stored transpose; `info.has_transpose` says whether there is one."""
+        """The stored transpose, for products; `info.has_transpose` says whether there is one."""
+        if self.original is not None:
+            return self.original
         n_rows, n_cols = self.info.shape
-        fields = vars(self.info) | {"shape": (n_cols, n_rows)}
-        return StoredMatrix(MatrixInfo(**fields), self.group["transpose"])  # type: ignore[arg-type]
+        group = self.group["transpose"]
+        assert isinstance(group, zarr.Group)
+        index_dtype = _get_array(group, "indices", self.info.url).dtype.name
+        info = replace(self.info, kind="matrix", shape=(n_cols, n_rows), index_dtype=index_dtype, vertex_ids=None)
+        return StoredMatrix(info, group, original=self)
 
     def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None) -> np.ndarray | None:
         if dtype is None or self.info.is_pattern:
             return None
         out = np.empty(stop - start, dtype=dtype)
-        self._read_into(out, _get_array(self.group, "data"), start, threads)
+        self._read_into(out, _get_array(self.group, "data", self.info.url), start, threads)
         return out
 
     def _read_into(self, out: np.ndarray, array: zarr.Array[Any], start: int, threads: int | None) -> None:
         def read(piece: slice) -> None:
             target = out[piece.start - start : piece.stop - start]
+            place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
-                if target.dtype == array.dtype:
-                    array.get_basic_selection(piece, out=_as_buffer(target))
-                else:
-                    target[:] = array[piece]
+                array.get_basic_selection(piece, out=_as_buffer(target))
+            except MissingChunkError as error:
+                raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
             except (ValueError, RuntimeError) as error:
-                place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
-                raise ChecksumError(f"{place} are damaged ({error}); ingest again or restore a copy") from error
+                raise ChecksumError(f"{place} are damaged ({error}); {_MEND}") from error
 
         _run_pieces(read, start, start + len(out), threads)
+
+
+class _StrictStore(WrapperStore[Store]):
+    """A store in which a missing chunk is an error; Zarr takes one for zeros."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is None and "/c/" in key:
+            raise MissingChunkError(key)
+        return value
 
 
 def open_store(store: StoreLike) -> StoredMatrix:
@@ -150,18 +178,27 @@ def open_store(store: StoreLike) -> StoredMatrix:
     MissingChunkError, TruncatedArrayError, StoreDamagedError : an array is not as it was written
     """
     url = describe_store(store)
+    path = _local_path(store)
+    if path is not None and not path.exists():
+        raise _not_found(url)
+    place = _StrictStore(_locate(store))
     try:
-        root = zarr.open_group(_locate(store), mode="r", zarr_format=3)
+        root = _open_root(place)
     except FileNotFoundError as error:
-        raise StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`") from error
-    group = _open_version(root, url)
-    info = _read_info(group, url)
-    stored = StoredMatrix(info, group)
-    _check_arrays(group, url, info)
-    if info.has_transpose:
-        transposed = stored.transpose()
-        _check_arrays(transposed.group, url, transposed.info, is_transpose=True)
-    return stored
+        raise _not_found(url) from error
+    except _ZARR_ERRORS as error:
+        raise StoreFormatError(
+            f"{url} is not a matrix store, its zarr.json is no group's ({error}); {_MEND}"
+        ) from error
+    return _check_version(_open_version(root, url), url)
+
+
+def _not_found(url: str) -> StoreNotFoundError:
+    return StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`")
+
+
+def _open_root(store: Store) -> zarr.Group:
+    return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
 
 
 def _open_version(root: zarr.Group, url: str) -> zarr.Group:
@@ -176,49 +213,74 @@ def _open_version(root: zarr.Group, url: str) -> zarr.Group:
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
     path = f"versions/{attributes['current']}"
-    if not isinstance(group := root.get(path), zarr.Group):
-        raise StoreDamagedError(f"{url}: the current version {path} is missing; ingest again or restore a copy")
+    with _blame_metadata(url, path):
+        group = root.get(path)
+    if not isinstance(group, zarr.Group):
+        raise StoreDamagedError(f"{url}: the current version {path} is missing; {_MEND}")
     return group
+
+
+def _check_version(group: zarr.Group, url: str) -> StoredMatrix:
+    """Check that all of a version is there."""
+    stored = StoredMatrix(_read_info(group, url), group)
+    _check_arrays(stored)
+    if stored.info.has_transpose:
+        with _blame_metadata(url, f"{group.path}/transpose"):
+            transposed = stored.transpose()
+        _check_arrays(transposed)
+    return stored
 
 
 def _read_info(group: zarr.Group, url: str) -> MatrixInfo:
     attributes: Any = group.attrs.get(_KEY)
-    try:
+    with _blame_metadata(url, group.path):
         fields = {k: v for k, v in attributes.items() if k != "array_digests"}
         return MatrixInfo(**(fields | {"url": url, "shape": tuple(fields["shape"])}))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise StoreDamagedError(f"{url}: the attributes of {group.path} are damaged ({error}); ingest again") from error
 
 
-def _check_arrays(group: zarr.Group, url: str, info: MatrixInfo, *, is_transpose: bool = False) -> None:
-    for name, length in _expected_lengths(info, is_transpose).items():
-        if not isinstance(array := group.get(name), zarr.Array):
-            raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; ingest again or restore a copy")
+def _check_arrays(stored: StoredMatrix) -> None:
+    url = stored.info.url
+    for name, (length, dtype) in _expected_arrays(stored.info).items():
+        array = _get_array(stored.group, name, url)
         if array.shape != (length,):
-            raise TruncatedArrayError(
-                f"{url}: {array.path} has shape {array.shape} and should have ({length},); "
-                "ingest again or restore a copy"
-            )
+            raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {_MEND}")
+        found = "string" if _is_string(array) else array.dtype.name
+        if found != dtype:
+            raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {_MEND}")
         if array.nchunks_initialized != array.nchunks:
             raise MissingChunkError(
-                f"{url}: {array.path} has {array.nchunks_initialized} of its {array.nchunks} chunks; "
-                "ingest again or restore a copy"
+                f"{url}: {array.path} has {array.nchunks_initialized} of its {array.nchunks} chunks; {_MEND}"
             )
 
 
-def _expected_lengths(info: MatrixInfo, is_transpose: bool) -> dict[str, int]:
-    lengths = {"indptr": info.shape[0] + 1, "indices": info.nnz}
-    if not info.is_pattern:
-        lengths["data"] = info.nnz
-    if is_transpose:
-        return lengths
+def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
+    """Length and dtype of each array that a version must have."""
+    arrays = {"indptr": (info.shape[0] + 1, "int64"), "indices": (info.nnz, info.index_dtype)}
+    if info.dtype is not None:
+        arrays["data"] = (info.nnz, info.dtype)
     if info.kind != "matrix":
-        lengths["out_degree"] = info.shape[1]
+        arrays["out_degree"] = (info.shape[1], "int64")
         if not info.is_pattern:
-            lengths["out_weight"] = info.shape[1]
+            arrays["out_weight"] = (info.shape[1], "float64")
     if info.vertex_ids is not None:
-        lengths["vertex_ids"] = info.shape[0]
-    return lengths
+        arrays["vertex_ids"] = (info.shape[0], info.vertex_ids)
+    return arrays
+
+
+def _get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
+    with _blame_metadata(url, f"{group.path}/{name}"):
+        array = group.get(name)
+    if not isinstance(array, zarr.Array):
+        raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; {_MEND_OPENED}")
+    return array
+
+
+@contextlib.contextmanager
+def _blame_metadata(url: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except _ZARR_ERRORS as error:
+        raise StoreDamagedError(f"{url}: the attributes in {path}/zarr.json are damaged ({error}); {_MEND}") from error
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -259,10 +321,19 @@ class Version:
     group: zarr.Group
     name: str
     url: str
+    is_named: bool = False
+    """Whether the root may name it by now."""
 
     def commit(self, attributes: dict[str, Any]) -> None:
-        """Write the version's attributes, then name it in the root: the last write."""
+        """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
+
+        Raises
+        ------
+        StoreDamagedError : another ingest into the same store, finished meanwhile, has taken this one for a leftover
+        """
         self.group.attrs[_KEY] = attributes
+        _check_version(self.group, self.url)
+        self.is_named = True
         self.root.attrs[_KEY] = {"format_version": FORMAT_VERSION, "current": self.name}
 
 
@@ -275,16 +346,17 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     """
     check_target(store, overwrite=overwrite)
-    root = zarr.open_group(_locate(store), mode="a", zarr_format=3)
+    begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
+    root = zarr.open_group(_locate(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
     versions = root.require_group("versions")
-    older = sorted(versions.group_keys())
+    older = _list_names(versions)
     name = f"v{_next_number(older):06d}-{secrets.token_hex(4)}"
-    if _KEY not in root.attrs:
-        root.attrs[_KEY] = {"format_version": FORMAT_VERSION, "current": None}
+    version = Version(root, versions.create_group(name), name, describe_store(store))
     try:
-        yield Version(root, versions.create_group(name), name, describe_store(store))
+        yield version
     except BaseException:
-        del versions[name]
+        if not version.is_named:  # else the write that names it may have come through
+            del versions[name]
         raise
     for key in older:
         del versions[key]
@@ -306,12 +378,24 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     path = _local_path(store)
     if path is not None and not path.exists():
         return None
+    place = _locate(store)
     try:
-        return dict(zarr.open_group(_locate(store), mode="r", zarr_format=3).attrs)
+        return dict(_open_root(place).attrs)
     except FileNotFoundError:
         if path is not None and (path.is_file() or any(path.iterdir())):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
+    except _ZARR_ERRORS as error:
+        raise StoreExistsError(f"{url} has a zarr.json that is no group's ({error}); choose another place") from error
+
+
+def _list_names(group: zarr.Group) -> list[str]:
+    """Names in a group, of what has lost its zarr.json too."""
+
+    async def collect() -> list[str]:
+        return [name async for name in group.store.list_dir(group.path) if name != "zarr.json"]
+
+    return sorted(sync(collect()))
 
 
 def _next_number(names: list[str]) -> int:
@@ -360,7 +444,7 @@ def _describe(
 ) -> dict[str, Any]:
     ids, data = matrix.vertex_ids, matrix.data
     arrays = (matrix.indptr, matrix.indices, data, matrix.out_degree, matrix.out_weight)
-    return {
+    claims = {
         "kind": matrix.kind,
         "shape": list(matrix.shape),
         "nnz": len(matrix.indices),
@@ -368,15 +452,21 @@ def _describe(
         "index_dtype": matrix.indices.dtype.name,
         "duplicates": matrix.duplicates,
         "vertex_ids": None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        "min_weight": None if data is None or not len(data) else float(data.min()),
+        "min_weight": find_least(data),
         "has_transpose": any(name.startswith("transpose/") for name in digests),
         "version": version.name,
         "format_version": FORMAT_VERSION,
-        "digest": _combine_digests(digests, matrix),
         "nbytes": sum(a.nbytes for a in arrays if a is not None),
         "provenance": provenance,
         "array_digests": digests,
     }
+    return claims | {"digest": combine_digests(digests, claims)}
+
+
+def find_least(data: np.ndarray | None) -> float | None:
+    """Least value; None where there is none, or it is not a finite number, which JSON cannot hold."""
+    least = math.nan if data is None or not len(data) else float(data.min())
+    return least if math.isfinite(least) else None
 
 
 # --- digests and verification ----------------------------------------------------------------------------------------
@@ -393,13 +483,19 @@ def digest_array(array: np.ndarray, threads: int | None = None) -> str:
 def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
     """The digests that were recorded when the version was written, by array."""
     attributes: Any = stored.group.attrs[_KEY]
-    return dict(attributes["array_digests"])
+    return dict(attributes.get("array_digests", {}))
 
 
-def _combine_digests(digests: dict[str, str], matrix: CsrArrays) -> str:
+def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:
+    """The digest of a matrix: of its arrays' digests and of what says how to read them.
+
+    Parameters
+    ----------
+    claims : kind, shape, dtype, index_dtype and vertex_ids as in `MatrixInfo`; what else is there does not count
+    """
     own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
-    claim = {"kind": matrix.kind, "shape": matrix.shape, "arrays": own}
-    return hashlib.sha256(json.dumps(claim, sort_keys=True).encode()).hexdigest()
+    claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
+    return hashlib.sha256(json.dumps(claimed | {"arrays": own}, sort_keys=True).encode()).hexdigest()
 
 
 def _encode(array: np.ndarray) -> Any:
@@ -416,36 +512,44 @@ def describe_store(store: StoreLike) -> str:
     return str(store) if isinstance(store, Store) else os.fspath(store)
 
 
-def _locate(store: StoreLike) -> Any:
+def _locate(store: StoreLike) -> Store:
+    """The Zarr store at a place.
+
+    Raises
+    ------
+    OptionError : a URL that no library knows
+    MissingDependencyError : the library that knows it is not installed
+    """
     if isinstance(store, Store):
         return store
-    text = os.fspath(store)
-    if text.startswith("obstore+"):
-        return _open_obstore(text.removeprefix("obstore+"))
-    path = _local_path(store)
-    return LocalStore(path) if path is not None else text
+    url = os.fspath(store)
+    try:
+        if url.startswith("obstore+"):
+            return _open_obstore(url.removeprefix("obstore+"))
+        path = _local_path(store)
+        return LocalStore(path) if path is not None else FsspecStore.from_url(url)
+    except ValueError as error:
+        raise OptionError(f"{url} is not a URL that can be opened ({error}); pass a path or another URL") from error
+    except ImportError as error:
+        raise MissingDependencyError(f"{url} needs a package that is not installed ({error})") from error
 
 
 def _open_obstore(url: str) -> Store:
-    try:
-        from obstore.store import from_url
-    except ImportError as error:
-        raise MissingDependencyError("obstore+ URLs need the package obstore: pip install obstore") from error
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
     local = {"mkdir": True} if url.startswith("file://") else {}
-    return ObjectStore(from_url(url, **local))
+    try:
+        return ObjectStore(from_url(url, **local))
+    except BaseError as error:
+        raise ValueError(str(error).partition("\n")[0]) from error
 
 
 def _local_path(store: StoreLike) -> Path | None:
     if isinstance(store, Store):
         return None
-    text = os.fspath(store).removeprefix("file://")
+    text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
     return None if "://" in text else Path(text)
-
-
-def _get_array(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    array = group[name]
-    assert isinstance(array, zarr.Array)
-    return array
 
 
 def _as_buffer(array: np.ndarray) -> Any:
@@ -455,6 +559,12 @@ def _as_buffer(array: np.ndarray) -> Any:
 
 def _is_string(array: zarr.Array[Any]) -> bool:
     return array.dtype.kind in "OUT"
+
+
+def _is_ascending(array: np.ndarray) -> bool:
+    """Whether no element is less than the one before; by pieces, which takes less memory than all at once."""
+    steps = range(0, len(array) - 1, CHUNK_ELEMENTS)
+    return all(bool((np.diff(array[k : k + CHUNK_ELEMENTS + 1]) >= 0).all()) for k in steps)
 
 
 def _pieces(start: int, stop: int) -> Iterator[slice]:

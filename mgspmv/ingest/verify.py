@@ -9,11 +9,21 @@ import numpy as np
 from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.ingest.build import STOCHASTIC_TOLERANCE, transpose_arrays
 from mgspmv.model import CsrArrays, MatrixInfo
-from mgspmv.store import StoredMatrix, StoreLike, digest_array, open_store, read_array_digests
+from mgspmv.store import (
+    StoredMatrix,
+    StoreLike,
+    combine_digests,
+    digest_array,
+    find_least,
+    open_store,
+    read_array_digests,
+)
+
+Report = Callable[[str, int, int | None], None]
 
 
-def verify_store(store: StoreLike, report: Callable[[str, int, int | None], None] | None = None) -> list[str]:
-    """Read all of a store and check it; memory as for loading it whole.
+def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
+    """Read all of a store and check it; memory as for loading it whole, twice that with a transpose.
 
     Returns
     -------
@@ -28,25 +38,35 @@ def verify_store(store: StoreLike, report: Callable[[str, int, int | None], None
         stored = open_store(store)
     except StoreDamagedError as error:
         return [str(error)]
-    problems: list[str] = []
-    arrays = _read_arrays(stored, "", problems, report)
-    whole = set(arrays) >= {"indptr", "indices"}
-    if whole:
-        problems += _check_csr(stored.info, arrays, "")
-    if whole and not problems:
-        problems += _check_columns(stored.info, arrays)
-        if stored.info.has_transpose:
-            problems += _check_transpose(stored, arrays, report)
+    info, digests = stored.info, read_array_digests(stored)
+    arrays, problems = _read_arrays(stored, digests, "", report)
+    if combine_digests(digests, vars(info)) != info.digest:
+        problems.append("attributes: the digest is not that of kind, shape, dtypes and the arrays' digests")
     if "vertex_ids" in arrays:
         problems += _check_ids(arrays["vertex_ids"])
+    if not arrays.keys() >= _needed_arrays(info):
+        return problems
+    if wrong := list(_check_csr(info, arrays)):
+        return problems + wrong
+    problems += _check_values(info, arrays)
+    if info.kind != "matrix":
+        problems += _check_columns(info, arrays)
+    if info.has_transpose:
+        problems += _check_transpose(stored, digests, arrays, report)
     return problems
 
 
+def _needed_arrays(info: MatrixInfo) -> set[str]:
+    """What the checks of values look at."""
+    of_columns = set() if info.kind == "matrix" else {"out_degree"} if info.is_pattern else {"out_degree", "out_weight"}
+    return {"indptr", "indices"} | (set() if info.is_pattern else {"data"}) | of_columns
+
+
 def _read_arrays(
-    stored: StoredMatrix, prefix: str, problems: list[str], report: Callable[[str, int, int | None], None]
-) -> dict[str, np.ndarray]:
-    digests = read_array_digests(stored)
-    arrays = {}
+    stored: StoredMatrix, digests: dict[str, str], prefix: str, report: Report
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays that can be read, and what is wrong with them and the others."""
+    arrays, problems = {}, []
     for name in sorted(stored.group.array_keys()):
         report(f"verify {prefix}{name}", 0, None)
         try:
@@ -56,76 +76,73 @@ def _read_arrays(
             continue
         if digest_array(arrays[name]) != digests.get(prefix + name):
             problems.append(f"{prefix}{name}: the digest differs from the one written at ingest")
-    return arrays
+    return arrays, problems
 
 
-def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray], prefix: str) -> Iterator[str]:
+def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
     indptr, indices = arrays["indptr"], arrays["indices"]
     steps = np.diff(indptr)
     if indptr[0] != 0 or indptr[-1] != info.nnz or (steps < 0).any():
-        yield f"{prefix}indptr: must ascend from 0 to nnz = {info.nnz}" + _place("row", steps < 0)
+        yield f"indptr: must ascend from 0 to nnz = {info.nnz}" + _place("row", steps < 0)
         return
     outside = (indices < 0) | (indices >= info.shape[1])
     if outside.any():
-        yield f"{prefix}indices: must be in 0..{info.shape[1] - 1}" + _place("entry", outside)
+        yield f"indices: must be in 0..{info.shape[1] - 1}" + _place("entry", outside)
+        return
     first = np.zeros(info.nnz, dtype=bool)
     first[indptr[:-1][steps > 0]] = True
     gaps = np.diff(indices, prepend=indices[:1])
     falls = ~first & (gaps < 0 if info.duplicates == "keep" else gaps <= 0)
     if falls.any():
-        yield f"{prefix}indices: must ascend in each row" + _place("entry", falls)
+        yield "indices: must ascend in each row" + _place("entry", falls)
+
+
+def _check_values(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
+    data = arrays.get("data")
+    if find_least(data) != info.min_weight:
+        yield f"data: the least value is {find_least(data)}, the attributes say {info.min_weight}"
+    if data is not None and info.kind != "matrix":
+        infinite = ~np.isfinite(data)
+        if infinite.any():
+            yield f"data: the weights of a {info.kind} must be finite" + _place("entry", infinite)
 
 
 def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
-    data = arrays.get("data")
-    if data is not None and info.kind != "matrix" and not np.isfinite(data).all():
-        yield "data: a graph's weights must be finite" + _place("entry", ~np.isfinite(data))
-    if data is not None and len(data) and float(data.min()) != info.min_weight and not np.isnan(data).any():
-        yield f"data: the least value is {data.min()}, the attributes say {info.min_weight}"
-    if info.kind == "matrix":
-        return
-    degree = np.bincount(arrays["indices"], minlength=info.shape[1])
+    n_rows, n_cols = info.shape
+    if n_rows != n_cols:
+        yield f"shape: a {info.kind} must be square, this one is {n_rows} x {n_cols}"
+    indices, data = arrays["indices"], arrays.get("data")
+    degree = total = np.bincount(indices, minlength=n_cols)
     wrong = degree != arrays["out_degree"]
     if wrong.any():
         yield "out_degree: must be the number of entries in each column" + _place("column", wrong)
-    total = degree if data is None else np.bincount(arrays["indices"], weights=data, minlength=info.shape[1])
     if data is not None:
-        scale = np.bincount(arrays["indices"], weights=np.abs(data), minlength=info.shape[1])
-        wrong = np.abs(total - arrays["out_weight"]) > 1e-9 * scale
+        total = np.bincount(indices, weights=data, minlength=n_cols)
+        scale = np.bincount(indices, weights=np.abs(data), minlength=n_cols)
+        wrong = ~(np.abs(total - arrays["out_weight"]) <= 1e-9 * scale)
         if wrong.any():
             yield "out_weight: must be the sum of each column" + _place("column", wrong)
     if info.kind == "stochastic":
-        wrong = (degree > 0) & (np.abs(total - 1) > STOCHASTIC_TOLERANCE)
+        wrong = (degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
         if wrong.any():
             yield "data: each column of a stochastic matrix must sum to 1" + _place("column", wrong)
 
 
 def _check_transpose(
-    stored: StoredMatrix, arrays: dict[str, np.ndarray], report: Callable[[str, int, int | None], None]
+    stored: StoredMatrix, digests: dict[str, str], arrays: dict[str, np.ndarray], report: Report
 ) -> list[str]:
-    problems: list[str] = []
-    digests = read_array_digests(stored)
-    transposed = stored.transpose()
-    for name in sorted(transposed.group.array_keys()):
-        report(f"verify transpose/{name}", 0, None)
-        try:
-            transposed.read_array(name)
-        except StoreError as error:
-            problems.append(str(error))
     info = stored.info
-    matrix = CsrArrays(
-        info.kind, info.shape, arrays["indptr"], arrays["indices"], arrays.get("data"), duplicates=info.duplicates
-    )
-    right = transpose_arrays(matrix)
-    for name in ("indptr", "indices", "data"):
-        array = getattr(right, name)
-        if array is not None and digest_array(array) != digests.get(f"transpose/{name}"):
+    found, problems = _read_arrays(stored.transpose(), digests, "transpose/", report)
+    csr = (arrays["indptr"], arrays["indices"], arrays.get("data"))
+    right = transpose_arrays(CsrArrays(info.kind, info.shape, *csr, duplicates=info.duplicates))
+    for name in sorted(found.keys() & {"indptr", "indices", "data"}):
+        if digest_array(found[name]) != digest_array(getattr(right, name)):
             problems.append(f"transpose/{name}: is not that of the transpose of this matrix")
     return problems
 
 
 def _check_ids(ids: np.ndarray) -> Iterator[str]:
-    falls = ids[1:] <= ids[:-1]
+    falls = np.concatenate([[False], ids[1:] <= ids[:-1]])
     if falls.any():
         yield "vertex_ids: must ascend" + _place("vertex", falls)
 

@@ -1,0 +1,275 @@
+"""Every invariant of a store, broken one at a time: `verify_store` says what is wrong and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from stores import find_group, make_arrays, make_scipy, make_stochastic, make_transpose
+
+import mgspmv.store
+from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
+from mgspmv.ingest.verify import verify_store
+from mgspmv.store import begin_version, combine_digests, digest_array, find_least, open_store, write_store
+
+IDS = np.array(["a", "b", "c", "d", "e", "é"], dtype=object)
+
+MATRIX = sp.csr_array(
+    np.array(
+        [
+            [0, 2, 0, 1, 0, 0],
+            [1, 0, 3, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0],
+            [0, 4, 0, 5, 6, 0],
+            [7, 0, 0, 0, 0, 0],
+            [0, 0, 0, 8, 9, 0],
+        ],
+        dtype=float,
+    )
+)
+"""indptr 0 2 4 4 7 8 10; column 5 is empty; the least value is 1."""
+
+
+def change_array(root: Path, name: str, change: Callable[[np.ndarray], None]) -> None:
+    """Change an array and give its chunks and the attributes the digests that they would have had."""
+    group = zarr.open_group(find_group(root), mode="r+")
+    array = group[name]
+    assert isinstance(array, zarr.Array)
+    values = np.asarray(array[:])
+    change(values)
+    array[:] = values
+    attributes: Any = dict(group.attrs["mgspmv"])
+    attributes["array_digests"] |= {name: digest_array(values.astype(object) if name == "vertex_ids" else values)}
+    set_attributes(root, **attributes)
+
+
+def set_attributes(root: Path, **changes: Any) -> None:
+    """Change what the version says, and its digest with it."""
+    group = zarr.open_group(find_group(root), mode="r+")
+    attributes: Any = dict(group.attrs["mgspmv"]) | changes
+    attributes["digest"] = combine_digests(attributes["array_digests"], attributes)
+    group.attrs["mgspmv"] = attributes
+
+
+@pytest.fixture
+def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """`make_store(kind, matrix, transpose, ...)` writes a store and gives its folder."""
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+
+    def make(kind: str = "graph", matrix: sp.csr_array = MATRIX, transpose: bool = False, **options: Any) -> Path:
+        arrays = make_arrays(matrix, kind, **options)
+        transposed = make_transpose(matrix, pattern=options.get("pattern", False)) if transpose else None
+        write_store(tmp_path / "m", arrays, transpose=transposed, overwrite=True)
+        return tmp_path / "m"
+
+    return make
+
+
+# --- sound -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+def test_a_sound_store_has_no_problems(make_store, kind, transpose, pattern):
+    for matrix in (MATRIX, make_scipy(6, 6), make_scipy(6, 6, dtype=np.float32), sp.csr_array((6, 6))):
+        assert verify_store(make_store(kind, matrix, transpose, pattern=pattern, ids=IDS)) == []
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (2, 9), (9, 2)])
+def test_sound_matrices_of_any_shape(make_store, shape):
+    assert verify_store(make_store("matrix", make_scipy(*shape, 0.5), True)) == []
+
+
+def test_sound_in_other_ways(make_store):
+    assert verify_store(make_store("stochastic", make_stochastic(9))) == []
+    assert verify_store(make_store("stochastic", sp.csr_array(np.eye(4)), pattern=True)) == []
+    assert verify_store(make_store("graph", make_scipy(6, 6, dtype=np.int64), ids=np.arange(6) * 3 - 5)) == []
+    odd = sp.csr_array(np.array([[np.nan, 1.0], [np.inf, -np.inf]]))
+    assert verify_store(make_store("matrix", odd, True)) == []
+    twice = sp.csr_array((np.array([1.0, 2.0, 3.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    assert verify_store(make_store("graph", twice, duplicates="keep")) == []
+
+
+def test_every_array_is_reported_as_it_is_read(make_store):
+    reported = []
+    verify_store(make_store(transpose=True, ids=IDS), lambda *report: reported.append(report))
+    assert [phase for phase, done, total in reported] == [
+        f"verify {name}"
+        for name in ("data", "indices", "indptr", "out_degree", "out_weight", "vertex_ids",
+                     "transpose/data", "transpose/indices", "transpose/indptr")
+    ]  # fmt: skip
+
+
+# --- one thing wrong -------------------------------------------------------------------------------------------------
+
+
+def put(*changes: tuple[int, Any]) -> Callable[[np.ndarray], None]:
+    def change(values: np.ndarray) -> None:
+        for place, value in changes:
+            values[place] = value
+
+    return change
+
+
+WRONG = {
+    "first pointer": ("indptr", put((0, 1)), "indptr: must ascend from 0 to nnz = 10"),
+    "last pointer": ("indptr", put((6, 9)), "indptr: must ascend from 0 to nnz = 10"),
+    "falling pointer": ("indptr", put((4, 9)), "indptr: must ascend from 0 to nnz = 10; row 4 does not"),
+    "negative index": ("indices", put((4, -1)), "indices: must be in 0..5; entry 4 does not"),
+    "index of no column": ("indices", put((6, 6)), "indices: must be in 0..5; entry 6 does not"),
+    "unsorted row": ("indices", put((4, 3), (5, 1)), "indices: must ascend in each row; entry 5 does not"),
+    "repeated index": ("indices", put((5, 1)), "indices: must ascend in each row; entry 5 does not"),
+    "least value": ("data", put((2, 0.5)), "data: the least value is 0.5, the attributes say 1.0"),
+    "weight not a number": ("data", put((3, np.nan)), "data: the weights of a graph must be finite; entry 3 does not"),
+    "infinite weight": ("data", put((3, np.inf)), "data: the weights of a graph must be finite; entry 3 does not"),
+    "degree": (
+        "out_degree",
+        put((4, 3)),
+        "out_degree: must be the number of entries in each column; column 4 does not",
+    ),
+    "weight": ("out_weight", put((3, 15.0)), "out_weight: must be the sum of each column; column 3 does not"),
+    "weight not finite": (
+        "out_weight",
+        put((5, np.nan)),
+        "out_weight: must be the sum of each column; column 5 does not",
+    ),
+    "repeated id": ("vertex_ids", put((2, "b")), "vertex_ids: must ascend; vertex 2 does not"),
+    "unsorted ids": ("vertex_ids", put((3, "z")), "vertex_ids: must ascend; vertex 4 does not"),
+    "transposed pointer": ("transpose/indptr", put((1, 1)), "transpose/indptr: is not that of the transpose of this "),
+    "transposed index": ("transpose/indices", put((0, 0)), "transpose/indices: is not that of the transpose of this "),
+    "transposed value": (
+        "transpose/data",
+        put((0, 0.5)),
+        "transpose/data: is not that of the transpose of this matrix",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "said"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_said(make_store, name, change, said):
+    root = make_store(transpose=True, ids=IDS)
+    change_array(root, name, change)
+    problems = verify_store(root)
+    assert any(problem.startswith(said) for problem in problems)
+    follows = {"transpose", "out_weight", "data"}
+    assert [
+        p for p in problems if not p.startswith(said) and p.partition(":")[0].partition("/")[0] not in follows
+    ] == []
+
+
+@pytest.mark.parametrize("name", ["indptr", "out_degree", "out_weight", "vertex_ids", "transpose/data"])
+def test_what_does_not_bear_on_others_is_said_alone(make_store, name):
+    changes = {
+        "indptr": put((0, 1)),
+        "out_degree": put((0, 9)),
+        "out_weight": put((0, 9.5)),
+        "vertex_ids": put((0, "x")),
+    }
+    root = make_store(transpose=True, ids=IDS)
+    change_array(root, name, changes.get(name, put((0, 3.5))))
+    assert [problem.partition(":")[0] for problem in verify_store(root)] == [name]
+
+
+def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
+    root = make_store(pattern=True)
+    change_array(root, "indices", put((5, 1)))
+    change_array(root, "out_degree", put((1, 3), (3, 2)))
+    assert verify_store(root) == ["indices: must ascend in each row; entry 5 does not"]
+    set_attributes(root, duplicates="keep")
+    assert verify_store(root) == []
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_columns_of_a_stochastic_matrix_sum_to_1(make_store, pattern):
+    root = make_store("graph", pattern=pattern)
+    set_attributes(root, kind="stochastic")
+    assert verify_store(root) == ["data: each column of a stochastic matrix must sum to 1; column 0 does not"]
+
+
+def test_a_column_that_is_off_by_a_little_is_still_stochastic(make_store):
+    matrix = make_stochastic(9)
+    column = int(matrix.indices[0])
+    root = make_store("stochastic", matrix)
+    for off, problems in ((1e-7, 0), (1e-5, 1)):
+        change_array(root, "data", put((0, matrix.data[0] + off)))
+        change_array(root, "out_weight", put((column, matrix.sum(axis=0)[column] + off)))
+        set_attributes(root, min_weight=find_least(open_store(root).read_array("data")))
+        assert len(verify_store(root)) == problems
+
+
+def test_a_graph_is_square(make_store):
+    root = make_store("matrix", make_scipy(5, 6), pattern=True)
+    group = zarr.open_group(find_group(root), mode="r+")
+    degree = np.bincount(np.asarray(group["indices"][:]), minlength=6)
+    group.create_array("out_degree", data=degree.astype(np.int64), chunks=(4,), config={"write_empty_chunks": True})
+    digests = dict(group.attrs["mgspmv"])["array_digests"] | {"out_degree": digest_array(degree)}
+    set_attributes(root, kind="graph", array_digests=digests)
+    assert verify_store(root) == ["shape: a graph must be square, this one is 5 x 6"]
+
+
+# --- digests and checksums -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["indptr", "data", "vertex_ids", "transpose/indices"])
+def test_another_digest_than_was_recorded(make_store, name):
+    root = make_store(transpose=True, ids=IDS)
+    digests = zarr.open_group(find_group(root)).attrs["mgspmv"]["array_digests"]
+    set_attributes(root, array_digests=digests | {name: "0" * 64})
+    assert verify_store(root) == [f"{name}: the digest differs from the one written at ingest"]
+
+
+def test_no_digest_recorded(make_store):
+    root = make_store(pattern=True)
+    set_attributes(root, array_digests={})
+    said = "the digest differs from the one written at ingest"
+    assert verify_store(root) == [f"{name}: {said}" for name in ("indices", "indptr", "out_degree")]
+
+
+@pytest.mark.parametrize("change", [{"digest": "0" * 64}, {"kind": "matrix"}])
+def test_the_digest_of_the_matrix(make_store, change):
+    root = make_store()
+    group = zarr.open_group(find_group(root), mode="r+")
+    group.attrs["mgspmv"] = dict(group.attrs["mgspmv"]) | change
+    said = "attributes: the digest is not that of kind, shape, dtypes and the arrays' digests"
+    assert verify_store(root) == [said]
+
+
+@pytest.mark.parametrize(
+    "name", ["indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "transpose/data"]
+)
+def test_a_flipped_bit_is_placed_and_the_rest_is_still_checked(make_store, name):
+    root = make_store(transpose=True, ids=IDS)
+    change_array(root, "vertex_ids", put((5, "a")))
+    chunk = find_group(root) / name / "c" / "0"
+    bits = bytearray(chunk.read_bytes())
+    bits[-1] ^= 4
+    chunk.write_bytes(bits)
+    first, *others = sorted(verify_store(root), key=lambda problem: "are damaged" not in problem)
+    assert f"/{name}, elements 0 to 4 are damaged" in first
+    assert others == ([] if name == "vertex_ids" else ["vertex_ids: must ascend; vertex 5 does not"])
+
+
+@pytest.mark.parametrize("name", ["indptr", "vertex_ids", "transpose/data"])
+def test_what_cannot_be_opened_is_one_line(make_store, name):
+    root = make_store(transpose=True, ids=IDS)
+    (find_group(root) / name / "c" / "0").unlink()
+    (problem,) = verify_store(root)
+    assert f"/{name} has 1 of its 2 chunks" in problem or f"/{name} has 2 of its 3 chunks" in problem
+
+
+def test_no_store_to_verify(tmp_path):
+    with pytest.raises(StoreNotFoundError):
+        verify_store(tmp_path / "none")
+    with pytest.raises(RuntimeError), begin_version(tmp_path / "begun", overwrite=False):
+        raise RuntimeError
+    with pytest.raises(StoreUnfinishedError):
+        verify_store(tmp_path / "begun")
+    zarr.open_group(tmp_path / "group", mode="w")
+    with pytest.raises(StoreFormatError):
+        verify_store(tmp_path / "group")

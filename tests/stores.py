@@ -1,0 +1,142 @@
+"""Matrices to store, and Zarr stores that watch, count or fail: for the tests of the store and of what reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from zarr.abc.store import Store
+from zarr.storage import MemoryStore, WrapperStore
+
+from mgspmv.model import CsrArrays
+
+
+def make_scipy(n_rows: int, n_cols: int, density: float = 0.2, dtype: Any = np.float64, seed: int = 0) -> sp.csr_array:
+    """A random matrix with sorted rows and values other than 0."""
+    rng = np.random.default_rng(seed)
+    mask = rng.random((n_rows, n_cols)) < density
+    values = rng.integers(1, 1000, mask.shape) / (1 if np.dtype(dtype).kind == "i" else 64)
+    matrix = sp.csr_array(np.where(mask, values, 0).astype(dtype))
+    matrix.sort_indices()
+    return matrix
+
+
+def make_arrays(
+    matrix: sp.csr_array,
+    kind: str = "matrix",
+    *,
+    pattern: bool = False,
+    ids: np.ndarray | None = None,
+    index_dtype: Any = np.int32,
+    duplicates: str | None = None,
+) -> CsrArrays:
+    """What the builder makes of a SciPy matrix, by other means."""
+    degree = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    is_graph = kind != "matrix"
+    return CsrArrays(
+        kind,
+        matrix.shape,
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(index_dtype),
+        None if pattern else matrix.data,
+        duplicates or ("first" if pattern else "sum"),
+        out_degree=degree.astype(np.int64) if is_graph else None,
+        out_weight=np.asarray(matrix.sum(axis=0), dtype=np.float64) if is_graph and not pattern else None,
+        vertex_ids=ids,
+    )
+
+
+def make_transpose(matrix: sp.csr_array, *, pattern: bool = False) -> CsrArrays:
+    """The transpose as the store takes it."""
+    transposed = sp.csr_array(matrix.T)
+    transposed.sort_indices()
+    return make_arrays(transposed, pattern=pattern)
+
+
+def make_stochastic(n: int, seed: int = 0) -> sp.csr_array:
+    """A left-stochastic matrix with an empty column."""
+    matrix = make_scipy(n, n, 0.3, seed=seed).toarray()
+    matrix[:, n // 2] = 0
+    total = matrix.sum(axis=0)
+    stochastic = sp.csr_array(matrix / np.where(total == 0, 1, total))
+    stochastic.sort_indices()
+    return stochastic
+
+
+def find_group(root: Path) -> Path:
+    """Folder of a local store's current version."""
+    current = json.loads((root / "zarr.json").read_text())["attributes"]["mgspmv"]["current"]
+    return root / "versions" / current
+
+
+class WatchingStore(WrapperStore[Store]):
+    """Notes what is got, set and deleted, in order, as (operation, key)."""
+
+    def __init__(self, store: Store | None = None, calls: list[tuple[str, str]] | None = None) -> None:
+        super().__init__(MemoryStore() if store is None else store)
+        self.calls = [] if calls is None else calls
+
+    def _with_store(self, store: Store) -> WatchingStore:
+        return type(self)(store, self.calls)
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        self.calls.append(("get", key))
+        return await super().get(key, prototype, byte_range)
+
+    async def set(self, key: str, value: Any) -> None:
+        self.calls.append(("set", key))
+        await super().set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Any) -> None:
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    async def _set_many(self, values: Any) -> None:
+        for key, value in values:
+            await self.set(key, value)
+
+    async def delete(self, key: str) -> None:
+        self.calls.append(("delete", key))
+        await super().delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Key by key, so that each deletion is seen, and can fail."""
+        await Store.delete_dir(self, prefix)
+
+    def keys(self, operation: str) -> list[str]:
+        return [key for name, key in self.calls if name == operation]
+
+    def chunks_read(self) -> list[str]:
+        return [key for key in self.keys("get") if "/c/" in key]
+
+
+class Crash(OSError):
+    """What a `CrashingStore` raises."""
+
+
+class CrashingStore(WatchingStore):
+    """Fails at the k-th write or deletion, counted from 1; if `stays_down`, at each one after it too."""
+
+    def __init__(self, store: Store, calls: list[tuple[str, str]] | None = None, *, at: int, stays_down: bool) -> None:
+        super().__init__(store, calls)
+        self.at, self.stays_down = at, stays_down
+
+    def _with_store(self, store: Store) -> CrashingStore:
+        return CrashingStore(store, self.calls, at=self.at, stays_down=self.stays_down)
+
+    async def set(self, key: str, value: Any) -> None:
+        self._count()
+        await super().set(key, value)
+
+    async def delete(self, key: str) -> None:
+        self._count()
+        await super().delete(key)
+
+    def _count(self) -> None:
+        n = 1 + len(self.keys("set")) + len(self.keys("delete"))
+        if n == self.at or (self.stays_down and n > self.at):
+            self.calls.append(("set", "crash"))
+            raise Crash(f"write {n}")

@@ -1,0 +1,972 @@
+"""The matrix store: what is written comes back, in part or whole, or is refused with the right error."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from stores import (
+    Crash,
+    CrashingStore,
+    WatchingStore,
+    find_group,
+    make_arrays,
+    make_scipy,
+    make_stochastic,
+    make_transpose,
+)
+from zarr.abc.store import Store
+from zarr.core.sync import collect_aiterator
+from zarr.storage import LocalStore, MemoryStore
+
+import mgspmv.store
+from mgspmv.errors import (
+    ChecksumError,
+    MgspmvError,
+    MissingChunkError,
+    MissingDependencyError,
+    MissingTransposeError,
+    OptionError,
+    StoreDamagedError,
+    StoreError,
+    StoreExistsError,
+    StoreFormatError,
+    StoreNotFoundError,
+    StoreUnfinishedError,
+    TruncatedArrayError,
+)
+from mgspmv.model import CsrArrays
+from mgspmv.store import (
+    FORMAT_VERSION,
+    StoredMatrix,
+    begin_version,
+    check_target,
+    digest_array,
+    open_store,
+    read_array_digests,
+    write_store,
+)
+
+STRING_IDS = np.array(["", "Zürich", "a", "aa", "日本", "𝔾"], dtype=object)
+INTEGER_IDS = np.array([-(2**63), -1, 0, 7, 2**40, 2**63 - 1], dtype=np.int64)
+
+
+@pytest.fixture
+def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Chunks of 7 elements, so that small matrices have many."""
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 7)
+    return 7
+
+
+def read_scipy(stored: StoredMatrix, dtype: Any = np.float64, rows: tuple[int, int] | None = None) -> sp.csr_array:
+    start, stop = rows or (0, stored.info.shape[0])
+    block = stored.read_block(start, stop, dtype)
+    assert (block.row_offset, block.n_rows, block.n_cols) == (start, stop - start, stored.info.shape[1])
+    data = np.ones(block.nnz) if block.data is None else block.data
+    return sp.csr_array((data, block.indices, block.indptr), shape=(stop - start, block.n_cols))
+
+
+def assert_same_csr(found: sp.csr_array, expected: sp.csr_array) -> None:
+    assert found.shape == expected.shape
+    assert found.indptr.tolist() == expected.indptr.tolist()
+    assert found.indices.tolist() == expected.indices.tolist()
+    assert found.data.tobytes() == expected.data.tobytes()
+
+
+def change_json(path: Path, change: Any) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_values_come_back_bit_by_bit(tiny_chunks, dtype, threads):
+    matrix = make_scipy(23, 31, dtype=dtype)
+    place = MemoryStore()
+    info = write_store(place, make_arrays(matrix), threads=threads)
+    stored = open_store(place)
+    assert stored.info == info
+    assert (info.kind, info.shape, info.nnz, info.dtype) == ("matrix", (23, 31), matrix.nnz, np.dtype(dtype).name)
+    assert (info.index_dtype, info.duplicates, info.format_version) == ("int32", "sum", FORMAT_VERSION)
+    assert (info.vertex_ids, info.has_transpose, info.is_pattern) == (None, False, False)
+    assert info.min_weight == matrix.data.min()
+    assert info.nbytes == 8 * 24 + (4 + np.dtype(dtype).itemsize) * matrix.nnz
+    data = stored.read_array("data", threads=threads)
+    assert data.dtype == dtype
+    assert data.tobytes() == matrix.data.tobytes()
+    for wanted in (np.float32, np.float64):
+        expected = matrix.astype(wanted)
+        found = stored.read_block(0, 23, wanted, threads)
+        assert found.data.dtype == wanted
+        assert found.data.tobytes() == expected.data.tobytes()
+    assert stored.read_block(0, 23, None).data is None
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+@pytest.mark.parametrize("kind", ["graph", "stochastic"])
+def test_graphs_have_out_degrees_and_weights(tiny_chunks, kind, pattern):
+    matrix = make_stochastic(17)
+    place = MemoryStore()
+    info = write_store(place, make_arrays(matrix, kind, pattern=pattern))
+    stored = open_store(place)
+    assert (info.kind, info.is_pattern) == (kind, pattern)
+    assert stored.read_array("out_degree").tolist() == (matrix.toarray() != 0).sum(axis=0).tolist()
+    assert "out_weight" not in stored.group if pattern else True
+    if not pattern:
+        assert stored.read_array("out_weight").tobytes() == matrix.sum(axis=0).tobytes()
+    expected = sp.csr_array((matrix != 0).astype(float)) if pattern else matrix
+    assert_same_csr(read_scipy(stored), expected)
+
+
+def test_pattern_has_no_values():
+    place = MemoryStore()
+    info = write_store(place, make_arrays(make_scipy(5, 6), pattern=True))
+    assert (info.dtype, info.min_weight, info.is_pattern, info.duplicates) == (None, None, True, "first")
+    stored = open_store(place)
+    assert stored.read_block(0, 5, np.float64).data is None
+    assert sorted(stored.group.array_keys()) == ["indices", "indptr"]
+    with pytest.raises(StoreDamagedError, match=r"the array .*/data is missing"):
+        stored.read_array("data")
+
+
+@pytest.mark.parametrize(("ids", "said"), [(STRING_IDS, "string"), (INTEGER_IDS, "int64")], ids=["strings", "integers"])
+def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+    place = MemoryStore()
+    assert write_store(place, make_arrays(make_scipy(6, 6), "graph", ids=ids)).vertex_ids == said
+    found = open_store(place).read_array("vertex_ids")
+    assert found.tolist() == ids.tolist()
+    assert found.dtype == ids.dtype
+    assert open_store(place).read_array("vertex_ids", 3, 6).tolist() == ids[3:].tolist()
+
+
+def test_ids_in_a_fixed_width_array_are_strings_too():
+    place = MemoryStore()
+    info = write_store(place, make_arrays(make_scipy(3, 3), "graph", ids=np.array(["a", "b", "ccc"])))
+    assert info.vertex_ids == "string"
+    assert open_store(place).read_array("vertex_ids").tolist() == ["a", "b", "ccc"]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_transpose_comes_back(tiny_chunks, pattern):
+    matrix = make_scipy(13, 19)
+    place = MemoryStore()
+    arrays = make_arrays(matrix, pattern=pattern)
+    info = write_store(place, arrays, transpose=make_transpose(matrix, pattern=pattern))
+    assert info.has_transpose
+    transposed = open_store(place).transpose()
+    assert transposed.info.shape == (19, 13)
+    expected = sp.csr_array(matrix.T)
+    expected.sort_indices()
+    assert_same_csr(read_scipy(transposed), sp.csr_array((expected != 0).astype(float)) if pattern else expected)
+    assert_same_csr(read_scipy(transposed, rows=(5, 11)), sp.csr_array(read_scipy(transposed)[5:11]))
+    assert transposed.transpose().info == info
+
+
+def test_transpose_of_a_graph_is_a_matrix_without_ids():
+    matrix = make_scipy(6, 6)
+    place = MemoryStore()
+    write_store(place, make_arrays(matrix, "graph", ids=STRING_IDS), transpose=make_transpose(matrix))
+    info = open_store(place).transpose().info
+    assert (info.kind, info.vertex_ids) == ("matrix", None)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5), (0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("kind", ["matrix", "graph"])
+@pytest.mark.parametrize("pattern", [False, True])
+def test_nothing_in_it(shape, kind, pattern):
+    if kind == "graph" and shape[0] != shape[1]:
+        shape = (max(shape), max(shape))
+    matrix = sp.csr_array(shape)
+    place = MemoryStore()
+    info = write_store(place, make_arrays(matrix, kind, pattern=pattern), transpose=make_transpose(matrix))
+    assert (info.shape, info.nnz, info.min_weight) == (shape, 0, None)
+    stored = open_store(place)
+    assert_same_csr(read_scipy(stored), matrix)
+    assert read_scipy(stored.transpose()).shape == shape[::-1]
+
+
+def test_int64_indices(tiny_chunks):
+    matrix = make_scipy(9, 11)
+    place = MemoryStore()
+    transposed = make_arrays(sp.csr_array(matrix.T), index_dtype=np.int64)
+    assert write_store(place, make_arrays(matrix, index_dtype=np.int64), transpose=transposed).index_dtype == "int64"
+    stored = open_store(place)
+    assert stored.read_block(2, 7, np.float64).indices.dtype == np.int64
+    assert_same_csr(read_scipy(stored), matrix)
+    assert stored.transpose().info.index_dtype == "int64"
+
+
+def test_columns_beyond_int32():
+    columns = np.array([0, 2**31, 2**40], dtype=np.int64)
+    arrays = CsrArrays("matrix", (2, 2**40 + 1), np.array([0, 1, 3]), columns, np.array([1.0, 2.0, 3.0]), "sum")
+    place = MemoryStore()
+    write_store(place, arrays)
+    block = open_store(place).read_block(0, 2, np.float64)
+    assert block.indices.tolist() == columns.tolist()
+    assert block.n_cols == 2**40 + 1
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_come_back(odd, tmp_path):
+    matrix = sp.csr_array(np.array([[1.0, odd], [0.0, 2.0]]))
+    info = write_store(tmp_path / "m", make_arrays(matrix))
+    assert_same_csr(read_scipy(open_store(tmp_path / "m")), matrix)
+    assert info.min_weight == (1.0 if odd == np.inf else None)
+    text = (find_group(tmp_path / "m") / "zarr.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_information_is_kept(tmp_path):
+    provenance = {"source": {"name": "web.mtx", "bytes": 12}, "program": "mgspmv 1"}
+    reported = []
+    info = write_store(
+        tmp_path / "m", make_arrays(make_scipy(9, 9)), provenance=provenance, on_progress=lambda *a: reported.append(a)
+    )
+    assert info.provenance == provenance
+    assert info.url == str(tmp_path / "m")
+    assert re.fullmatch(r"v000001-[0-9a-f]{8}", info.version)
+    done = [n for phase, n, total in reported]
+    assert done == sorted(done)
+    assert {(phase, total) for phase, n, total in reported} == {("write", 10 + 2 * info.nnz)}
+    assert done[-1] == 10 + 2 * info.nnz
+
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_compressed_checked_and_all_written(tiny_chunks):
+    zeros = CsrArrays("matrix", (40, 9), np.zeros(41, np.int64), np.zeros(0, np.int32), None, "first")
+    full = make_arrays(make_scipy(40, 9), "matrix")
+    for arrays in (zeros, dataclasses.replace(full, data=np.zeros(len(full.indices)))):
+        place = MemoryStore()
+        write_store(place, arrays)
+        for name, array in open_store(place).group.arrays():
+            codecs = array.metadata.to_dict()["codecs"]
+            assert [codec["name"] for codec in codecs] == ["bytes", "blosc", "crc32c"]
+            assert codecs[1]["configuration"]["cname"] == "lz4"
+            assert array.chunks == (min(7, max(1, len(getattr(arrays, name)))),)
+            assert array.shards is None
+            assert array.nchunks_initialized == array.nchunks == -(-array.shape[0] // array.chunks[0])
+
+
+def test_chunks_hold_4_to_8_mib(tmp_path):
+    n = mgspmv.store.CHUNK_ELEMENTS + 1
+    arrays = CsrArrays("matrix", (1, n), np.array([0, n]), np.arange(n, dtype=np.int32), np.ones(n), "sum")
+    write_store(tmp_path / "m", arrays)
+    group = open_store(tmp_path / "m").group
+    sizes = {name: array.chunks[0] * array.dtype.itemsize for name, array in group.arrays() if name != "indptr"}
+    assert sizes == {"indices": 4 * 2**20, "data": 8 * 2**20}
+
+
+def test_digests_do_not_depend_on_chunks_in_flight(tiny_chunks):
+    arrays = make_arrays(make_scipy(30, 30), "graph")
+    infos = [write_store(MemoryStore(), arrays, threads=threads) for threads in (1, 2, 5)]
+    assert len({info.digest for info in infos}) == 1
+    assert digest_array(arrays.data, threads=1) == digest_array(arrays.data, threads=4)
+
+
+def test_array_digest_is_sha256_of_the_pieces_sha256(tiny_chunks):
+    values = np.arange(17, dtype=np.int64)
+    pieces = [hashlib.sha256(values[k : k + 7].tobytes()).digest() for k in (0, 7, 14)]
+    assert digest_array(values) == hashlib.sha256(b"".join(pieces)).hexdigest()
+    assert digest_array(values.astype(">i8")) == digest_array(values)
+    assert digest_array(np.array(["ab", "c"], object)) != digest_array(np.array(["a", "bc"], object))
+    assert digest_array(np.array(["ab", "c"], object)) == digest_array(np.array(["ab", "c"]))
+
+
+# --- digests of matrices ---------------------------------------------------------------------------------------------
+
+
+def digest(arrays: CsrArrays, **options: Any) -> str:
+    return write_store(MemoryStore(), arrays, **options).digest
+
+
+def test_digest_is_the_matrix_and_nothing_else():
+    matrix = make_scipy(12, 12)
+    same = digest(make_arrays(matrix, "graph"))
+    assert digest(make_arrays(matrix, "graph"), provenance={"created": "later"}) == same
+    assert digest(make_arrays(matrix, "graph"), transpose=make_transpose(matrix)) == same
+    place = MemoryStore()
+    write_store(place, make_arrays(make_scipy(4, 4)))
+    assert write_store(place, make_arrays(matrix, "graph"), overwrite=True).digest == same
+
+
+def test_digest_differs_when_anything_differs():
+    matrix = make_stochastic(6)
+    other_value, other_place = matrix.copy(), matrix.copy()
+    other_value.data[3] = np.nextafter(other_value.data[3], 2)
+    other_place.indices[-1] = 5 if other_place.indices[-1] < 5 else 4
+    wider = sp.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(6, 7))
+    bits = make_arrays(matrix)
+    integers = np.frombuffer(INTEGER_IDS.tobytes(), dtype=np.int64)
+    digests = [
+        digest(make_arrays(matrix, "graph")),
+        digest(make_arrays(matrix, "stochastic")),
+        digest(bits),
+        digest(make_arrays(wider)),
+        digest(make_arrays(matrix, pattern=True)),
+        digest(make_arrays(matrix, "graph", pattern=True)),
+        digest(make_arrays(other_value)),
+        digest(make_arrays(other_place)),
+        digest(make_arrays(matrix.astype(np.float32))),
+        digest(dataclasses.replace(bits, data=bits.data.view(np.int64))),
+        digest(make_arrays(matrix, index_dtype=np.int64)),
+        digest(make_arrays(matrix, "graph", ids=STRING_IDS)),
+        digest(make_arrays(matrix, "graph", ids=integers)),
+    ]
+    assert len(set(digests)) == len(digests)
+
+
+# --- row ranges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
+def test_any_rows_equal_scipy_slices_and_read_their_chunks_only(tiny_chunks, dtype):
+    matrix = make_scipy(61, 40, 0.15, dtype=np.float32)
+    watched = WatchingStore()
+    write_store(watched, make_arrays(matrix))
+    stored = open_store(watched)
+    rng = np.random.default_rng(1)
+    ranges = [(0, 61), (0, 0), (61, 61), (60, 61), (0, 1), *(sorted(rng.integers(0, 62, 2)) for _ in range(25))]
+    for start, stop in ranges:
+        watched.calls.clear()
+        found = read_scipy(stored, dtype, (int(start), int(stop)))
+        expected = sp.csr_array(matrix[start:stop]).astype(dtype or np.float64)
+        if dtype is None:
+            expected.data[:] = 1
+        assert_same_csr(found, expected)
+        first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
+        needed = {f"indptr/c/{k}" for k in range(start // 7, stop // 7 + 1)}
+        if last > first:
+            entries = range(first // 7, (last - 1) // 7 + 1)
+            needed |= {f"{name}/c/{k}" for name in ("indices", "data")[: 1 if dtype is None else 2] for k in entries}
+        read = [key.split("/", 2)[2] for key in watched.chunks_read()]
+        assert sorted(read) == sorted(needed)
+
+
+def test_a_part_of_an_array_reads_its_chunks_only(tiny_chunks):
+    watched = WatchingStore()
+    write_store(watched, make_arrays(make_scipy(30, 30)))
+    stored = open_store(watched)
+    whole = stored.read_array("indptr")
+    watched.calls.clear()
+    assert stored.read_array("indptr", 8, 15).tolist() == whole[8:15].tolist()
+    assert [key.rpartition("/")[2] for key in watched.chunks_read()] == ["1", "2"]
+
+
+def test_opening_reads_no_chunk(tiny_chunks):
+    watched = WatchingStore()
+    matrix = make_scipy(6, 6)
+    write_store(watched, make_arrays(matrix, "graph", ids=STRING_IDS), transpose=make_transpose(matrix))
+    watched.calls.clear()
+    open_store(watched)
+    assert watched.chunks_read() == []
+    assert watched.keys("set") == []
+
+
+def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
+    place = MemoryStore()
+    write_store(place, make_arrays(make_scipy(30, 30)))
+    stored = open_store(place)
+    barrier = threading.Barrier(3, timeout=30)
+    plain = zarr.Array.get_basic_selection
+
+    def wait_for_others(self: Any, *args: Any, **options: Any) -> Any:
+        barrier.wait()
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(zarr.Array, "get_basic_selection", wait_for_others)
+    assert len(stored.read_array("indptr", 0, 21, threads=3)) == 21
+    assert not barrier.broken
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def assert_reads_within_memory(arrays: CsrArrays, chunk_elements: int, threads: int, dtype: Any, place: Path) -> None:
+    write_store(place, arrays)
+    stored = open_store(place)
+    expected = stored.read_block(0, arrays.shape[0], dtype, threads)  # imports and caches are not counted
+    del expected
+    tracemalloc.start()
+    block = stored.read_block(0, arrays.shape[0], dtype, threads)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    chunk = 2 * 8 * chunk_elements
+    assert peak <= 1.1 * block.nbytes + threads * chunk
+    assert peak >= block.nbytes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
+def test_reading_takes_the_block_and_a_chunk_a_thread(monkeypatch, tmp_path, threads, dtype):
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
+    rng = np.random.default_rng(0)
+    n, each = 20_000, 20
+    indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
+    arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
+    assert_reads_within_memory(arrays, 1 << 14, threads, dtype, tmp_path / "m")
+
+
+def test_reading_rows_without_entries_takes_little_more_than_the_pointers(monkeypatch, tmp_path):
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
+    n = 1_000_000
+    arrays = CsrArrays("matrix", (n, n), np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0), "sum")
+    assert_reads_within_memory(arrays, 1 << 14, 2, np.float64, tmp_path / "m")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
+def test_reading_a_large_block_takes_the_block_and_a_chunk_a_thread(tmp_path, dtype):
+    rng = np.random.default_rng(0)
+    n, each = 500_000, 60
+    indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
+    arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
+    assert arrays.indices.nbytes > 100e6
+    assert_reads_within_memory(arrays, mgspmv.store.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def list_keys(place: Store) -> list[str]:
+    return sorted(collect_aiterator(place.list()))
+
+
+def list_versions(place: Store) -> list[str]:
+    """Names of which anything is left."""
+    return sorted({key.split("/")[1] for key in list_keys(place) if key.startswith("versions/v")})
+
+
+def test_overwriting_makes_a_new_version_and_drops_the_old(tiny_chunks):
+    place = MemoryStore()
+    first, second = make_scipy(10, 10, seed=1), make_scipy(12, 9, seed=2)
+    old = write_store(place, make_arrays(first))
+    new = write_store(place, make_arrays(second), overwrite=True)
+    assert old.version.startswith("v000001-")
+    assert new.version.startswith("v000002-")
+    assert list_versions(place) == [new.version]
+    assert_same_csr(read_scipy(open_store(place)), second)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_naming_the_version_is_the_last_write(tiny_chunks, again):
+    watched = WatchingStore()
+    matrix = make_scipy(6, 6)
+    if again:
+        write_store(watched, make_arrays(matrix))
+        watched.calls.clear()
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
+    info = write_store(watched, arrays, transpose=make_transpose(matrix), overwrite=again)
+    changes = [call for call in watched.calls if call[0] != "get"]
+    last_set = max(k for k, (operation, _) in enumerate(changes) if operation == "set")
+    assert changes[last_set] == ("set", "zarr.json")
+    assert ("set", f"versions/{info.version}/zarr.json") in changes[:last_set]
+    if again:
+        assert watched.keys("set").count("zarr.json") == 1
+        assert all(operation == "set" for operation, _ in changes[: last_set + 1])
+        assert len(changes) > last_set + 1
+    else:
+        assert len(changes) == last_set + 1
+
+
+def count_writes(arrays: CsrArrays, transpose: CsrArrays, old: CsrArrays | None) -> int:
+    watched = WatchingStore()
+    if old is not None:
+        write_store(watched, old)
+        watched.calls.clear()
+    write_store(watched, arrays, transpose=transpose, overwrite=True)
+    return len(watched.keys("set")) + len(watched.keys("delete"))
+
+
+@pytest.mark.parametrize(
+    "stays_down", [pytest.param(False, id="one write fails", marks=pytest.mark.slow), pytest.param(True, id="it dies")]
+)
+@pytest.mark.parametrize("had_version", [False, True], ids=["new store", "overwriting"])
+def test_a_crash_at_any_write_leaves_the_old_version_or_none(tiny_chunks, had_version, stays_down):
+    old, new = make_scipy(3, 3, 0.5, seed=1), make_scipy(6, 6, seed=2)
+    arrays, transpose = make_arrays(new, "graph"), make_transpose(new)
+    n_writes = count_writes(arrays, transpose, make_arrays(old) if had_version else None)
+    seen = set()
+    for at in range(1, n_writes + 1):
+        place = MemoryStore()
+        if had_version:
+            write_store(place, make_arrays(old))
+        with pytest.raises(Crash):
+            write_store(CrashingStore(place, at=at, stays_down=stays_down), arrays, transpose=transpose, overwrite=True)
+        try:
+            stored = open_store(place)
+        except (StoreNotFoundError, StoreUnfinishedError) as error:
+            assert not had_version
+            seen.add(type(error))
+        else:
+            found = read_scipy(stored)
+            is_new = found.shape == new.shape
+            assert_same_csr(found, new if is_new else old)
+            seen.add("new" if is_new else "old")
+        assert write_store(place, arrays, transpose=transpose, overwrite=had_version).shape == (6, 6)
+        assert_same_csr(read_scipy(open_store(place)), new)
+        assert list_versions(place) == [open_store(place).info.version]
+    assert seen == ({"old", "new"} if had_version else {StoreNotFoundError, StoreUnfinishedError})
+
+
+def test_a_write_that_fails_after_it_came_through_harms_nothing(tiny_chunks):
+    old, new = make_scipy(4, 4, seed=1), make_scipy(6, 6, seed=2)
+
+    class LosingAnswers(WatchingStore):
+        async def set(self, key: str, value: Any) -> None:
+            await super().set(key, value)
+            if key == "zarr.json":
+                raise Crash("no answer")
+
+    place = MemoryStore()
+    write_store(place, make_arrays(old))
+    with pytest.raises(Crash):
+        write_store(LosingAnswers(place), make_arrays(new), overwrite=True)
+    assert_same_csr(read_scipy(open_store(place)), new)
+
+
+def test_an_error_while_writing_leaves_no_trace(tiny_chunks):
+    place = MemoryStore()
+
+    def interrupt(phase: str, done: int, total: int | None) -> None:
+        if done > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(place, make_arrays(make_scipy(5, 5)), on_progress=interrupt)
+    assert list_versions(place) == []
+    with pytest.raises(StoreUnfinishedError):
+        open_store(place)
+
+
+@pytest.mark.parametrize("loses", ["zarr.json", None], ids=["without its zarr.json", "whole"])
+def test_leftovers_go_with_the_next_overwrite(tiny_chunks, tmp_path, loses):
+    write_store(tmp_path / "m", make_arrays(make_scipy(4, 4)))
+    leftover = tmp_path / "m/versions/v000009-00000000"
+    shutil.copytree(find_group(tmp_path / "m"), leftover)
+    if loses:
+        (leftover / loses).unlink()
+    info = write_store(tmp_path / "m", make_arrays(make_scipy(5, 5)), overwrite=True)
+    assert info.version.startswith("v000010-")
+    assert sorted(path.name for path in (tmp_path / "m/versions").iterdir()) == [info.version, "zarr.json"]
+
+
+def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
+    place = MemoryStore()
+    first, second = make_arrays(make_scipy(4, 4, seed=1)), make_arrays(make_scipy(6, 6, seed=2))
+
+    def overtake(phase: str, done: int, total: int | None) -> None:
+        if done == total:
+            write_store(place, second, overwrite=True)
+
+    with pytest.raises(StoreDamagedError):
+        write_store(place, first, on_progress=overtake)
+    assert open_store(place).info.shape == (6, 6)
+    assert list_versions(place) == [open_store(place).info.version]
+
+
+def test_a_reader_of_a_dropped_version_gets_an_error_and_no_zeros(tiny_chunks, tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=1)))
+    reader = open_store(tmp_path / "m")
+    write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=2)), overwrite=True)
+    with pytest.raises(StoreDamagedError, match="is missing; open it again if it was replaced since it was opened"):
+        reader.read_block(0, 20, np.float64)
+
+
+def test_chunks_that_go_while_reading_are_an_error_and_no_zeros(tiny_chunks, tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(20, 20)))
+    reader = open_store(tmp_path / "m")
+    for name in ("indptr", "indices", "data"):
+        shutil.move(find_group(tmp_path / "m") / name / "c" / "1", tmp_path / "away")
+        with pytest.raises(MissingChunkError, match=rf"m: .*/{name}, elements 7 to 14 are missing; open it again if"):
+            reader.read_block(0, 20, np.float64)
+        shutil.move(tmp_path / "away", find_group(tmp_path / "m") / name / "c" / "1")
+    assert reader.read_block(0, 20, np.float64).nnz == reader.info.nnz
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tiny_chunks, tmp_path: Path) -> Path:
+    """A sound store with all arrays, to be damaged."""
+    matrix = make_scipy(6, 6, 0.6)
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
+    write_store(tmp_path / "web.zarr", arrays, transpose=make_transpose(matrix))
+    return tmp_path / "web.zarr"
+
+
+OWN = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids")
+ARRAYS = (*OWN, "transpose/indptr", "transpose/indices", "transpose/data")
+
+
+def read_all(root: Path) -> None:
+    stored = open_store(root)
+    for name in OWN:
+        stored.read_array(name)
+    for name in ("indptr", "indices", "data"):
+        stored.transpose().read_array(name)
+
+
+def test_the_undamaged_store_is_read(damaged):
+    read_all(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_missing_chunk(damaged, name):
+    (find_group(damaged) / name / "c" / "0").unlink()
+    with pytest.raises(
+        MissingChunkError, match=rf"web\.zarr: .*/{name} has \d of its \d chunks; ingest again or restore a copy"
+    ) as caught:
+        open_store(damaged)
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_flipped_bits(damaged, name):
+    chunk = find_group(damaged) / name / "c" / "0"
+    sound = chunk.read_bytes()
+    message = rf"web\.zarr: .*/{name}, elements 0 to \d are damaged \(.*; ingest again or restore a copy"
+    for place in {*range(0, len(sound), len(sound) // 8), *range(len(sound) - 4, len(sound))}:
+        bits = bytearray(sound)
+        bits[place] ^= 1 << place % 8
+        chunk.write_bytes(bits)
+        open_store(damaged)
+        with pytest.raises(ChecksumError, match=message):
+            read_all(damaged)
+    chunk.write_bytes(sound)
+    read_all(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_truncated_chunk(damaged, name):
+    chunk = find_group(damaged) / name / "c" / "0"
+    sound = chunk.read_bytes()
+    for length in (0, 1, 3, 4, 5, len(sound) // 2, len(sound) - 1):
+        chunk.write_bytes(sound[:length])
+        with pytest.raises(ChecksumError, match=f"/{name}, elements 0 to .* are damaged"):
+            read_all(damaged)
+    chunk.write_bytes(sound + b"x")
+    with pytest.raises(ChecksumError):
+        read_all(damaged)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_truncated_array(damaged, name, by):
+    path = find_group(damaged) / name / "zarr.json"
+    length = json.loads(path.read_text())["shape"][0]
+    change_json(path, lambda document: document.update(shape=[length + by]))
+    with pytest.raises(
+        TruncatedArrayError, match=rf"/{name} has shape \({length + by},\), should have \({length},\); ingest again"
+    ):
+        open_store(damaged)
+
+
+def test_an_array_of_two_dimensions_is_refused(damaged):
+    group = zarr.open_group(find_group(damaged), mode="a")
+    del group["data"]
+    group.create_array("data", shape=(2, 3), dtype="float64")
+    with pytest.raises(TruncatedArrayError, match=r"/data has shape \(2, 3\)"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "transpose/indices"])
+def test_array_of_another_dtype(damaged, name):
+    other = {"int64": "float64", "float64": "int64", "int32": "float32", "string": "int64"}
+
+    def change(document: dict[str, Any]) -> None:
+        document["data_type"] = other[document["data_type"]]
+        document["fill_value"] = 0
+        document["codecs"][0] = {"name": "bytes", "configuration": {"endian": "little"}}
+
+    change_json(find_group(damaged) / name / "zarr.json", change)
+    with pytest.raises(StoreDamagedError, match=rf"/{name} has dtype \w+, should have \w+; ingest again"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_missing_array(damaged, name):
+    shutil.rmtree(find_group(damaged) / name)
+    with pytest.raises(StoreDamagedError, match=f"{name.rpartition('/')[2]}") as caught:
+        open_store(damaged)
+    assert type(caught.value) is StoreDamagedError
+    assert "missing" in str(caught.value) or "transpose" in name
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "list", "null", "object", "bytes"])
+@pytest.mark.parametrize("name", ["", *ARRAYS, "transpose"])
+def test_damaged_attributes(damaged, name, how):
+    path = find_group(damaged) / name / "zarr.json"
+    sound = path.read_bytes()
+    texts = {"empty": b"", "cut": sound[:-9], "list": b"[]", "null": b"null", "object": b"{}", "bytes": b"\xff\xfe"}
+    path.write_bytes(texts[how])
+    with pytest.raises(StoreDamagedError, match=r"web\.zarr: the .* ingest again or restore a copy"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("field", ["kind", "shape", "nnz", "dtype", "digest", "duplicates"])
+def test_missing_attribute_of_the_version(damaged, field):
+    change_json(find_group(damaged) / "zarr.json", lambda document: document["attributes"]["mgspmv"].pop(field))
+    with pytest.raises(StoreDamagedError, match=r"the attributes in versions/.*zarr\.json are damaged"):
+        open_store(damaged)
+
+
+def test_missing_version(damaged):
+    shutil.rmtree(find_group(damaged))
+    with pytest.raises(StoreDamagedError, match=r"the current version versions/v000001-\w+ is missing; ingest again"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2.0"])
+def test_other_format_version_is_named_with_the_remedy(damaged, version):
+    change_json(damaged / "zarr.json", lambda document: document["attributes"]["mgspmv"].update(format_version=version))
+    with pytest.raises(
+        StoreFormatError,
+        match=rf"has store format {version} and this program reads format {FORMAT_VERSION}; "
+        rf"convert it with `mgspmv ingest SOURCE {re.escape(str(damaged))} --overwrite` from its source",
+    ):
+        open_store(damaged)
+    write_store(damaged, make_arrays(make_scipy(3, 3)), overwrite=True)
+    assert open_store(damaged).info.shape == (3, 3)
+
+
+def test_unfinished(tmp_path):
+    with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=False):
+        raise RuntimeError
+    with pytest.raises(StoreUnfinishedError, match=r"m was begun and never finished; run its `mgspmv ingest` again"):
+        open_store(tmp_path / "m")
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    assert open_store(tmp_path / "m").info.shape == (3, 3)
+
+
+@pytest.mark.parametrize("fall", [[0, 5, 3], [0, 2, 99], [-3, 2, 5]], ids=["falls", "too high", "negative"])
+def test_row_pointers_that_do_not_ascend(tmp_path, fall):
+    write_store(tmp_path / "m", make_arrays(sp.csr_array(np.array([[1.0, 2, 0], [3, 4, 5]]))))
+    group = zarr.open_group(find_group(tmp_path / "m"), mode="r+")
+    group["indptr"][:] = fall
+    with pytest.raises(StoreDamagedError, match="indptr does not ascend in rows 0 to 2"):
+        open_store(tmp_path / "m").read_block(0, 2, np.float64)
+
+
+def test_row_pointers_that_fall_at_the_end_of_a_piece(tiny_chunks, tmp_path):
+    arrays = CsrArrays("matrix", (20, 50), np.arange(0, 42, 2), np.arange(40, dtype=np.int32), None, "first")
+    for row in range(1, 20):
+        write_store(tmp_path / "m", arrays, overwrite=True)
+        zarr.open_group(find_group(tmp_path / "m"), mode="r+")["indptr"][row] = 2 * row + 3
+        with pytest.raises(StoreDamagedError, match="indptr does not ascend"):
+            open_store(tmp_path / "m").read_block(0, 20, None)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    missing = tmp_path / "none"
+    for place in (missing, str(missing), f"file://{missing}", f"obstore+file://{missing}", tmp_path / "empty",
+                  tmp_path / "file", f"memory://{missing}", MemoryStore(), LocalStore(missing)):  # fmt: skip
+        with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*; make one with `mgspmv ingest`"):
+            open_store(place)
+    assert not missing.exists()
+
+
+def test_not_a_matrix_store(tmp_path):
+    zarr.open_group(tmp_path / "group", mode="w", attributes={"mgspmv": {"other": 1}})
+    zarr.open_group(tmp_path / "plain", mode="w")
+    for name in ("group", "plain"):
+        with pytest.raises(StoreFormatError, match=f"{name} is a Zarr group but not a matrix store of mgspmv; make"):
+            open_store(tmp_path / name)
+    zarr.create_array(tmp_path / "array", shape=(3,), dtype="int64")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/zarr.json").write_text("no JSON")
+    for name in ("array", "text"):
+        with pytest.raises((StoreFormatError, StoreNotFoundError), match=name):
+            open_store(tmp_path / name)
+    zarr.open_group(tmp_path / "v2", mode="w", zarr_format=2)
+    with pytest.raises(StoreNotFoundError):
+        open_store(tmp_path / "v2")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_foreign_places_are_not_written_to(tmp_path, overwrite):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/notes.txt").write_text("x")
+    zarr.open_group(tmp_path / "group", mode="w", attributes={"mine": 1})
+    zarr.open_group(tmp_path / "v2", mode="w", zarr_format=2)
+    zarr.create_array(tmp_path / "array", shape=(3,), dtype="int64")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/zarr.json").write_text("no JSON")
+    reasons = {
+        "file": "exists and is not a Zarr group",
+        "folder": "exists and is not a Zarr group",
+        "group": "is a Zarr group that mgspmv did not write",
+        "v2": "exists and is not a Zarr group",
+        "array": "(exists and is not a Zarr group|has a zarr.json that is no group's)",
+        "text": "has a zarr.json that is no group's",
+    }
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name, reason in reasons.items():
+        for place in (tmp_path / name, f"file://{tmp_path / name}"):
+            with pytest.raises(StoreExistsError, match=f"{name} {reason}.*; choose another place"):
+                check_target(place, overwrite=overwrite)
+            with pytest.raises(StoreExistsError):
+                write_store(place, make_arrays(make_scipy(3, 3)), overwrite=overwrite)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_matrix_is_replaced_on_request_only(tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    for place in (tmp_path / "m", LocalStore(tmp_path / "m")):
+        with pytest.raises(
+            StoreExistsError, match=r"m holds a matrix; pass overwrite=True \(--overwrite\) or choose another place"
+        ) as caught:
+            write_store(place, make_arrays(make_scipy(4, 4)))
+        assert isinstance(caught.value, FileExistsError)
+    check_target(tmp_path / "m", overwrite=True)
+    assert open_store(tmp_path / "m").info.shape == (3, 3)
+
+
+def test_places_that_are_free(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "empty", tmp_path / "none", f"memory://{tmp_path}/none", MemoryStore()):
+        check_target(place, overwrite=False)
+    assert not (tmp_path / "none").exists()
+
+
+def make_obstore(path: Path) -> Store:
+    store = pytest.importorskip("obstore.store")
+    return zarr.storage.ObjectStore(store.LocalStore(path, mkdir=True))
+
+
+PLACES = {
+    "path": lambda path: path,
+    "string": str,
+    "file URL": lambda path: f"file://{path}",
+    "fsspec URL": lambda path: f"memory://{path}",
+    "obstore URL": lambda path: f"obstore+file://{path}",
+    "obstore object": make_obstore,
+    "memory object": lambda path: MemoryStore(),
+    "local object": LocalStore,
+}
+
+
+@pytest.mark.parametrize("make_place", PLACES.values(), ids=PLACES.keys())
+def test_places(tiny_chunks, tmp_path, make_place):
+    place = make_place(tmp_path / "some folder" / "web.zarr")
+    if isinstance(place, str) and place.startswith("obstore"):
+        pytest.importorskip("obstore")
+    matrix = make_scipy(20, 12, seed=3)
+    with pytest.raises(StoreNotFoundError):
+        open_store(place)
+    write_store(place, make_arrays(make_scipy(5, 5)))
+    write_store(place, make_arrays(matrix), overwrite=True)
+    with pytest.raises(StoreExistsError):
+        write_store(place, make_arrays(matrix))
+    stored = open_store(place)
+    assert_same_csr(read_scipy(stored), matrix)
+    assert_same_csr(read_scipy(stored, rows=(3, 9)), sp.csr_array(matrix[3:9]))
+    assert isinstance(place, Store) or stored.info.url == str(place)
+
+
+def test_fsspec_memory_is_not_the_disk(tmp_path):
+    write_store(f"memory://{tmp_path}/m", make_arrays(make_scipy(3, 3)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "operation", [open_store, lambda url: check_target(url, overwrite=False)], ids=["open", "make"]
+)
+def test_urls_that_nothing_opens(operation):
+    with pytest.raises(OptionError, match=r"nix://a is not a URL that can be opened \(.*nix.*\); pass a path or"):
+        operation("nix://a")
+    pytest.importorskip("obstore")
+    with pytest.raises(OptionError, match=r"obstore\+nix://a is not a URL that can be opened"):
+        operation("obstore+nix://a")
+
+
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingDependencyError, match=r"obstore\+s3://b/m needs a package that is not installed .*obst"):
+        open_store("obstore+s3://b/m")
+
+
+# --- conventions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_version_with_values_is_an_anndata_csr_matrix(tmp_path):
+    matrix = make_scipy(6, 6)
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
+    write_store(tmp_path / "m", arrays, transpose=make_transpose(matrix))
+    group = find_group(tmp_path / "m")
+
+    def read_attributes(name: str) -> dict[str, Any]:
+        document = json.loads((group / name / "zarr.json").read_text())
+        assert document["zarr_format"] == 3
+        return {key: value for key, value in document["attributes"].items() if key != "mgspmv"}
+
+    for name in ("", "transpose"):
+        expected = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [6, 6]}
+        assert read_attributes(name) == expected
+    for name in ("indptr", "indices", "data", "out_degree", "out_weight", "transpose/data"):
+        assert read_attributes(name) == {"encoding-type": "array", "encoding-version": "0.2.0"}
+    assert read_attributes("vertex_ids") == {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+
+
+def test_a_pattern_is_no_anndata_matrix(tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(4, 4), pattern=True))
+    assert list(json.loads((find_group(tmp_path / "m") / "zarr.json").read_text())["attributes"]) == ["mgspmv"]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_anndata_reads_it(tmp_path, dtype):
+    anndata_io = pytest.importorskip("anndata.io")
+    matrix = make_scipy(9, 6, dtype=dtype)
+    write_store(tmp_path / "m", make_arrays(matrix), transpose=make_transpose(matrix))
+    group = zarr.open_group(find_group(tmp_path / "m"), mode="r")
+    for found, expected in ((group, matrix), (group["transpose"], matrix.T)):
+        read = anndata_io.read_elem(found)
+        assert read.dtype == dtype
+        assert read.shape == expected.shape
+        assert (read.toarray() == expected.toarray()).all()
+
+
+def test_array_digests_are_recorded_for_each_array(tmp_path):
+    matrix = make_scipy(6, 6)
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
+    write_store(tmp_path / "m", arrays, transpose=make_transpose(matrix))
+    recorded = read_array_digests(open_store(tmp_path / "m"))
+    assert recorded.keys() == set(ARRAYS)
+    assert recorded["vertex_ids"] == digest_array(STRING_IDS)
+
+
+def test_every_error_is_one_of_ours_and_a_built_in():
+    for error in (StoreNotFoundError, StoreExistsError, StoreUnfinishedError, StoreFormatError, StoreDamagedError):
+        assert issubclass(error, StoreError)
+        assert issubclass(error, MgspmvError)
+        assert issubclass(error, OSError)
+    for error in (MissingChunkError, ChecksumError, TruncatedArrayError):
+        assert issubclass(error, StoreDamagedError)
+    assert issubclass(StoreNotFoundError, FileNotFoundError)
+    assert issubclass(MissingTransposeError, ValueError)
