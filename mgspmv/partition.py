@@ -8,7 +8,9 @@ cost of rows 0..i  =  bytes_per_nonzero * indptr[i]  +  bytes_per_row * i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +22,12 @@ from mgspmv.store import CHUNK_ELEMENTS
 
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends the others in an iteration."""
+
+ID_BYTES = {None: 0, "int64": 8, "string": 72}
+"""Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
+
+MOST_WORKERS = 1 << 16
+"""Where the search for a number of workers that would do ends."""
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -47,16 +55,18 @@ class WorkerPlan:
     block_bytes: int
     """CSR block."""
     vector_bytes: int
-    """Ranks, out-weights and the two vectors that products read and write."""
+    """Ranks, out-weights and the two vectors that products read and write; x and y of a product."""
     load_bytes: int
-    """Chunks in flight on the host while the block is read; free before the vectors are made."""
+    """While the block is read: chunks in flight, raw and compressed, and the vectors that were made before."""
+    id_bytes: int
+    """Vertex ids; 0 with several workers, which need none."""
     exchange_bytes: int
     """Received from the other workers in each iteration."""
 
     @property
     def memory_bytes(self) -> int:
-        """Peak on a worker without a device: the block with its vectors, or with the chunks in flight."""
-        return self.block_bytes + max(self.vector_bytes, self.load_bytes)
+        """Peak on a worker without a device: the block and ids, with the vectors or with what loading takes."""
+        return self.block_bytes + self.id_bytes + max(self.vector_bytes, self.load_bytes)
 
     @property
     def device_bytes(self) -> int:
@@ -66,7 +76,12 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take, per worker. Bytes are of arrays; the interpreter and its libraries come on top."""
+    """What a run will take, per worker. Bytes are of arrays; the interpreter, its libraries and what the C library
+    keeps of memory that was freed come on top.
+
+    Ranks start uniform, as they do by default: each of `personalization`, `dangling` and `nstart` that is given as a
+    vector takes 8 bytes more for each vertex.
+    """
 
     url: str
     """The store."""
@@ -121,14 +136,27 @@ def split_rows(indptr: np.ndarray, n_parts: int, *, bytes_per_nonzero: int, byte
     if n_parts < 1:
         raise OptionError(f"the rows must be cut into at least 1 part, not {n_parts}")
     n_rows = len(indptr) - 1
-    if n_parts == 1:
-        return np.array([0, n_rows], dtype=np.int64)
-    cost = indptr * bytes_per_nonzero + np.arange(n_rows + 1, dtype=np.int64) * bytes_per_row
-    targets = [int(cost[-1]) * k // n_parts for k in range(1, n_parts)]
-    above = np.searchsorted(cost, targets)
+
+    def cost(row: np.ndarray) -> np.ndarray:
+        total: np.ndarray = indptr[row] * bytes_per_nonzero + row * bytes_per_row
+        return total
+
+    whole = int(indptr[-1]) * bytes_per_nonzero + n_rows * bytes_per_row
+    targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
+    above = _find_first(cost, targets, n_rows)
     below = np.maximum(above - 1, 0)
-    nearest = np.where(targets - cost[below] < cost[above] - targets, below, above)
+    nearest = np.where(targets - cost(below) < cost(above) - targets, below, above)
     return np.concatenate([[0], nearest, [n_rows]]).astype(np.int64)
+
+
+def _find_first(cost: Callable[[np.ndarray], np.ndarray], targets: np.ndarray, n_rows: int) -> np.ndarray:
+    """First row whose cost is not below each target: bisection, which needs no costs of all rows in memory."""
+    low, high = np.zeros_like(targets), np.full_like(targets, n_rows)
+    while (low < high).any():
+        middle = (low + high) // 2
+        is_below = cost(middle) < targets
+        low, high = np.where(is_below, middle + 1, low), np.where(is_below, high, middle)
+    return low
 
 
 def plan_rows(
@@ -162,12 +190,15 @@ def plan_rows(
     plan = _plan(info, indptr, n_workers, precision, rates, threads)
     if shortage := _find_shortage(plan, device_memory, host_memory):
         n_enough = n_workers
-        while n_enough < 2 * info.shape[0]:
+        while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
             larger = _plan(info, indptr, n_enough, precision, None, threads)
             if not _find_shortage(larger, device_memory, host_memory):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
-        raise CapacityError(f"{shortage}; no number of workers of that size would do, the vectors alone are too large")
+        raise CapacityError(
+            f"{shortage}; no number of workers of that size would do, for each holds a vector of all "
+            f"{info.shape[1]} columns and at least one row"
+        )
     return plan
 
 
@@ -178,19 +209,17 @@ def parse_bytes(size: str | int) -> int:
     ------
     OptionError : not a size
     """
-    if isinstance(size, int):
-        return size
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", size.lower())
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", str(size).lower())
     if not match:
         raise OptionError(f"a size is written like 141GB, 16GiB or 500MB, not {size!r}")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
 def _plan(
     info: MatrixInfo, indptr: np.ndarray, n_workers: int, precision: Precision, rates: Rates | None, threads: int
 ) -> Plan:
     sizes = _Sizes.of(info, precision)
-    per_nonzero, per_row = sizes.nonzero, 8 + sizes.row
+    per_nonzero, per_row = sizes.nonzero, 8 + sizes.row + sizes.z
     bounds = split_rows(indptr, n_workers, bytes_per_nonzero=per_nonzero, bytes_per_row=per_row)
     workers = tuple(
         _plan_worker(info, sizes, int(a), int(b), int(indptr[b] - indptr[a]), n_workers, threads)
@@ -206,11 +235,13 @@ class _Sizes:
     nonzero: int
     """Bytes of an entry of the block."""
     row: int
-    """Bytes of vectors for each own row."""
+    """Bytes of the vectors that are made before the block is read, for each own row: ranks and out-weights, or y."""
     column: int
-    """Bytes of vectors for each column of the matrix."""
-    largest: int
-    """Bytes of the largest element that is read from the store."""
+    """Bytes of the vector that is there before the block is read, for each column of the matrix: x of a product."""
+    z: int
+    """Bytes of what steps read, for each column, and write, for each own row; made after the block is read."""
+    read: int
+    """Bytes of the largest element that is read from the store for an entry."""
     sent: int
     """Bytes exchanged for each column."""
 
@@ -218,27 +249,28 @@ class _Sizes:
     def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
         real = 4 if precision == "float32" else 8
         index, value = np.dtype(info.index_dtype).itemsize, 0 if info.is_pattern else real
-        stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
-        largest = max(8, index, stored)
+        read = index if info.dtype is None else max(index, np.dtype(info.dtype).itemsize)
         if info.kind == "matrix":
-            return cls(index + value, row=real, column=real, largest=largest, sent=real)
-        return cls(index + value, row=real + 8 + real, column=real, largest=largest, sent=real)
+            return cls(index + value, row=real, column=real, z=0, read=read, sent=real)
+        # The float64 residual at the end needs larger z than float32 steps do.
+        return cls(index + value, row=real + 8, column=0, z=8, read=read, sent=real)
 
 
 def _plan_worker(
     info: MatrixInfo, sizes: _Sizes, start: int, stop: int, nnz: int, n_workers: int, threads: int
 ) -> WorkerPlan:
     n_rows, n_cols = stop - start, info.shape[1]
-    longest = max(n_rows, nnz)
-    in_flight = min(threads * CHUNK_ELEMENTS, longest) * sizes.largest
+    made_before = sizes.row * n_rows + sizes.column * n_cols
+    in_flight = min(threads * CHUNK_ELEMENTS, max(n_rows + 1, nnz))
     received = sizes.sent * max(0, n_cols - n_rows) if n_workers > 1 else 0
     return WorkerPlan(
         start=start,
         stop=stop,
         nnz=nnz,
         block_bytes=8 * (n_rows + 1) + sizes.nonzero * nnz,
-        vector_bytes=sizes.row * n_rows + sizes.column * n_cols,
-        load_bytes=2 * in_flight,
+        vector_bytes=made_before + sizes.z * (n_rows + n_cols),
+        load_bytes=made_before + 2 * sizes.read * in_flight,
+        id_bytes=ID_BYTES[info.vertex_ids] * n_rows if n_workers == 1 else 0,
         exchange_bytes=received + SUMS_BYTES * (n_workers - 1),
     )
 
