@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mgspmv.errors import SourceError
+from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrArrays, Duplicates, IngestOptions, Kind, index_dtype
 
@@ -37,6 +37,7 @@ def build_matrix(source: Source, options: IngestOptions, report: Report) -> tupl
     ------
     SourceError : what the source holds does not suit the options: a self loop or a duplicate that was to be an error, a
         graph that is not square, a weight that is not finite, a stochastic column that does not sum to 1
+    OptionError : duplicates='sum' and there are no values to sum
     """
     batches = _read_batches(source, options, report)
     layout = source.layout()
@@ -48,6 +49,8 @@ def build_matrix(source: Source, options: IngestOptions, report: Report) -> tupl
     if layout.positions is not None:
         batches = _renumber(batches, layout.positions)
     _check_range(source, batches, shape)
+    if options.self_loops == "error":
+        _refuse_self_loops(source, batches, layout)
     report("sort", 0, None)
     rule: Duplicates = options.duplicates or ("first" if _is_pattern(batches) else "sum")
     csr = _merge_duplicates(source, _sort_entries(batches, shape), rule, kind, layout)
@@ -79,10 +82,13 @@ def _prepare(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatc
     rows, cols = _shrink(batch.rows), _shrink(batch.cols)
     values = None if options.ignore_weights or batch.values is None else batch.values
     if values is not None:
-        values = values.astype(options.dtype or _stored_dtype(values.dtype), copy=False)
-    if options.self_loops != "keep" and (loops := rows == cols).any():
-        if options.self_loops == "error":
-            raise SourceError(f"vertex {rows[loops][0]} has a self loop and self_loops='error'", source=source.name)
+        values = _convert(source, values, options.dtype or _stored_dtype(values.dtype))
+    elif options.duplicates == "sum":
+        raise OptionError(
+            f"{source.name} is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a "
+            "multigraph, or 'first'"
+        )
+    if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
     if options.symmetrize:
         rows, cols, values = _mirror(rows, cols, values)
@@ -92,16 +98,29 @@ def _prepare(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatc
 def _mirror(
     rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    off = rows != cols
+    """Each entry and, off the diagonal, its mirror image after it: what `first` leaves is then symmetric too."""
+    pairs = np.stack([rows, cols], axis=1)
+    keep = np.stack([np.ones(len(rows), bool), rows != cols], axis=1)
     if values is not None:
-        values = np.concatenate([values, values[off]])
-    return np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]]), values
+        values = np.repeat(values, 2)[keep.ravel()]
+    return pairs[keep], pairs[:, ::-1][keep], values
 
 
 def _shrink(codes: np.ndarray) -> np.ndarray:
     if codes.dtype == np.int32 or (len(codes) and (codes.max() >= INT32_LIMIT or codes.min() < -INT32_LIMIT)):
         return codes
     return codes.astype(np.int32)
+
+
+def _convert(source: Source, values: np.ndarray, dtype: Any) -> np.ndarray:
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        greatest = np.abs(values[np.isfinite(values)]).max()
+        raise SourceError(
+            f"the value {greatest:g} does not fit into {dtype}; pass dtype='float64'", source=source.name
+        ) from error
 
 
 def _stored_dtype(dtype: np.dtype[Any]) -> Any:
@@ -127,6 +146,18 @@ def _check_range(source: Source, batches: list[CooBatch], shape: tuple[int, int]
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= size):
                 wrong = numbers.min() if numbers.min() < 0 else numbers.max()
                 raise SourceError(f"{name} {wrong} is outside 0..{size - 1}", source=source.name)
+
+
+def _refuse_self_loops(source: Source, batches: list[CooBatch], layout: Layout) -> None:
+    for batch in batches:
+        loops = batch.rows == batch.cols
+        if loops.any():
+            vertex = batch.rows[loops][0]
+            label = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
+            raise SourceError(
+                f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
+                source=source.name,
+            )
 
 
 def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: IngestOptions) -> None:
@@ -216,7 +247,12 @@ def _merge_duplicates(
     if rule == "error":
         _refuse_duplicate(source, indptr, indices, kind, layout)
         return csr
-    nnz = _compact(indptr, indices, data, rule == "sum")
+    is_integer = data is not None and data.dtype.kind == "i"
+    nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
+    if nnz < 0:
+        raise SourceError(
+            "the sum of the entries at one place does not fit into int64; pass dtype='float64'", source=source.name
+        )
     if nnz == len(indices):
         return csr
     return indptr, indices[:nnz].copy(), None if data is None else data[:nnz].copy()
@@ -246,8 +282,8 @@ def _find_duplicate(indptr, indices):
 
 
 @njit(nogil=True, cache=True)
-def _compact(indptr, indices, data, add):
-    """Merge equal neighbours in each row in place; give the number of entries left."""
+def _compact(indptr, indices, data, add, most):
+    """Merge equal neighbours in each row in place; give the number of entries left, -1 if a sum is beyond `most`."""
     out = 0
     start = indptr[0]
     for i in range(len(indptr) - 1):
@@ -256,6 +292,9 @@ def _compact(indptr, indices, data, add):
         for k in range(start, stop):
             if out > row_start and indices[out - 1] == indices[k]:
                 if data is not None and add:
+                    room = most - data[k] if data[k] > 0 else -most - 1 - data[k]
+                    if (data[k] > 0 and data[out - 1] > room) or (data[k] < 0 and data[out - 1] < room):
+                        return -1
                     data[out - 1] += data[k]
             else:
                 indices[out] = indices[k]

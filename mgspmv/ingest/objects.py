@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import CooBatch
 
@@ -93,7 +93,8 @@ class NpzSource(ScipySource):
 
     Raises
     ------
-    SourceError : no such file, not a whole .npz archive, or one with other arrays
+    SourceNotFoundError : no such file
+    SourceError : not a whole .npz archive, or one with other arrays
     UnsupportedSourceError : as for `ScipySource`
     """
 
@@ -344,7 +345,7 @@ def _load_npz(path: Path) -> Any:
             keys = [name.removesuffix(".npy") for name in archive.namelist()]
         matrix = load_npz(path) if "format" in keys else None
     except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=source) from error
+        raise SourceNotFoundError("there is no such file; check the path", source=source) from error
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}", source=source) from error
     except _NPZ_DAMAGE as error:

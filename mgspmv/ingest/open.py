@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import NpzSource, source_from_object
+from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.source import Source
-from mgspmv.model import check_choice
+from mgspmv.model import IngestOptions, check_choice
 
 FORMATS = ("matrix-market", "edge-list", "npz")
+EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
 
 
 def open_source(source: Any, *, format: str | None = None, **edge_list_options: Any) -> Source:
@@ -23,22 +26,27 @@ def open_source(source: Any, *, format: str | None = None, **edge_list_options: 
     ----------
     source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line
-    edge_list_options : of `EdgeListSource`; they suit no other format
+    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; they suit no other format, but `n_vertices`
+        suits a tuple of arrays too
 
     Raises
     ------
-    OptionError : an option that does not suit the source
+    OptionError : an option that does not exist or does not suit the source
     SourceError : the file cannot be read
     """
+    _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
     is_path = isinstance(source, str | os.PathLike)
     if format is not None and not is_path:
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
-    chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else "object")
+    if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
+        return ArraysSource(*source, **edge_list_options)
+    chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
     if chosen == "edge-list":
         return EdgeListSource(source, **edge_list_options)
     if edge_list_options:
-        raise OptionError(f"{', '.join(edge_list_options)} suits an edge list, and this source is read as {chosen}")
+        names = ", ".join(edge_list_options)
+        raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")
     if not is_path:
         return source_from_object(source)
     return NpzSource(source) if chosen == "npz" else MatrixMarketSource(source)
@@ -46,3 +54,11 @@ def open_source(source: Any, *, format: str | None = None, **edge_list_options: 
 
 def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
     return "npz" if os.fspath(path).endswith(".npz") else detect_format(path, delimiter)
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    for name in options.keys() - set(EDGE_LIST_OPTIONS):
+        known = [*EDGE_LIST_OPTIONS, *(field.name for field in fields(IngestOptions)), "format", "overwrite"]
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; of an edge list there are {', '.join(EDGE_LIST_OPTIONS)}"
+        raise OptionError(f"ingest has no option {name!r}{hint}")

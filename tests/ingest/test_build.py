@@ -1,0 +1,438 @@
+"""From batches to CSR: SciPy builds the same matrix, and what does not suit is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import GRAPHS, HARD
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.build import build_matrix, transpose_arrays
+from mgspmv.ingest.source import Layout
+from mgspmv.model import CooBatch, IngestOptions
+
+
+class ListSource:
+    """Entries (i, j, value) as a source, in batches of a size."""
+
+    name = "the list"
+
+    def __init__(self, entries, shape, *, size=1000, values=np.float64, codes=np.int64, kind="matrix", **layout):
+        self.default_kind = kind
+        self._entries, self._size, self._values, self._codes = list(entries), size, values, codes
+        self._layout = Layout(shape, **layout)
+
+    def batches(self):
+        for k in range(0, max(1, len(self._entries)), self._size):
+            part = self._entries[k : k + self._size]
+            ends = (np.array([e[side] for e in part], self._codes) for side in (0, 1))
+            yield CooBatch(*ends, None if self._values is None else np.array([e[2] for e in part], self._values))
+
+    def layout(self):
+        return self._layout
+
+
+def build(source, **options):
+    return build_matrix(source, IngestOptions(**options), lambda *progress: None)[0]
+
+
+def build_hard(hard, *, size=1000, values=np.float64, codes=np.int64, **options):
+    return build(ListSource(hard.entries, hard.shape, size=size, values=values, codes=codes), **options)
+
+
+def to_scipy(matrix):
+    data = np.ones(len(matrix.indices)) if matrix.data is None else matrix.data
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def check_csr(matrix):
+    """What every store holds true: pointers ascend to the end, and each row is sorted."""
+    n_rows, n_cols = matrix.shape
+    assert (matrix.indptr.dtype, matrix.indptr.shape, matrix.indptr[0]) == (np.int64, (n_rows + 1,), 0)
+    assert matrix.indptr[-1] == len(matrix.indices)
+    assert (np.diff(matrix.indptr) >= 0).all()
+    rows = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
+    is_sorted = (np.diff(rows) > 0) | (np.diff(matrix.indices) >= 0)
+    assert is_sorted.all()
+    assert ((matrix.indices >= 0) & (matrix.indices < n_cols)).all()
+    assert matrix.data is None or len(matrix.data) == len(matrix.indices)
+
+
+def sum_dense(hard, values=True):
+    dense = np.zeros(hard.shape)
+    for row, col, value in hard.entries:
+        dense[row, col] += value if values else 1
+    return dense
+
+
+# --- sorting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codes", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [1, 2, 1000], ids=["batches of 1", "batches of 2", "one batch"])
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_matrices_with_all_their_entries(name, has_values, size, codes):
+    hard = HARD[name]
+    matrix = build_hard(hard, size=size, codes=codes, values=np.float64 if has_values else None, duplicates="keep")
+    check_csr(matrix)
+    assert (matrix.kind, matrix.shape, matrix.duplicates) == ("matrix", hard.shape, "keep")
+    assert (matrix.data is None, len(matrix.indices), matrix.indices.dtype) == (
+        not has_values,
+        len(hard.entries),
+        np.int32,
+    )
+    assert (matrix.out_degree, matrix.out_weight) == (None, None)
+    np.testing.assert_array_equal(to_scipy(matrix).toarray(), sum_dense(hard, has_values))
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_entries_at_the_same_place_keep_the_order_of_the_source(name):
+    hard = HARD[name]
+    matrix = build_hard(hard, size=2, duplicates="keep")
+    wanted = [value for *_, value in sorted(hard.entries, key=lambda entry: entry[:2])]
+    assert matrix.data.tolist() == wanted
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graph_is_the_transpose_with_column_sums(name):
+    hard = GRAPHS[name]
+    dense = sum_dense(hard)
+    for values in (np.float64, None):
+        matrix = build_hard(hard, values=values, kind="graph", duplicates="keep")
+        check_csr(matrix)
+        np.testing.assert_array_equal(to_scipy(matrix).toarray(), sum_dense(hard, values is not None).T)
+        assert matrix.out_degree.dtype == np.int64
+        assert matrix.out_degree.tolist() == np.bincount(hard.rows, minlength=hard.shape[0]).tolist()
+        if values is None:
+            assert matrix.out_weight is None
+        else:
+            np.testing.assert_allclose(matrix.out_weight, dense.sum(axis=1), rtol=1e-15)
+
+
+def test_kind_of_the_source_is_the_default():
+    entries = [(0, 1, 1.0)]
+    assert build(ListSource(entries, (2, 2), kind="graph")).indices.tolist() == [0]
+    assert build(ListSource(entries, (2, 2), kind="matrix")).indices.tolist() == [1]
+    assert build(ListSource(entries, (2, 2), kind="graph"), kind="matrix").indices.tolist() == [1]
+
+
+def test_codes_are_numbered_by_positions():
+    ids = np.array(["a", "b", "c"], object)
+    source = ListSource(
+        [(0, 1, 1.0), (1, 2, 2.0), (4, 0, 3.0)], (3, 3), positions=np.array([2, 0, 1, 9, 0]), vertex_ids=ids
+    )
+    matrix = build(source)
+    assert to_scipy(matrix).toarray().tolist() == [[0, 2, 3], [0, 0, 0], [1, 0, 0]]
+    assert matrix.vertex_ids is ids
+
+
+def test_codes_may_be_beyond_int32_before_they_are_numbered():
+    positions = {2**31: 0, 2**40: 1}
+
+    class Lookup(np.ndarray):
+        def __getitem__(self, codes):
+            return np.array([positions[int(code)] for code in codes])
+
+    matrix = build(ListSource([(2**31, 2**40, 5.0)], (2, 2), positions=np.empty(0).view(Lookup)))
+    assert to_scipy(matrix).toarray().tolist() == [[0, 5], [0, 0]]
+
+
+@pytest.mark.parametrize("entry", [(-1, 0, 1.0), (2, 0, 1.0), (0, 3, 1.0), (0, -2, 1.0), (2**31, 0, 1.0)])
+def test_numbers_outside_the_shape(entry):
+    what, number, size = ("row", entry[0], 2) if not 0 <= entry[0] < 2 else ("column", entry[1], 3)
+    with pytest.raises(SourceError) as caught:
+        build(ListSource([(0, 0, 1.0), entry], (2, 3)))
+    assert str(caught.value) == f"the list: {what} {number} is outside 0..{size - 1}"
+
+
+def test_progress_counts_entries():
+    heard = []
+    build_matrix(ListSource([(0, 0, 1.0)] * 5, (1, 1), size=2), IngestOptions(), lambda *args: heard.append(args))
+    assert heard == [("read", 2, None), ("read", 4, None), ("read", 5, None), ("sort", 0, None)]
+
+
+ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(-9, 9)), max_size=60)
+
+
+@settings(deadline=None, max_examples=60)
+@given(entries=ENTRIES, size=st.integers(1, 20))
+def test_random_entries(entries, size):
+    matrix = build(ListSource(entries, (5, 7), size=size))
+    check_csr(matrix)
+    wanted = sp.coo_array(([e[2] for e in entries], ([e[0] for e in entries], [e[1] for e in entries])), shape=(5, 7))
+    np.testing.assert_array_equal(to_scipy(matrix).toarray(), wanted.toarray())
+    assert len(matrix.indices) == len({e[:2] for e in entries})
+
+
+# --- transpose -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [np.float64, np.float32, None], ids=["float64", "float32", "pattern"])
+@pytest.mark.parametrize("name", HARD)
+def test_transpose(name, values):
+    matrix = build_hard(HARD[name], values=values, duplicates="keep")
+    turned = transpose_arrays(matrix)
+    check_csr(turned)
+    assert turned.shape == matrix.shape[::-1]
+    assert (turned.vertex_ids, turned.out_degree) == (None, None)
+    np.testing.assert_array_equal(to_scipy(turned).toarray(), to_scipy(matrix).toarray().T)
+    again = transpose_arrays(turned)
+    for one, other in ((again.indptr, matrix.indptr), (again.indices, matrix.indices), (again.data, matrix.data)):
+        np.testing.assert_array_equal(one, other)
+
+
+# --- duplicates ------------------------------------------------------------------------------------------------------
+
+TWICE = [(1, 1, 8.0), (0, 2, 3.0), (0, 1, 1.0), (0, 2, 4.0), (1, 0, 0.5), (0, 2, 5.0)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize(
+    ("rule", "indices", "data"),
+    [
+        ("sum", [1, 2, 0, 1], [1.0, 12.0, 0.5, 8.0]),
+        ("first", [1, 2, 0, 1], [1.0, 3.0, 0.5, 8.0]),
+        ("keep", [1, 2, 2, 2, 0, 1], [1.0, 3.0, 4.0, 5.0, 0.5, 8.0]),
+        (None, [1, 2, 0, 1], [1.0, 12.0, 0.5, 8.0]),
+    ],
+)
+def test_duplicates_with_values(rule, indices, data, size):
+    matrix = build(ListSource(TWICE, (2, 3), size=size), duplicates=rule)
+    assert (matrix.indices.tolist(), matrix.data.tolist()) == (indices, data)
+    assert matrix.duplicates == (rule or "sum")
+
+
+@pytest.mark.parametrize(
+    ("rule", "indices"), [("first", [1, 2, 0, 1]), ("keep", [1, 2, 2, 2, 0, 1]), (None, [1, 2, 0, 1])]
+)
+def test_duplicates_without_values(rule, indices):
+    for source, ignore in ((ListSource(TWICE, (2, 3), values=None), False), (ListSource(TWICE, (2, 3)), True)):
+        matrix = build(source, duplicates=rule, ignore_weights=ignore)
+        assert (matrix.indices.tolist(), matrix.data) == (indices, None)
+        assert matrix.duplicates == (rule or "first")
+
+
+@pytest.mark.parametrize(("one", "other"), [(2**62, 2**62), (-(2**63), -1), (2**63 - 1, 1), (-(2**62), -(2**62) - 1)])
+def test_sums_beyond_int64(one, other):
+    with pytest.raises(SourceError) as caught:
+        build(ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64))
+    assert str(caught.value) == (
+        "the list: the sum of the entries at one place does not fit into int64; pass dtype='float64'"
+    )
+    source = ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64)
+    assert build(source, dtype="float64").data[0] == float(one) + float(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [(2**62, 2**62 - 1), (-(2**62), -(2**62)), (5, -9), (0, 0)])
+def test_sums_within_int64(one, other):
+    matrix = build(ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64))
+    assert matrix.data.tolist() == [one + other]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1e16, -0.1), (-1e16, 0.1), (np.inf, -np.inf), (np.nan, -1.0), (1e308, 1e308)]
+)
+def test_sums_of_floats_are_those_of_floats(one, other):
+    matrix = build(ListSource([(0, 0, one), (0, 0, other)], (1, 1)))
+    np.testing.assert_array_equal(matrix.data, [one + other])
+
+
+def test_duplicates_without_values_cannot_be_summed():
+    message = (
+        "the list is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a multigraph, "
+        "or 'first'"
+    )
+    for source, ignore in ((ListSource(TWICE, (2, 3), values=None), False), (ListSource(TWICE, (2, 3)), True)):
+        with pytest.raises(OptionError) as caught:
+            build(source, duplicates="sum", ignore_weights=ignore)
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "wanted"),
+    [
+        ("matrix", None, "(0, 2)"),
+        ("graph", None, "(0, 2)"),
+        ("graph", np.array(["x", "y", "z"], object), "(x, z)"),
+    ],
+)
+def test_duplicates_are_an_error(kind, ids, wanted):
+    with pytest.raises(SourceError) as caught:
+        build(ListSource(TWICE, (3, 3), vertex_ids=ids), kind=kind, duplicates="error")
+    assert str(caught.value) == (
+        f"the list: the entry {wanted} is there more than once and duplicates='error'; "
+        "choose 'sum', 'first' or 'keep', or clean the source"
+    )
+
+
+def test_no_duplicates_are_no_error():
+    assert build(ListSource(TWICE[:3], (2, 3)), duplicates="error").duplicates == "error"
+
+
+@pytest.mark.parametrize("rule", ["sum", "first", "keep", "error"])
+def test_entries_at_the_ends_of_neighbouring_rows_are_no_duplicates(rule):
+    matrix = build(ListSource([(0, 2, 1.0), (1, 2, 2.0), (2, 2, 3.0)], (3, 3)), duplicates=rule)
+    assert matrix.data.tolist() == [1.0, 2.0, 3.0]
+
+
+# --- self loops, symmetry --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [np.float64, None], ids=["values", "pattern"])
+@pytest.mark.parametrize("name", ["self loops", "only self loops", "one dense row", "1 x 1", "ring", "wide"])
+def test_self_loops(name, values):
+    hard = HARD[name]
+    kept, dropped = (build_hard(hard, values=values, self_loops=rule) for rule in ("keep", "drop"))
+    dense = sum_dense(hard, values is not None)
+    np.testing.assert_array_equal(to_scipy(kept).toarray(), dense)
+    np.fill_diagonal(dense, 0)
+    np.testing.assert_array_equal(to_scipy(dropped).toarray(), dense)
+
+
+def test_self_loops_are_an_error():
+    source = ListSource(HARD["self loops"].entries, (5, 5))
+    wanted = " has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source"
+    with pytest.raises(SourceError) as caught:
+        build(source, self_loops="error")
+    assert str(caught.value) == "the list: vertex 0" + wanted
+    named = ListSource([(0, 1, 1.0), (1, 1, 1.0)], (2, 2), positions=np.array([1, 0]), vertex_ids=np.array([70, 80]))
+    with pytest.raises(SourceError) as caught:
+        build(named, self_loops="error")
+    assert str(caught.value) == "the list: vertex 70" + wanted
+    assert len(build_hard(HARD["ring"], self_loops="error").indices) == 7
+
+
+@pytest.mark.parametrize("values", [np.float64, None], ids=["values", "pattern"])
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "0 x 0"])
+def test_symmetrize_mirrors_all_off_the_diagonal(name, values):
+    hard = GRAPHS[name]
+    matrix = build_hard(hard, values=values, symmetrize=True, duplicates="keep", size=3)
+    dense = sum_dense(hard, values is not None)
+    np.testing.assert_allclose(to_scipy(matrix).toarray(), dense + dense.T - np.diag(np.diag(dense)), rtol=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_symmetrize_comes_before_duplicates(size):
+    both = [(0, 1, 2.0), (1, 0, 3.0), (1, 1, 7.0)]
+    summed = build(ListSource(both, (2, 2), size=size), symmetrize=True)
+    assert to_scipy(summed).toarray().tolist() == [[0, 5], [5, 7]]
+    first = build(ListSource(both, (2, 2), size=size), symmetrize=True, duplicates="first")
+    assert to_scipy(first).toarray().tolist() == [[0, 2], [2, 7]]
+    with pytest.raises(SourceError, match=r"\(0, 1\) is there more than once"):
+        build(ListSource(both, (2, 2)), symmetrize=True, duplicates="error")
+
+
+def test_self_loops_are_dropped_with_symmetrize():
+    matrix = build(ListSource([(0, 1, 2.0), (1, 1, 7.0)], (2, 2)), symmetrize=True, self_loops="drop")
+    assert to_scipy(matrix).toarray().tolist() == [[0, 2], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"),
+    [
+        ({"kind": "graph"}, "kind='graph'"),
+        ({"kind": "stochastic"}, "kind='stochastic'"),
+        ({"symmetrize": True}, "symmetrize"),
+    ],
+)
+def test_what_needs_a_square_matrix(options, needs):
+    with pytest.raises(SourceError) as caught:
+        build(ListSource([(0, 2, 1.0)], (2, 3)), **options)
+    assert str(caught.value) == (
+        f"the list: a matrix of 2 rows and 3 columns is not square, which {needs} needs; ingest it with kind='matrix'"
+    )
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "stored"),
+    [
+        (np.float64, None, np.float64),
+        (np.float32, None, np.float32),
+        (np.int64, None, np.int64),
+        (np.int8, None, np.int64),
+        (np.uint32, None, np.int64),
+        (np.bool_, None, np.int64),
+        (np.int64, "float32", np.float32),
+        (np.float64, "float32", np.float32),
+        (np.float32, "float64", np.float64),
+    ],
+)
+def test_dtype_of_values(given, asked, stored):
+    matrix = build(ListSource([(0, 1, 1), (0, 0, 1)], (1, 2), values=given), dtype=asked)
+    assert (matrix.data.dtype, matrix.data.tolist()) == (stored, [1, 1])
+
+
+def test_large_integers_are_kept():
+    matrix = build(ListSource([(0, 0, 2**53 + 1), (0, 1, -(2**62) - 1)], (1, 2), values=np.int64))
+    assert matrix.data.tolist() == [2**53 + 1, -(2**62) - 1]
+
+
+def test_values_beyond_float32():
+    with pytest.raises(SourceError) as caught:
+        build(ListSource([(0, 0, 1.0), (0, 1, -1e39)], (1, 2)), dtype="float32")
+    assert str(caught.value) == "the list: the value 1e+39 does not fit into float32; pass dtype='float64'"
+    infinite = build(ListSource([(0, 0, np.inf), (0, 1, 1e38)], (1, 2)), dtype="float32")
+    assert infinite.data.tolist() == [np.inf, np.float32(1e38)]
+
+
+@pytest.mark.parametrize("kind", ["graph", "stochastic"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite(wrong, kind):
+    source = ListSource([(0, 1, wrong), (1, 0, 1.0), (1, 1, wrong)], (2, 2))
+    with pytest.raises(SourceError) as caught:
+        build(source, kind=kind)
+    assert str(caught.value) == (
+        f"the list: a {kind} needs finite weights, 2 are NaN or infinite; clean the source, or "
+        "pass ignore_weights=True (--ignore-weights)"
+    )
+    assert build(source, kind="graph", ignore_weights=True).data is None
+    assert len(build(source, kind="matrix").data) == 3
+
+
+def test_stochastic_columns_sum_to_1_or_are_empty():
+    right = [(0, 0, 0.25), (1, 0, 0.75), (2, 1, 1.0), (0, 1, 1e-7)]
+    matrix = build(ListSource(right, (3, 3)), kind="stochastic")
+    assert matrix.out_degree.tolist() == [2, 2, 0]
+    assert to_scipy(matrix).toarray()[1, 0] == 0.75
+    with pytest.raises(SourceError) as caught:
+        build(ListSource([(0, 0, 0.25), (1, 0, 0.75), (2, 1, 0.5)], (3, 3)), kind="stochastic")
+    assert str(caught.value) == (
+        "the list: each column of a left-stochastic matrix sums to 1 or is empty, column 1 sums to 0.5; "
+        "normalise it, or ingest with kind='graph'"
+    )
+
+
+def test_stochastic_pattern_has_one_entry_in_a_column():
+    assert build(ListSource([(1, 0, 1), (0, 1, 1)], (2, 2), values=None), kind="stochastic").data is None
+    with pytest.raises(SourceError, match="column 0 sums to 2"):
+        build(ListSource([(1, 0, 1), (0, 0, 1)], (2, 2), values=None), kind="stochastic")
+
+
+def test_sum_of_weights_is_the_nearest_double_in_any_order():
+    rng = np.random.default_rng(0)
+    values = rng.random(5000) * 10.0 ** rng.integers(-8, 8, 5000)
+    wanted = float(sum(map(Fraction, values)))
+    plain = set()
+    for seed in range(10):
+        targets = np.random.default_rng(seed).permutation(5000) + 1
+        entries = [(0, int(t), v) for t, v in zip(targets, values, strict=True)]
+        matrix = build(ListSource(entries, (5001, 5001), size=10**6), kind="graph")
+        assert matrix.out_weight[0] == wanted
+        plain.add(sum(values[np.argsort(targets)].tolist()))
+    assert len(plain) > 1
+
+
+def test_empty_source():
+    for values in (np.float64, None):
+        matrix = build(ListSource([], (3, 3), values=values), kind="graph", symmetrize=True, self_loops="drop")
+        assert (matrix.indptr.tolist(), len(matrix.indices)) == ([0, 0, 0, 0], 0)
+        assert (matrix.out_degree.tolist(), matrix.data is None) == ([0, 0, 0], values is None)

@@ -1,0 +1,163 @@
+"""Which reader suits a source, and which options suit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.matrix_market import MatrixMarketSource
+from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource
+from mgspmv.ingest.open import EDGE_LIST_OPTIONS, open_source
+
+MATRIX = sp.coo_array(([1.5, 2.5], ([0, 1], [1, 0])), shape=(2, 2))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The matrix in each format that is detected."""
+    scipy.io.mmwrite(tmp_path / "a.mtx", MATRIX, symmetry="general")
+    sp.save_npz(tmp_path / "a.npz", MATRIX)
+    (tmp_path / "a.txt").write_text("0 1 1.5\n1 0 2.5\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "reader"),
+    [
+        ("a.mtx", "matrix-market", MatrixMarketSource),
+        ("a.npz", "npz", NpzSource),
+        ("a.txt", "edge-list", EdgeListSource),
+    ],
+)
+def test_files(files, name, format, reader):
+    for source in (files / name, str(files / name)):
+        assert type(open_source(source)) is reader
+        assert type(open_source(source, format=format)) is reader
+
+
+def test_format_is_not_told_by_the_name_of_a_text(files):
+    (files / "a.mtx").rename(files / "a.csv")
+    (files / "a.txt").rename(files / "b.mtx")
+    assert type(open_source(files / "a.csv")) is MatrixMarketSource
+    assert type(open_source(files / "b.mtx")) is EdgeListSource
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "message"),
+    [
+        ("a.mtx", "edge-list", "Matrix Market"),
+        ("a.mtx", "npz", "not a whole .npz file"),
+        ("a.txt", "matrix-market", "%%MatrixMarket"),
+        ("a.txt", "npz", "not a whole .npz file"),
+    ],
+)
+def test_format_that_the_file_has_not(files, name, format, message):
+    with pytest.raises(SourceError, match=message):
+        list(open_source(files / name, format=format).batches())
+
+
+def test_unknown_format(files):
+    with pytest.raises(OptionError) as caught:
+        open_source(files / "a.mtx", format="mtx")
+    assert str(caught.value) == "format must be one of 'matrix-market', 'edge-list', 'npz', not 'mtx'"
+
+
+@pytest.mark.parametrize(
+    ("source", "reader"),
+    [
+        (MATRIX, ScipySource),
+        (MATRIX.toarray(), ScipySource),
+        (nx.path_graph(3), NetworkxSource),
+        ((np.array([0]), np.array([1])), ArraysSource),
+        ((np.array([0]), np.array([1]), np.array([0.5])), ArraysSource),
+    ],
+)
+def test_objects(source, reader):
+    assert type(open_source(source)) is reader
+    with pytest.raises(OptionError) as caught:
+        open_source(source, format="npz")
+    assert str(caught.value) == f"format='npz' suits a file, not a {type(source).__name__}; leave it out"
+
+
+def test_a_source_is_taken_as_it_is():
+    source = ScipySource(MATRIX)
+    assert open_source(source) is source
+
+
+@pytest.mark.parametrize("source", [3, None, [[1, 2]], (np.array([0]),), np.zeros((1, 1)).tobytes()])
+def test_objects_that_nothing_reads(source):
+    with pytest.raises(OptionError, match="cannot ingest"):
+        open_source(source)
+
+
+@pytest.mark.parametrize("name", ["none.mtx", "none.npz", "none.txt", "none"])
+def test_missing_files(name):
+    with pytest.raises(SourceNotFoundError) as caught:
+        open_source(name)
+    assert str(caught.value) == f"{name}: there is no such file; check the path"
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(SourceError, match="is a directory; name a file"):
+        open_source(tmp_path)
+
+
+# --- options of edge lists -------------------------------------------------------------------------------------------
+
+
+def test_options_reach_the_edge_list(tmp_path):
+    (tmp_path / "list").write_text("1;2;0.5;x\n2;3;0.25;y\n")
+    source = open_source(tmp_path / "list", delimiter=";", n_vertices=5, weights=True, extra_columns="ignore")
+    (batch,) = source.batches()
+    assert (batch.rows.tolist(), batch.cols.tolist(), batch.values.tolist()) == ([1, 2], [2, 3], [0.5, 0.25])
+    assert source.layout().shape == (5, 5)
+
+
+def test_every_option_is_one_of_the_edge_list():
+    accepted = set(EdgeListSource.__init__.__kwdefaults__)
+    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes"}
+
+
+@pytest.mark.parametrize("name", EDGE_LIST_OPTIONS)
+@pytest.mark.parametrize(
+    "source", ["a.mtx", "a.npz", MATRIX, nx.path_graph(3)], ids=["mtx", "npz", "scipy", "networkx"]
+)
+def test_options_of_edge_lists_suit_nothing_else(files, source, name):
+    form = {"a.mtx": "matrix-market", "a.npz": "npz"}.get(source) if isinstance(source, str) else type(source).__name__
+    with pytest.raises(OptionError) as caught:
+        open_source(files / source if isinstance(source, str) else source, **{name: None})
+    assert str(caught.value) == f"{name} suits an edge list, and this source is read as {form}; leave it out"
+
+
+def test_number_of_vertices_suits_arrays():
+    source = open_source((np.array([0, 4]), np.array([1, 0])), n_vertices=6)
+    list(source.batches())
+    assert (source.layout().shape, source.layout().vertex_ids) == ((6, 6), None)
+    with pytest.raises(OptionError, match="n_vertices, ids suits an edge list, and this source is read as tuple"):
+        open_source((np.array([0]), np.array([1])), n_vertices=6, ids="int")
+    with pytest.raises(OptionError, match="cannot ingest"):
+        open_source((np.array([0]),))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n_vertexes", "; did you mean 'n_vertices'?"),
+        ("symmetrise", "; did you mean 'symmetrize'?"),
+        ("self_loop", "; did you mean 'self_loops'?"),
+        ("overwrites", "; did you mean 'overwrite'?"),
+        ("batch_bytes", "; of an edge list there are " + ", ".join(EDGE_LIST_OPTIONS)),
+    ],
+)
+@pytest.mark.parametrize("source", [Path("none.txt"), MATRIX], ids=["missing file", "object"])
+def test_unknown_options(source, name, hint):
+    with pytest.raises(OptionError) as caught:
+        open_source(source, **{name: 1})
+    assert str(caught.value) == f"ingest has no option {name!r}{hint}"
