@@ -11,6 +11,8 @@ ranks.top(10)
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,5 +62,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+class _Package(ModuleType):
+    """Keeps `ingest` for the function: importing the subpackage of that name would otherwise put itself there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOME_OF, "__version__"])
+
+
+sys.modules[__name__].__class__ = _Package

@@ -7,6 +7,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
@@ -94,7 +95,8 @@ def ingest(
     dtype : of the stored values; default as in the source
     overwrite : replace the matrix that is there, once the new one is whole
     format : default: by name and first line
-    edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list
+    edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
+        `n_vertices` of a tuple of arrays
 
     Raises
     ------
@@ -293,6 +295,7 @@ class Matrix:
         ------
         CapacityError : it does not fit; the message names the number of workers that would do
         """
+        _check_threads(threads)
         return plan_rows(
             self.info,
             self.stored.read_array("indptr"),
@@ -324,8 +327,8 @@ class Matrix:
         data = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
-    def blocks(self, dtype: str | None) -> list[CsrBlock]:
-        """The row blocks with values of this dtype, or without; loaded once.
+    def blocks(self, dtype: str | None, threads: int | None = None) -> list[CsrBlock]:
+        """The row blocks with values of this dtype, or without; loaded once, by so many threads.
 
         Raises
         ------
@@ -333,7 +336,7 @@ class Matrix:
         """
         key = "pattern" if dtype is None or self.is_pattern else dtype
         if key not in self._loaded:
-            self._loaded[key] = self._load_blocks(None if key == "pattern" else key)
+            self._loaded[key] = self._load_blocks(None if key == "pattern" else key, threads)
         return self._loaded[key]
 
     def __matmul__(self, x: Any) -> np.ndarray:
@@ -352,12 +355,14 @@ class Matrix:
         values = "pattern" if self.is_pattern else self.info.dtype
         return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
 
-    def _load_blocks(self, dtype: str | None) -> list[CsrBlock]:
-        indptr = self.stored.read_array("indptr")
-        plan_rows(self.info, indptr, host_memory=_free_memory())
+    def _load_blocks(self, dtype: str | None, threads: int | None) -> list[CsrBlock]:
+        indptr = self.stored.read_array("indptr", threads=threads)
+        loaded = self.info if dtype else replace(self.info, dtype=None)
+        precision: Precision = "float32" if dtype == "float32" else "float64"
+        plan_rows(loaded, indptr, precision=precision, host_memory=_free_memory(), threads=threads)
         bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
         del indptr
-        return [self.stored.read_block(int(start), int(stop), dtype) for start, stop in pairwise(bounds)]
+        return [self.stored.read_block(int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -398,12 +403,13 @@ def spmv(
     CapacityError : the matrix does not fit into the memory that is free
     """
     _refuse_client(client)
+    _check_threads(threads)
     check_choice("precision", precision, ("float32", "float64", None))
     x = _check_vectors("x", x, A.shape[1], "columns")
-    chosen = precision or ("float32" if x.dtype == np.float32 and A.dtype in (None, np.float32) else "float64")
+    chosen = precision or ("float32" if x.dtype == np.float32 and A.info.dtype in (None, "float32") else "float64")
     x = np.ascontiguousarray(x, dtype=chosen)
     out = _start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
-    for block in A.blocks(chosen):
+    for block in A.blocks(chosen, threads):
         rows = out[block.row_offset : block.row_offset + block.n_rows]
         bind_kernel(block, chosen, kernel=kernel, threads=threads).multiply(x, rows, alpha, beta)
     return out
@@ -499,6 +505,7 @@ def pagerank(
     ConvergenceError : not converged, with the `solution` attached
     """
     _refuse_client(client)
+    _check_threads(threads)
     check_choice("drive", drive, ("auto", "embedded"))
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
     use_weights = _check_graph(A, weights)
@@ -506,7 +513,7 @@ def pagerank(
     began = time.perf_counter()
     start = make_start(A.stored, A.vertex_ids, options, personalization, dangling, nstart, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    rows = [start.cut(bind_kernel(b, precision, kernel=kernel, threads=threads)) for b in A.blocks(dtype)]
+    rows = [start.cut(bind_kernel(b, precision, kernel=kernel, threads=threads)) for b in A.blocks(dtype, threads)]
     loaded = time.perf_counter()
     events: list[Event] = []
 
@@ -526,15 +533,15 @@ def pagerank(
 
 def _check_graph(A: Matrix, weights: bool) -> bool:
     """Whether values are to be used."""
-    if A.kind == "matrix":
-        raise KindError(
-            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
-            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
-        )
     if A.is_transpose:
         raise KindError(
             f"the transpose of {A.info.url} holds out-edges in its rows; for ranks of the reversed graph ingest its "
             "source with every arc turned round"
+        )
+    if A.kind == "matrix":
+        raise KindError(
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
+            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
         )
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
@@ -587,6 +594,11 @@ def _solve(
 def _refuse_client(client: Any) -> None:
     if client is not None:
         raise OptionError("this version computes in the calling process only; leave client out")
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads must be at least 1, not {threads}")
 
 
 def _free_memory() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 from mgspmv.errors import OptionError
 from mgspmv.model import CHANGE_POINT, Precision, StepSums, TolMode, check_choice
@@ -30,14 +31,14 @@ class PageRankOptions:
     def __post_init__(self) -> None:
         check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "fixed"))
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
-        if not 0 <= self.alpha < 1:
-            raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha}")
-        if self.max_iter < 1:
-            raise OptionError(f"max_iter must be at least 1, not {self.max_iter}")
+        if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
+            raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
+        if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
+            raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
         if self.tol_mode == "fixed" and self.tol is not None:
             raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
-        if self.tol is not None and not (math.isfinite(self.tol) and self.tol > 0):
-            raise OptionError(f"tol must be a positive number, not {self.tol}; tol_mode='fixed' stops by count alone")
+        if self.tol is not None and not (_is_real(self.tol) and 0 < self.tol < math.inf):
+            raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
 
     def threshold(self, n: int, nnz: int) -> float:
         """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
@@ -49,7 +50,8 @@ class PageRankOptions:
         if self.tol_mode == "fixed":
             return 0.0
         tol, per_node = self.tol if self.tol is not None else DEFAULT_TOL, n if self.tol_mode == "l1_per_node" else 1
-        self._check_reach(tol, n, _most_change(self.tol_mode) / per_node, self._least_change(n, nnz) / per_node)
+        most, least, sure = _most_change(self.tol_mode), self._least_change(n, nnz), self._sure_change(n, nnz)
+        self._check_reach(tol, n, most / per_node, least / per_node, sure / per_node)
         return tol * per_node
 
     def measure(self, sums: StepSums) -> float:
@@ -65,7 +67,19 @@ class PageRankOptions:
         rounding = max(unit, math.sqrt(nnz) * 2.0**-63) if self.precision == "exact" else unit
         return rounding / n if self.tol_mode == "linf" else rounding
 
-    def _check_reach(self, tol: float, n: int, most: float, least: float) -> None:
+    def _sure_change(self, n: int, nnz: int) -> float:
+        """A change that every graph reaches: if rounding moves a step by D in L1, changes fall to 2 D / (1 - alpha).
+
+        D counts the roundings of z, of each row's sum (of at most min(n, nnz) terms) and of the update.
+        """
+        moved = {
+            "float32": 4 * 2.0**-24,
+            "float64": (min(n, nnz) + 8) * 2.0**-53,
+            "exact": (n + nnz) * 2.0**-63 + 8 * 2.0**-53,
+        }[self.precision]
+        return 2.0 * moved / (1.0 - self.alpha)
+
+    def _check_reach(self, tol: float, n: int, most: float, least: float, sure: float) -> None:
         said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
         if tol >= most:
             other = ", or tol_mode='l1'" if self.tol_mode == "l1_per_node" else ""
@@ -73,9 +87,14 @@ class PageRankOptions:
         if tol < least:
             other = ", or precision='exact'" if self.precision == "float32" else ""
             reason = f"is below the rounding of precision={self.precision!r} on {n} vertices"
-            raise OptionError(f"{said} {reason}; pass at least {least:.2g}{other}")
+            remedy = f"{sure:.2g}, which is always reached" if 1.05 * sure < most else "more, or a smaller alpha"
+            raise OptionError(f"{said} {reason}; pass {remedy}{other}")
 
 
 def _most_change(tol_mode: TolMode) -> float:
     """The largest change there can be between two distributions."""
     return 1.0 if tol_mode == "linf" else 2.0
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real)

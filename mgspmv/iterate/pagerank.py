@@ -84,7 +84,8 @@ def run_steps(
     threshold : of the change, from `PageRankOptions.threshold`
     emit : gets an event for each iteration
     """
-    mass = _to_float(transport.exchange(_scale(rows, transport)).dangling)
+    first = transport.exchange(_scale(rows, transport))
+    mass = _to_float(first.dangling)
     memory = sum(r.nbytes for r in rows) + 2 * transport.z.nbytes
     changes: list[float] = []
     product_s = exchange_s = 0.0
@@ -101,7 +102,7 @@ def run_steps(
         bytes_now = transport.exchanged_bytes - received
         times = ((multiplied - began,), (done - multiplied,), (0.0,))
         emit(Event(run, 0, iteration, changes[-1], *times, exchanged_bytes=(bytes_now,), memory_bytes=(memory,)))
-        if sums.n_wrong:
+        if sums.n_wrong or first.n_wrong:
             status = Status.NON_FINITE
             break
         if options.tol_mode != "fixed" and changes[-1] < threshold:
@@ -114,7 +115,7 @@ def bound_error(rows: Sequence[Rows], transport: Transport, options: PageRankOpt
     """Upper bound on the L1 distance of the ranks to the solution.
 
     A step G shrinks L1 distances by alpha, so |x - x*| <= |G(x) - x| / (1 - alpha). G is evaluated in float64, and a
-    bound on the rounding of doing so is added.
+    bound on the rounding of doing so is added, and of the dangling mass: half a unit of fixed point for each vertex.
 
     Parameters
     ----------
@@ -125,7 +126,8 @@ def bound_error(rows: Sequence[Rows], transport: Transport, options: PageRankOpt
     residual = sum(
         r.kernel.residual(transport.z, r.x, options.alpha, mass, r.dangling, r.personalization) for r in exact
     )
-    return residual / (1.0 - options.alpha)
+    mass_rounding = sum(np.count_nonzero(r.weight == 0) for r in rows) * 0.5 / FIXED_POINT
+    return (residual + options.alpha * mass_rounding) / (1.0 - options.alpha)
 
 
 def run_embedded(

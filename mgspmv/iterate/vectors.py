@@ -106,7 +106,13 @@ def _to_float64(name: str, numbers: Any) -> np.ndarray:
 
 
 def _normalize(vector: np.ndarray) -> np.ndarray:
-    """Non-negative numbers over their sum, made in fixed point scaled to the largest: no order changes it."""
-    exponent = 62 - math.frexp(float(vector.max()))[1] - math.frexp(len(vector))[1]
-    scaled = np.ldexp(vector, exponent)
-    return scaled / float(np.rint(scaled).astype(np.int64).sum())
+    """Non-negative numbers over their sum, made in fixed point of two words: no order of the vertices changes it."""
+    bits = 62 - math.frexp(len(vector))[1]
+    scaled = np.ldexp(vector, bits - math.frexp(float(vector.max()))[1])
+    total, rest = 0, scaled
+    for _ in range(2):
+        word = np.rint(rest)
+        total = (total << bits) + int(word.astype(np.int64).sum())
+        rest = np.ldexp(rest - word, bits)
+    normalized: np.ndarray = scaled / math.ldexp(total, -bits)
+    return normalized

@@ -29,6 +29,8 @@ SERIAL_NNZ = 1 << 16
 """Blocks with fewer nonzeros are left to the calling thread: waking others takes longer than the product."""
 FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
 """How far a float32 may be from what it was rounded from, of itself; unless it is below 2^-126."""
+FLOAT32_LEAST_ROUNDING = 2.0**-150
+"""How far a float32 below 2^-126 may be from what it was rounded from."""
 
 
 class CpuBlock:
@@ -47,7 +49,7 @@ class CpuBlock:
         self.block = block
         self.precision = precision
         self.threads = 1 if block.nnz < SERIAL_NNZ else threads or default_threads()
-        n_parts = 1 if self.threads == 1 else self.threads * PARTS_PER_THREAD
+        n_parts = self.threads * PARTS_PER_THREAD
         item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
         self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
 
@@ -340,6 +342,8 @@ def _residual(
             rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
             # A sum of k terms >= 0 is off by at most k u of itself: Higham, Accuracy and Stability, section 4.2.
             rounding = 2.0**-53 * ((indptr[i + 1] - indptr[i] + 4) * product + 4 * rest + x[i])
-            rounding += value_rounding * product
+            if value_rounding > 0.0:
+                touched = _sum_row(indices, None, z, indptr[i], indptr[i + 1], 0.0)
+                rounding += value_rounding * product + FLOAT32_LEAST_ROUNDING * touched
             sums[part] += abs(product + rest - x[i]) + rounding
         part = _take(counter)

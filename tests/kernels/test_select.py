@@ -13,9 +13,7 @@ from mgspmv.model import CsrBlock
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"), [("auto", CpuBlock), ("csr-rows", CpuBlock), ("csr-serial", SerialBlock)]
-)
+@pytest.mark.parametrize(("name", "wanted"), [("auto", CpuBlock), ("csr-rows", CpuBlock), ("csr-serial", SerialBlock)])
 def test_kernel_by_name(name, wanted):
     kernel = bind_kernel(BLOCK, "exact", kernel=name)
     assert type(kernel) is wanted
