@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_blocks_of_rows_give_the_rows_of_the_product(kernel, n_blocks):
     y, by_blocks = np.empty(whole.n_rows), np.full(whole.n_rows, np.nan)
     KERNELS[kernel](whole).multiply(x, y)
     bounds = np.linspace(0, whole.n_rows, n_blocks + 1).astype(int)
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         KERNELS[kernel](cut_rows(whole, start, stop)).multiply(x, by_blocks[start:stop])
     np.testing.assert_array_equal(by_blocks, y)
 
