@@ -6,7 +6,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -34,6 +34,7 @@ from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded
 from mgspmv.iterate.start import make_start
 from mgspmv.iterate.vectors import Weights
+from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.rates import measure_rates
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import (
@@ -211,6 +212,7 @@ class Matrix:
         self._transpose_of = transpose_of
         self._n_blocks = 1
         self._loaded: dict[str, list[CsrBlock]] = {}
+        self._bound: dict[Hashable, list[CpuBlock]] = {}
         self._vertex_ids: np.ndarray | None = None
 
     @property
@@ -317,6 +319,7 @@ class Matrix:
 
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
+        self._bound.clear()
         self._loaded.clear()
 
     def to_scipy(self) -> Any:
@@ -338,6 +341,22 @@ class Matrix:
         if key not in self._loaded:
             self._loaded[key] = self._load_blocks(None if key == "pattern" else key, threads)
         return self._loaded[key]
+
+    def bind(
+        self, dtype: str | None, precision: Precision, *, kernel: str = "auto", threads: int | None = None
+    ) -> list[CpuBlock]:
+        """The kernels of the blocks with values of this dtype, or without; bound once.
+
+        Raises
+        ------
+        OptionError : no kernel has that name
+        CapacityError : more than the memory that is free
+        """
+        key = (dtype, precision, kernel, threads)
+        if key not in self._bound:
+            blocks = self.blocks(dtype, threads)
+            self._bound[key] = [bind_kernel(b, precision, kernel=kernel, threads=threads) for b in blocks]
+        return self._bound[key]
 
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
@@ -409,9 +428,9 @@ def spmv(
     chosen = precision or ("float32" if x.dtype == np.float32 and A.info.dtype in (None, "float32") else "float64")
     x = np.ascontiguousarray(x, dtype=chosen)
     out = _start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
-    for block in A.blocks(chosen, threads):
-        rows = out[block.row_offset : block.row_offset + block.n_rows]
-        bind_kernel(block, chosen, kernel=kernel, threads=threads).multiply(x, rows, alpha, beta)
+    for bound in A.bind(chosen, chosen, kernel=kernel, threads=threads):
+        start = bound.block.row_offset
+        bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
     return out
 
 
@@ -513,7 +532,7 @@ def pagerank(
     began = time.perf_counter()
     start = make_start(A.stored, A.vertex_ids, options, personalization, dangling, nstart, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    rows = [start.cut(bind_kernel(b, precision, kernel=kernel, threads=threads)) for b in A.blocks(dtype, threads)]
+    rows = [start.cut(bound) for bound in A.bind(dtype, precision, kernel=kernel, threads=threads)]
     loaded = time.perf_counter()
     events: list[Event] = []
 
