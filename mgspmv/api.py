@@ -311,10 +311,10 @@ class Matrix:
 
     def load(self, n_blocks: int = 1) -> Matrix:
         """Say in how many row blocks to hold the matrix; results are the same for any number. Drops what was loaded."""
-        if n_blocks < 1:
-            raise OptionError(f"n_blocks must be at least 1, not {n_blocks}")
+        if not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
+            raise OptionError(f"n_blocks must be an integer of at least 1, not {n_blocks!r}")
         self.close()
-        self._n_blocks = n_blocks
+        self._n_blocks = int(n_blocks)
         return self
 
     def close(self) -> None:
@@ -421,6 +421,7 @@ def spmv(
     OptionError : complex numbers, or an option that makes no sense
     CapacityError : the matrix does not fit into the memory that is free
     """
+    _check_matrix(A)
     _refuse_client(client)
     _check_threads(threads)
     check_choice("precision", precision, ("float32", "float64", None))
@@ -446,7 +447,12 @@ def _start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> n
 
 
 def _check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray:
-    array = np.asarray(vectors)
+    if hasattr(vectors, "tocsr"):
+        raise OptionError(f"{name} must be dense; pass {name}.toarray()")
+    try:
+        array = np.asarray(vectors)
+    except ValueError as error:
+        raise ShapeError(f"{name} must be a vector or columns of equal length: {error}") from error
     if array.dtype.kind not in "biuf":
         raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
     if array.ndim not in (1, 2):
@@ -523,6 +529,7 @@ def pagerank(
     CapacityError : the matrix does not fit into the memory that is free
     ConvergenceError : not converged, with the `solution` attached
     """
+    _check_matrix(A)
     _refuse_client(client)
     _check_threads(threads)
     check_choice("drive", drive, ("auto", "embedded"))
@@ -608,6 +615,12 @@ def _solve(
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _check_matrix(A: Any) -> None:
+    if not isinstance(A, Matrix):
+        what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
+        raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
 
 
 def _refuse_client(client: Any) -> None:

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ from mgspmv.errors import (
     MissingDependencyError,
     OptionError,
     StoreDamagedError,
+    StoreError,
     StoreExistsError,
     StoreFormatError,
     StoreNotFoundError,
@@ -58,6 +60,7 @@ _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
+_VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 _MEND = "ingest again or restore a copy"
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {_MEND}"
 _ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
@@ -154,6 +157,8 @@ class StoredMatrix:
 
 class _StrictStore(WrapperStore[Store]):
     """A store in which a missing chunk is an error; Zarr takes one for zeros."""
+
+    _supports_sync_io = False  # else the fused pipeline of newer Zarr reads past `get`
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
@@ -344,13 +349,17 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : nothing can be written there
     """
     check_target(store, overwrite=overwrite)
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
-    root = zarr.open_group(_locate(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
+    try:
+        root = zarr.open_group(_locate(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
+    except OSError as error:
+        raise StoreError(f"cannot write {describe_store(store)}: {error.strerror or error}") from error
     versions = root.require_group("versions")
-    older = _list_names(versions)
-    name = f"v{_next_number(older):06d}-{secrets.token_hex(4)}"
+    numbers = _list_versions(versions)
+    name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
     version = Version(root, versions.create_group(name), name, describe_store(store))
     try:
         yield version
@@ -358,8 +367,8 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
         if not version.is_named:  # else the write that names it may have come through
             del versions[name]
         raise
-    for key in older:
-        del versions[key]
+    for older in numbers:
+        del versions[older]
 
 
 def check_target(store: StoreLike, *, overwrite: bool) -> None:
@@ -382,24 +391,24 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(_open_root(place).attrs)
     except FileNotFoundError:
-        if path is not None and (path.is_file() or any(path.iterdir())):
+        if (path is not None and path.is_file()) or _list_dir(place, ""):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except _ZARR_ERRORS as error:
         raise StoreExistsError(f"{url} has a zarr.json that is no group's ({error}); choose another place") from error
 
 
-def _list_names(group: zarr.Group) -> list[str]:
-    """Names in a group, of what has lost its zarr.json too."""
+def _list_versions(group: zarr.Group) -> dict[str, int]:
+    """Names and numbers of the versions, of those that have lost their zarr.json too; what else is there is not ours."""
+    matches = map(_VERSION_NAME.fullmatch, _list_dir(group.store, group.path))
+    return {match[0]: int(match[1]) for match in matches if match}
 
+
+def _list_dir(store: Store, path: str) -> list[str]:
     async def collect() -> list[str]:
-        return [name async for name in group.store.list_dir(group.path) if name != "zarr.json"]
+        return [name async for name in store.list_dir(path)]
 
-    return sorted(sync(collect()))
-
-
-def _next_number(names: list[str]) -> int:
-    return 1 + max((int(name[1:7]) for name in names), default=0)
+    return sync(collect())
 
 
 def _write_csr(
@@ -421,7 +430,7 @@ def _write_csr(
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int | None) -> str:
     """Write an array and give its digest."""
-    is_string = array.dtype.kind in "OUT"
+    is_string = _is_string(array)
     target = group.create_array(
         name,
         shape=array.shape,
@@ -499,7 +508,7 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
 
 
 def _encode(array: np.ndarray) -> Any:
-    if array.dtype.kind in "OUT":
+    if _is_string(array):
         return b"".join(len(item).to_bytes(4, "little") + item for item in (str(s).encode() for s in array))
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)
 
@@ -557,7 +566,7 @@ def _as_buffer(array: np.ndarray) -> Any:
     return default_buffer_prototype().nd_buffer.from_ndarray_like(array)  # type: ignore[arg-type]
 
 
-def _is_string(array: zarr.Array[Any]) -> bool:
+def _is_string(array: np.ndarray | zarr.Array[Any]) -> bool:
     return array.dtype.kind in "OUT"
 
 

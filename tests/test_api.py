@@ -25,6 +25,7 @@ from mgspmv.errors import (
     ShapeError,
     SourceError,
     SourceNotFoundError,
+    StoreError,
     StoreExistsError,
     StoreNotFoundError,
     UnsupportedSourceError,
@@ -79,19 +80,18 @@ def to_dense(places, shape):
 
 # --- the hard matrices, from every source ----------------------------------------------------------------------------
 
+VALUES_AND_RULES = pytest.mark.parametrize(
+    ("has_values", "rule"), [(True, "sum"), (True, "first"), (True, "keep"), (False, "first"), (False, "keep")]
+)
 
-@pytest.mark.parametrize("rule", ["sum", "first", "keep"])
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+
+@VALUES_AND_RULES
 @pytest.mark.parametrize("route", ["scipy", "text"])
 @pytest.mark.parametrize("name", HARD)
 def test_hard_matrices_from_every_source(name, route, has_values, rule):
     hard = HARD[name]
     entries = hard.entries if has_values else [(i, j, 1.0) for i, j, _ in hard.entries]
     source = make_coo(hard, has_values) if route == "scipy" else write_text(hard, "a.mtx", has_values)
-    if rule == "sum" and not has_values:
-        with pytest.raises(OptionError, match="duplicates='sum' has nothing to sum"):
-            store_matrix(source, duplicates=rule)
-        return
     A = store_matrix(source, duplicates=rule, transpose=True)
     places = merge(entries, rule)
     assert (A.shape, A.kind, A.is_pattern) == (hard.shape, "matrix", not has_values)
@@ -102,9 +102,7 @@ def test_hard_matrices_from_every_source(name, route, has_values, rule):
     assert A.info.min_weight == (min(A.to_scipy().data) if has_values and A.nnz else None)
 
 
-@pytest.mark.parametrize(
-    ("has_values", "rule"), [(True, "sum"), (True, "first"), (True, "keep"), (False, "first"), (False, "keep")]
-)
+@VALUES_AND_RULES
 @pytest.mark.parametrize("kind", ["graph", "matrix"])
 @pytest.mark.parametrize("name", [name for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]])
 def test_hard_matrices_from_arrays(name, kind, has_values, rule):
@@ -132,6 +130,13 @@ def test_arrays_without_a_number_of_vertices_are_numbered_by_the_ids_that_occur(
     wanted = to_dense(merge(hard.entries, "sum"), (max(hard.shape),) * 2)[np.ix_((ids + 7) // 10, (ids + 7) // 10)]
     assert A.vertex_ids.tolist() == ids.tolist()
     assert (A.to_scipy().toarray() == wanted).all()
+
+
+@pytest.mark.parametrize("name", ["0 nonzeros", "duplicates"])
+def test_a_pattern_cannot_be_summed(name):
+    for source in (make_coo(HARD[name], has_values=False), write_text(HARD[name], "a.mtx", has_values=False)):
+        with pytest.raises(OptionError, match="duplicates='sum' has nothing to sum"):
+            store_matrix(source, duplicates="sum")
 
 
 @pytest.mark.parametrize("route", ["scipy", "text", "arrays"])
@@ -315,6 +320,7 @@ def test_alpha_of_0_leaves_y(wide):
         (np.ones(7) * 1j, {}, OptionError, "x must hold real numbers, not complex128"),
         (np.ones(7, object), {}, OptionError, "x must hold real numbers, not object"),
         (["a"] * 7, {}, OptionError, "x must hold real numbers, not <U1"),
+        (sp.csr_array(np.ones((7, 1))), {}, OptionError, "x must be dense; pass x.toarray()"),
         (
             np.ones(7),
             {"beta": 1, "y": np.ones(4)},
@@ -350,6 +356,21 @@ def test_products_that_are_refused(x, options, error, message):
     with pytest.raises(error) as caught:
         mg.spmv(A, x, **options)
     assert str(caught.value) == message
+
+
+def test_ragged_vectors(wide):
+    with pytest.raises(ShapeError, match="x must be a vector or columns of equal length"):
+        wide[0] @ [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "what"), [("a.zarr", "'a.zarr'"), (np.eye(2), "a ndarray"), (sp.csr_array((2, 2)), "a csr_array")]
+)
+def test_only_an_opened_matrix_is_multiplied_and_ranked(matrix, what):
+    for work in (lambda: mg.spmv(matrix, np.ones(2)), lambda: mg.pagerank(matrix)):
+        with pytest.raises(OptionError) as caught:
+            work()
+        assert str(caught.value) == (f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
 
 
 @pytest.mark.parametrize("name", ["wide", "no rows", "no columns", "0 nonzeros", "1 x 1 empty"])
@@ -425,11 +446,11 @@ def test_memory_is_freed_after_an_error():
     assert not A._loaded
 
 
-@pytest.mark.parametrize("n_blocks", [0, -1])
+@pytest.mark.parametrize("n_blocks", [0, -1, 1.5, "2"])
 def test_number_of_blocks(n_blocks):
     with pytest.raises(OptionError) as caught:
         store_matrix(make_coo(HARD["ring"])).load(n_blocks)
-    assert str(caught.value) == f"n_blocks must be at least 1, not {n_blocks}"
+    assert str(caught.value) == f"n_blocks must be an integer of at least 1, not {n_blocks!r}"
 
 
 def test_plan():
@@ -549,6 +570,13 @@ def test_a_failed_ingest_leaves_what_was_there(tmp_path, source, had_matrix):
         assert not (tmp_path / "a.zarr").exists()
         with pytest.raises(StoreNotFoundError):
             mg.open_matrix("a.zarr")
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError) as caught:
+        mg.ingest(make_coo(HARD["ring"]), "file/a.zarr")
+    assert str(caught.value) == "cannot write file/a.zarr: Not a directory"
 
 
 def test_malformed_lines_are_named(tmp_path):

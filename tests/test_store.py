@@ -602,6 +602,18 @@ def test_chunks_that_go_while_reading_are_an_error_and_no_zeros(tiny_chunks, tmp
     assert reader.read_block(0, 20, np.float64).nnz == reader.info.nnz
 
 
+def test_the_fused_pipeline_reads_no_zeros_either(tiny_chunks, tmp_path):
+    if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
+        pytest.skip("this Zarr has no fused codec pipeline")
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}):
+        write_store(tmp_path / "m", make_arrays(make_scipy(20, 20)))
+        reader = open_store(tmp_path / "m")
+        assert_same_csr(read_scipy(reader), make_scipy(20, 20))
+        (find_group(tmp_path / "m") / "indptr" / "c" / "1").unlink()
+        with pytest.raises(MissingChunkError, match="indptr, elements 7 to 14 are missing"):
+            reader.read_array("indptr")
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -833,6 +845,40 @@ def test_foreign_places_are_not_written_to(tmp_path, overwrite):
             with pytest.raises(StoreExistsError):
                 write_store(place, make_arrays(make_scipy(3, 3)), overwrite=overwrite)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def make_obstore_url(path: Path) -> str:
+    pytest.importorskip("obstore")
+    return f"obstore+file://{path}"
+
+
+def make_watched(path: Path) -> Store:
+    return WatchingStore(LocalStore(path))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "open_place", [LocalStore, make_obstore_url, make_watched], ids=["local", "obstore", "wrapped"]
+)
+def test_foreign_things_in_a_zarr_store_are_not_written_to(tmp_path, open_place, overwrite):
+    (tmp_path / "versions/v20240101").mkdir(parents=True)
+    notes = tmp_path / "versions/v20240101/notes.txt"
+    notes.write_text("x")
+    place = open_place(tmp_path)
+    with pytest.raises(StoreExistsError, match="exists and is not a Zarr group; choose another place"):
+        write_store(place, make_arrays(make_scipy(3, 3)), overwrite=overwrite)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [notes]
+
+
+@pytest.mark.parametrize("name", ["v20240101", "other", ".DS_Store", "v000001-web", "v000001-0123456z"])
+def test_what_is_no_version_is_left_among_the_versions(tmp_path, name):
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    notes = tmp_path / "m/versions" / name / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("x")
+    info = write_store(tmp_path / "m", make_arrays(make_scipy(4, 4)), overwrite=True)
+    assert info.version.startswith("v000002-")
+    assert notes.read_text() == "x"
 
 
 def test_a_matrix_is_replaced_on_request_only(tmp_path):

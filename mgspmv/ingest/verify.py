@@ -48,6 +48,7 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
         return problems
     if wrong := list(_check_csr(info, arrays)):
         return problems + wrong
+    problems += _check_attributes(stored, arrays)
     problems += _check_values(info, arrays)
     if info.kind != "matrix":
         problems += _check_columns(info, arrays)
@@ -95,6 +96,16 @@ def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]
     falls = ~first & (gaps < 0 if info.duplicates == "keep" else gaps <= 0)
     if falls.any():
         yield "indices: must ascend in each row" + _place("entry", falls)
+
+
+def _check_attributes(stored: StoredMatrix, arrays: dict[str, np.ndarray]) -> Iterator[str]:
+    info = stored.info
+    nbytes = sum(arrays[name].nbytes for name in _needed_arrays(info))
+    if nbytes != info.nbytes:
+        yield f"attributes: the arrays take {nbytes} bytes, the attributes say {info.nbytes}"
+    shape = stored.group.attrs.get("shape")
+    if not info.is_pattern and shape != list(info.shape):
+        yield f"attributes: the shape for anndata must be {list(info.shape)}, it is {shape}"
 
 
 def _check_values(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
@@ -148,4 +159,4 @@ def _check_ids(ids: np.ndarray) -> Iterator[str]:
 
 
 def _place(unit: str, wrong: np.ndarray) -> str:
-    return f"; {unit} {int(np.flatnonzero(wrong)[0])} does not" if wrong.any() else ""
+    return f", wrong at {unit} {int(np.flatnonzero(wrong)[0])}" if wrong.any() else ""

@@ -39,6 +39,14 @@ class PageRankOptions:
             raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
         if self.tol is not None and not (_is_real(self.tol) and 0 < self.tol < math.inf):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
+        self._drop_numpy_types()
+
+    def _drop_numpy_types(self) -> None:
+        """Make plain numbers of the options: what is computed from a NumPy float32 would be float32."""
+        object.__setattr__(self, "alpha", float(self.alpha))
+        object.__setattr__(self, "max_iter", int(self.max_iter))
+        if self.tol is not None:
+            object.__setattr__(self, "tol", float(self.tol))
 
     def threshold(self, n: int, nnz: int) -> float:
         """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.

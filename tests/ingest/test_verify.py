@@ -120,27 +120,27 @@ def put(*changes: tuple[int, Any]) -> Callable[[np.ndarray], None]:
 WRONG = {
     "first pointer": ("indptr", put((0, 1)), "indptr: must ascend from 0 to nnz = 10"),
     "last pointer": ("indptr", put((6, 9)), "indptr: must ascend from 0 to nnz = 10"),
-    "falling pointer": ("indptr", put((4, 9)), "indptr: must ascend from 0 to nnz = 10; row 4 does not"),
-    "negative index": ("indices", put((4, -1)), "indices: must be in 0..5; entry 4 does not"),
-    "index of no column": ("indices", put((6, 6)), "indices: must be in 0..5; entry 6 does not"),
-    "unsorted row": ("indices", put((4, 3), (5, 1)), "indices: must ascend in each row; entry 5 does not"),
-    "repeated index": ("indices", put((5, 1)), "indices: must ascend in each row; entry 5 does not"),
+    "falling pointer": ("indptr", put((4, 9)), "indptr: must ascend from 0 to nnz = 10, wrong at row 4"),
+    "negative index": ("indices", put((4, -1)), "indices: must be in 0..5, wrong at entry 4"),
+    "index of no column": ("indices", put((6, 6)), "indices: must be in 0..5, wrong at entry 6"),
+    "unsorted row": ("indices", put((4, 3), (5, 1)), "indices: must ascend in each row, wrong at entry 5"),
+    "repeated index": ("indices", put((5, 1)), "indices: must ascend in each row, wrong at entry 5"),
     "least value": ("data", put((2, 0.5)), "data: the least value is 0.5, the attributes say 1.0"),
-    "weight not a number": ("data", put((3, np.nan)), "data: the weights of a graph must be finite; entry 3 does not"),
-    "infinite weight": ("data", put((3, np.inf)), "data: the weights of a graph must be finite; entry 3 does not"),
+    "weight not a number": ("data", put((3, np.nan)), "data: the weights of a graph must be finite, wrong at entry 3"),
+    "infinite weight": ("data", put((3, np.inf)), "data: the weights of a graph must be finite, wrong at entry 3"),
     "degree": (
         "out_degree",
         put((4, 3)),
-        "out_degree: must be the number of entries in each column; column 4 does not",
+        "out_degree: must be the number of entries in each column, wrong at column 4",
     ),
-    "weight": ("out_weight", put((3, 15.0)), "out_weight: must be the sum of each column; column 3 does not"),
+    "weight": ("out_weight", put((3, 15.0)), "out_weight: must be the sum of each column, wrong at column 3"),
     "weight not finite": (
         "out_weight",
         put((5, np.nan)),
-        "out_weight: must be the sum of each column; column 5 does not",
+        "out_weight: must be the sum of each column, wrong at column 5",
     ),
-    "repeated id": ("vertex_ids", put((2, "b")), "vertex_ids: must ascend; vertex 2 does not"),
-    "unsorted ids": ("vertex_ids", put((3, "z")), "vertex_ids: must ascend; vertex 4 does not"),
+    "repeated id": ("vertex_ids", put((2, "b")), "vertex_ids: must ascend, wrong at vertex 2"),
+    "unsorted ids": ("vertex_ids", put((3, "z")), "vertex_ids: must ascend, wrong at vertex 4"),
     "transposed pointer": ("transpose/indptr", put((1, 1)), "transpose/indptr: is not that of the transpose of this "),
     "transposed index": ("transpose/indices", put((0, 0)), "transpose/indices: is not that of the transpose of this "),
     "transposed value": (
@@ -180,16 +180,32 @@ def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
     root = make_store(pattern=True)
     change_array(root, "indices", put((5, 1)))
     change_array(root, "out_degree", put((1, 3), (3, 2)))
-    assert verify_store(root) == ["indices: must ascend in each row; entry 5 does not"]
+    assert verify_store(root) == ["indices: must ascend in each row, wrong at entry 5"]
     set_attributes(root, duplicates="keep")
     assert verify_store(root) == []
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_the_bytes_in_the_attributes(make_store, pattern):
+    root = make_store(pattern=pattern, ids=IDS)
+    nbytes = open_store(root).info.nbytes
+    set_attributes(root, nbytes=nbytes + 1)
+    assert verify_store(root) == [f"attributes: the arrays take {nbytes} bytes, the attributes say {nbytes + 1}"]
+
+
+def test_the_shape_that_anndata_reads(make_store):
+    root = make_store()
+    group = zarr.open_group(find_group(root), mode="r+")
+    for shape in ([6, 7], None):
+        group.attrs["shape"] = shape
+        assert verify_store(root) == [f"attributes: the shape for anndata must be [6, 6], it is {shape}"]
 
 
 @pytest.mark.parametrize("pattern", [False, True])
 def test_columns_of_a_stochastic_matrix_sum_to_1(make_store, pattern):
     root = make_store("graph", pattern=pattern)
     set_attributes(root, kind="stochastic")
-    assert verify_store(root) == ["data: each column of a stochastic matrix must sum to 1; column 0 does not"]
+    assert verify_store(root) == ["data: each column of a stochastic matrix must sum to 1, wrong at column 0"]
 
 
 def test_a_column_that_is_off_by_a_little_is_still_stochastic(make_store):
@@ -252,7 +268,7 @@ def test_a_flipped_bit_is_placed_and_the_rest_is_still_checked(make_store, name)
     chunk.write_bytes(bits)
     first, *others = sorted(verify_store(root), key=lambda problem: "are damaged" not in problem)
     assert f"/{name}, elements 0 to 4 are damaged" in first
-    assert others == ([] if name == "vertex_ids" else ["vertex_ids: must ascend; vertex 5 does not"])
+    assert others == ([] if name == "vertex_ids" else ["vertex_ids: must ascend, wrong at vertex 5"])
 
 
 @pytest.mark.parametrize("name", ["indptr", "vertex_ids", "transpose/data"])

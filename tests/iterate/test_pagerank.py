@@ -1,0 +1,838 @@
+"""PageRank against a linear system, SciPy and NetworkX; how runs end; the same bits everywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from fractions import Fraction
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from matrices import GRAPHS
+from oracles import rank_by_solving, sum_arcs
+
+import mgspmv as mg
+from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
+from mgspmv.kernels.cpu import SERIAL_NNZ
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import Status
+
+PRECISIONS = ["exact", "float64", "float32"]
+CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}
+"""L1 distance to the ranks after 300 iterations, on small graphs."""
+FIXED = {"tol_mode": "fixed", "max_iter": 300}
+
+
+def make_graph(source, **options):
+    """A graph in memory: of arcs (i, j, weight), or anything that can be ingested."""
+    store = zarr.storage.MemoryStore()
+    if isinstance(source, list):
+        source = tuple(map(np.array, zip(*source, strict=True)))
+    mg.ingest(source, store, **{"kind": "graph", **options})
+    return mg.open_matrix(store)
+
+
+def make_hard(name, **options):
+    hard = GRAPHS[name]
+    return make_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), **options)
+
+
+def random_arcs(n=60, density=0.1, seed=0, dangling=5):
+    """Dense weights of the arcs i -> j, some vertices without any."""
+    rng = np.random.default_rng(seed)
+    arcs = rng.random((n, n)) * (rng.random((n, n)) < density)
+    arcs[rng.permutation(n)[:dangling]] = 0
+    return arcs
+
+
+def distance(solution, wanted):
+    return np.abs(solution.values - wanted).sum()
+
+
+# --- the hard graphs -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def hard_graphs(request):
+    """A hard graph by rule for duplicates, without and with values, and its arcs with values."""
+    hard = GRAPHS[request.param]
+    made = {
+        (rule, ignore): make_hard(request.param, duplicates=rule, ignore_weights=ignore)
+        for rule, ignore in (("sum", False), ("keep", False), ("first", True), ("keep", True))
+    }
+    return hard, made
+
+
+def arcs_of(hard, rule, ignore_weights):
+    values = np.ones(len(hard.entries)) if ignore_weights else hard.values
+    arcs = sum_arcs(hard.rows, hard.cols, values, hard.shape).toarray()
+    return np.minimum(arcs, 1) if rule == "first" else arcs
+
+
+@pytest.mark.parametrize("kernel", ["csr-rows", "csr-serial"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_ranks_of_hard_graphs(hard_graphs, precision, kernel):
+    hard, made = hard_graphs
+    for (rule, ignore_weights), A in made.items():
+        assert (A.is_pattern, A.info.duplicates) == (ignore_weights, rule)
+        wanted = rank_by_solving(arcs_of(hard, rule, ignore_weights))
+        solution = mg.pagerank(A, precision=precision, kernel=kernel, **FIXED)
+        assert solution.status is Status.COMPLETED
+        assert distance(solution, wanted) <= min(CLOSE[precision], solution.error_bound_l1 + 1e-14)
+        assert solution.values.dtype == (np.float32 if precision == "float32" else np.float64)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_hard_graphs_in_blocks_have_the_same_bits(hard_graphs, precision):
+    _, made = hard_graphs
+    for A in made.values():
+        runs = [
+            mg.pagerank(A.load(n_blocks), precision=precision, kernel=kernel, tol_mode="fixed", max_iter=10)
+            for n_blocks, kernel in ((1, "csr-rows"), (2, "csr-serial"), (7, "csr-rows"), (11, "csr-rows"))
+        ]
+        assert len({(s.digest(), s.changes) for s in runs}) == 1
+        A.load(1)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_first_of_duplicates_is_that_of_the_source(precision):
+    A = make_graph([(0, 1, 3.0), (0, 2, 1.0), (0, 1, 5.0), (1, 0, 1.0), (2, 0, 1.0)], duplicates="first")
+    arcs = np.array([[0, 3.0, 1.0], [1, 0, 0], [1, 0, 0]])
+    assert distance(mg.pagerank(A, precision=precision, **FIXED), rank_by_solving(arcs)) <= CLOSE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["self loops", "only self loops", "one dense row"])
+def test_self_loops_dropped(name, precision):
+    hard = GRAPHS[name]
+    arcs = sum_arcs(hard.rows, hard.cols, hard.values, hard.shape).toarray()
+    np.fill_diagonal(arcs, 0)
+    A = make_hard(name, self_loops="drop")
+    assert distance(mg.pagerank(A, precision=precision, **FIXED), rank_by_solving(arcs)) <= CLOSE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_dense_row_and_column_of_many_threads(precision):
+    """A hub with as many arcs as make several threads run."""
+    n = 3 * SERIAL_NNZ
+    others = np.arange(1, n)
+    hub = np.zeros(n - 1, int)
+    weights = np.random.default_rng(0).random(2 * n - 2) + 0.5
+    ends = np.concatenate([others, hub]), np.concatenate([hub, others])
+    A = make_graph(sp.coo_array((weights, ends), shape=(n, n)))
+    solution = mg.pagerank(A, precision=precision, threads=2, **FIXED)
+    into_hub = 0.15 / n + 0.85 * 0.15 * (n - 1) / n
+    wanted = np.empty(n)
+    wanted[0] = into_hub / (1 - 0.85**2)
+    wanted[1:] = 0.15 / n + 0.85 * wanted[0] * weights[n - 1 :] / weights[n - 1 :].sum()
+    assert distance(solution, wanted) <= solution.error_bound_l1
+    assert solution.error_bound_l1 <= (1e-5 if precision == "float32" else 1e-9)
+
+
+# --- one vector ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weighted():
+    """Dense arcs with dangling vertices, and the graph of them."""
+    arcs = random_arcs()
+    return arcs, make_graph(arcs)
+
+
+VECTORS = [np.arange(60.0), np.where(np.arange(60) % 7, 0.0, 3.0), np.ones(60)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.85, 0.95])
+def test_damping(weighted, alpha, precision):
+    arcs, A = weighted
+    solution = mg.pagerank(A, alpha=alpha, precision=precision, tol_mode="fixed", max_iter=700)
+    assert distance(solution, rank_by_solving(arcs, alpha=alpha)) <= CLOSE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_without_damping_ranks_are_the_personalization(weighted, precision):
+    _, A = weighted
+    p = np.arange(60.0)
+    solution = mg.pagerank(A, alpha=0, personalization=p, precision=precision)
+    assert (solution.status, solution.iterations) == (Status.CONVERGED, 2)
+    assert solution.values.tolist() == (p / p.sum()).astype(solution.values.dtype).tolist()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
+def test_personalization(weighted, vector, precision):
+    arcs, A = weighted
+    wanted = rank_by_solving(arcs, p=vector)
+    mapping = {k: float(v) for k, v in enumerate(vector) if v}
+    for given in (vector, vector.tolist(), 100 * vector, mapping):
+        solution = mg.pagerank(A, personalization=given, precision=precision, **FIXED)
+        assert distance(solution, wanted) <= CLOSE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
+def test_dangling_vector(weighted, vector, precision):
+    arcs, A = weighted
+    p = np.linspace(0, 1, 60) ** 2
+    wanted = rank_by_solving(arcs, p=p, d=vector / vector.sum())
+    for given in (vector, 0.01 * vector, {k: float(v) for k, v in enumerate(vector) if v}):
+        solution = mg.pagerank(A, personalization=p, dangling=given, precision=precision, **FIXED)
+        assert distance(solution, wanted) <= CLOSE[precision]
+        assert solution.options["dangling"] == "vector"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_dangling_rules(weighted, precision):
+    arcs, A = weighted
+    p = np.linspace(0, 1, 60) ** 2
+    wanted = {
+        None: rank_by_solving(arcs, p=p),
+        "uniform": rank_by_solving(arcs, p=p, d=np.full(60, 1 / 60)),
+        "drop": rank_by_solving(arcs, p=p, d=np.zeros(60)),
+    }
+    for rule, ranks in wanted.items():
+        solution = mg.pagerank(A, personalization=p, dangling=rule, precision=precision, **FIXED)
+        assert distance(solution, ranks) <= CLOSE[precision]
+        assert solution.options["dangling"] == (rule or "personalization")
+    assert wanted["drop"].sum() < 0.99
+
+
+def test_dropped_mass_starts_from_the_jump_alone():
+    """r = 1 - alpha at first, unnormalised, as in programs that drop it: after one step 2 has had nothing from 0."""
+    A = make_graph([(0, 1), (1, 2)])
+    solution = mg.pagerank(A, dangling="drop", tol_mode="fixed", max_iter=1)
+    np.testing.assert_allclose(3 * solution.values, [0.15, 0.15 + 0.85 * 0.15, 0.15 + 0.85 * 0.15], rtol=1e-15)
+    started = mg.pagerank(A, dangling="drop", nstart=np.ones(3), tol_mode="fixed", max_iter=1)
+    np.testing.assert_allclose(3 * started.values, [0.15, 1.0, 1.0], rtol=1e-15)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_all_vertices_dangling(precision):
+    A = make_graph(sp.coo_array((4, 4)))
+    solution = mg.pagerank(A, personalization={1: 1, 2: 3}, precision=precision)
+    np.testing.assert_allclose(solution.values, [0, 0.25, 0.75, 0], atol=1e-6)
+
+
+def test_dangling_error():
+    with pytest.raises(DanglingError) as caught:
+        mg.pagerank(make_graph([(10, 20), (20, 30), (20, 40)]), dangling="error")
+    assert str(caught.value) == (
+        "2 of 4 vertices have no out-edges, or only ones of weight 0, first 30, and dangling='error'; "
+        "give them edges or choose another rule"
+    )
+    only_zero = make_graph([(0, 1, 1.0), (1, 0, 0.0)])
+    with pytest.raises(DanglingError, match=r"^1 of 2 vertices .* first 1,"):
+        mg.pagerank(only_zero, dangling="error")
+    assert mg.pagerank(only_zero, dangling="error", weights=False).status is Status.CONVERGED
+    assert mg.pagerank(make_graph([(0, 1), (1, 0)]), dangling="error").values.tolist() == [0.5, 0.5]
+
+
+def test_start_is_normalised_and_forgotten(weighted):
+    arcs, A = weighted
+    vector = np.arange(60.0)
+    one, other = (mg.pagerank(A, nstart=v, tol_mode="fixed", max_iter=3) for v in (vector, 1024 * vector))
+    assert one.digest() == other.digest()
+    mapping = mg.pagerank(A, nstart=dict(enumerate(vector.tolist())), tol_mode="fixed", max_iter=3)
+    assert mapping.digest() == one.digest() != mg.pagerank(A, tol_mode="fixed", max_iter=3).digest()
+    assert distance(mg.pagerank(A, nstart=vector, **FIXED), rank_by_solving(arcs)) <= 1e-13
+
+
+def test_start_at_the_ranks_ends_at_once(weighted):
+    _, A = weighted
+    ranks = mg.pagerank(A, tol=1e-14, max_iter=500).values
+    again = mg.pagerank(A, nstart=ranks, tol=1e-12)
+    assert (again.iterations, again.status) == (1, Status.CONVERGED)
+
+
+def test_start_is_not_changed(weighted):
+    _, A = weighted
+    nstart, personalization = np.ones(60), np.arange(60.0)
+    mg.pagerank(A, nstart=nstart, personalization=personalization, dangling=nstart)
+    assert nstart.tolist() == [1.0] * 60
+    assert personalization.tolist() == list(range(60))
+
+
+@pytest.mark.parametrize("name", ["personalization", "dangling", "nstart"])
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({30: 1, 31: 1}, OptionError, "has the id 31, which no vertex has"),
+        ({"30": 1}, OptionError, "must be keyed by the vertices' integer ids"),
+        ({30: -1, 10: 2}, OptionError, "must be finite and not negative; vertex 30 has -1"),
+        ({30: math.nan}, OptionError, "must be finite and not negative; vertex 30 has nan"),
+        (np.array([1, math.inf, 0]), OptionError, "must be finite and not negative; vertex 20 has inf"),
+        ({10: 0}, OptionError, "is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight"),
+        (np.ones(4), ShapeError, r"has shape \(4,\) but the matrix has 3 vertices; pass shape \(3,\) or a mapping"),
+    ],
+)
+def test_vectors_that_are_no_distribution(name, given, error, message):
+    A = make_graph([(10, 20), (20, 30)])
+    with pytest.raises(error, match=f"^{name} {message}"):
+        mg.pagerank(A, **{name: given})
+
+
+@pytest.mark.parametrize("name", ["personalization", "dangling", "nstart"])
+def test_unknown_name_is_told_with_a_near_one(name):
+    graph = nx.DiGraph([("amsel", "drossel"), ("drossel", "fink"), ("fink", "star")])
+    with pytest.raises(OptionError, match=f"^{name} has the id 'drosel', which no vertex has; near: 'drossel'$"):
+        mg.pagerank(make_graph(graph), **{name: {"amsel": 1, "drosel": 2}})
+
+
+def test_unknown_dangling_rule():
+    with pytest.raises(OptionError, match="dangling must be one of 'uniform', 'drop', 'error', not 'self'"):
+        mg.pagerank(make_graph([(0, 1)]), dangling="self")
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [[5, 3, 11, 2**40, -7], ["e", "c", "Ä", "bb", "a"]], ids=["integers", "strings"])
+def test_networkx_with_weights_personalization_and_dangling(ids):
+    rng = np.random.default_rng(2)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(ids)
+    graph.add_weighted_edges_from((a, b, float(rng.random())) for a in ids[:4] for b in ids if rng.random() < 0.6)
+    A = make_graph(graph)
+    personalization, dangling = {ids[0]: 2.0, ids[3]: 1}, {ids[1]: 3, ids[2]: 0.5}
+    solution = mg.pagerank(A, alpha=0.9, personalization=personalization, dangling=dangling, tol=1e-15, max_iter=500)
+    wanted = nx.pagerank(graph, alpha=0.9, personalization=personalization, dangling=dangling, tol=1e-16, max_iter=500)
+    assert graph.out_degree(ids[4]) == 0
+    assert sorted(A.vertex_ids.tolist()) == sorted(ids)
+    assert sum(abs(wanted[v] - r) for v, r in zip(A.vertex_ids, solution.values, strict=True)) <= 1e-14
+    assert dict(solution.top(5)).keys() == set(ids)
+    assert solution.top(1)[0][0] == max(wanted, key=wanted.get)
+
+
+@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph", "florentine_families_graph"])
+@pytest.mark.parametrize("weights", [True, False], ids=["weights", "pattern"])
+def test_networkx_undirected(name, weights):
+    graph = getattr(nx, name)()
+    A = make_graph(graph)
+    wanted = nx.pagerank(graph, weight="weight" if weights else None, tol=1e-16, max_iter=1000)
+    solution = mg.pagerank(A, weights=weights, tol=1e-14, max_iter=1000)
+    ids = range(len(graph)) if A.vertex_ids is None else A.vertex_ids
+    assert sum(abs(wanted[v] - r) for v, r in zip(ids, solution.values, strict=True)) <= 1e-13
+
+
+def test_networkx_multigraph():
+    graph = nx.MultiDiGraph([(0, 1), (0, 1), (0, 2), (1, 2), (2, 0), (2, 2)])
+    wanted = nx.pagerank(graph, tol=1e-16, max_iter=500)
+    solution = mg.pagerank(make_graph(graph, duplicates="keep"), tol=1e-15, max_iter=500)
+    np.testing.assert_allclose(solution.values, [wanted[v] for v in range(3)], rtol=1e-13)
+
+
+# --- how runs end ----------------------------------------------------------------------------------------------------
+
+
+def changes_of(arcs, n_iterations, norm):
+    n = len(arcs)
+    total = arcs.sum(axis=1)
+    x, changes = np.full(n, 1 / n), []
+    for _ in range(n_iterations):
+        z = np.divide(x, total, out=np.zeros(n), where=total > 0)
+        new = 0.85 * (arcs.T @ z + x[total == 0].sum() / n) + 0.15 / n
+        changes.append(norm(np.abs(new - x)))
+        x = new
+    return np.array(changes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tol", "threshold", "norm"),
+    [("l1", 1e-7, 1e-7, np.sum), ("l1_per_node", 1e-7, 60e-7, np.sum), ("linf", 1e-8, 1e-8, np.max)],
+)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_runs_end_at_the_first_change_below_the_tolerance(weighted, precision, mode, tol, threshold, norm):
+    arcs, A = weighted
+    solution = mg.pagerank(A, tol=tol, tol_mode=mode, precision=precision)
+    wanted = changes_of(arcs, solution.iterations, norm)
+    assert solution.status is Status.CONVERGED
+    assert solution.iterations == len(solution.changes)
+    assert solution.changes[-1] < threshold <= min(solution.changes[:-1])
+    np.testing.assert_allclose(solution.changes, wanted, rtol=1e-6, atol=1e-7 if precision == "float32" else 1e-16)
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
+def test_l1_per_node_makes_as_many_iterations_as_networkx(name, tol):
+    graph = getattr(nx, name)()
+    made = mg.pagerank(make_graph(graph), tol=tol, tol_mode="l1_per_node", max_iter=500).iterations
+    nx.pagerank(graph, tol=tol, max_iter=made)
+    with pytest.raises(nx.PowerIterationFailedConvergence):
+        nx.pagerank(graph, tol=tol, max_iter=made - 1)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_converging_on_the_last_iteration_is_converging(weighted, precision):
+    _, A = weighted
+    free = mg.pagerank(A, precision=precision)
+    last = mg.pagerank(A, precision=precision, max_iter=free.iterations)
+    assert (last.status, last.digest()) == (Status.CONVERGED, free.digest())
+    with pytest.raises(ConvergenceError) as caught:
+        mg.pagerank(A, precision=precision, max_iter=free.iterations - 1)
+    reached = caught.value.solution
+    assert caught.value.exit_code == 5
+    assert (reached.status, reached.iterations) == (Status.MAX_ITER, free.iterations - 1)
+    assert reached.changes == free.changes[:-1]
+    assert str(caught.value) == (
+        f"PageRank ended as max_iter after {reached.iterations} iterations, the last change was "
+        f"{reached.changes[-1]:.3g}: max_iter was reached first; raise max_iter, or tol to a change seen in the history"
+    )
+    kept = mg.pagerank(A, precision=precision, max_iter=free.iterations - 1, throw=False)
+    assert (kept.status, kept.digest()) == (Status.MAX_ITER, reached.digest())
+    assert distance(kept, free.values) <= kept.error_bound_l1 + free.error_bound_l1
+
+
+def test_one_iteration_may_be_all():
+    A = make_graph([(0, 1), (1, 0)])
+    solution = mg.pagerank(A, max_iter=1)
+    assert (solution.status, solution.changes) == (Status.CONVERGED, (0.0,))
+
+
+def test_fixed_makes_exactly_max_iter_iterations(weighted):
+    arcs, A = weighted
+    for n_iterations in (1, 2, 17):
+        solution = mg.pagerank(A, tol_mode="fixed", max_iter=n_iterations)
+        assert (solution.status, solution.iterations) == (Status.COMPLETED, n_iterations)
+        assert solution.options["tol"] is None
+        np.testing.assert_allclose(solution.changes, changes_of(arcs, n_iterations, np.sum), rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["l1", "l1_per_node", "linf"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("alpha", [0.85, 0.98])
+def test_the_tolerance_named_for_one_out_of_reach_is_reached(alpha, precision, mode):
+    """On a star, whose walks swing between hub and leaves, so that rounding is slow to die out."""
+    n = 2000
+    leaves, hub = np.arange(1, n), np.zeros(n - 1, int)
+    ends = np.concatenate([leaves, hub]), np.concatenate([hub, leaves])
+    A = make_graph(sp.coo_array((np.ones(2 * n - 2), ends), shape=(n, n)), ignore_weights=True)
+    asked = {"alpha": alpha, "tol_mode": mode, "precision": precision, "max_iter": 3000}
+    with pytest.raises(OptionError) as caught:
+        mg.pagerank(A, tol=1e-25, **asked)
+    named = float(re.search(r"pass (\S+), which is always reached", str(caught.value))[1])
+    assert mg.pagerank(A, tol=named, **asked).status is Status.CONVERGED
+
+
+def ordinary_graphs():
+    rng, ring = np.random.default_rng(7), np.arange(1000)
+    drawn = rng.integers(0, 2000, (2, 20_000))
+    yield make_graph((drawn[0], drawn[1], rng.random(20_000) + 0.01), n_vertices=2000)
+    yield make_graph((ring, (ring + 1) % 1000))
+    yield make_graph((ring[:-1], ring[1:]))
+    store = zarr.storage.MemoryStore()
+    mg.generate("rmat", store, scale=12)
+    yield mg.open_matrix(store)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_least_tolerance_is_reached_on_ordinary_graphs(precision):
+    tol = 1.01 * (2.0**-24 if precision == "float32" else 2.0**-53)
+    for A in ordinary_graphs():
+        with pytest.raises(OptionError, match="below the rounding"):
+            mg.pagerank(A, tol=0.98 * tol, precision=precision)
+        assert mg.pagerank(A, tol=tol, precision=precision, max_iter=400).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_changes_shrink_by_alpha(weighted, precision):
+    _, A = weighted
+    changes = np.array(mg.pagerank(A, alpha=0.9, precision=precision, tol_mode="fixed", max_iter=200).changes)
+    rounding = 1e-6 if precision == "float32" else 1e-15
+    assert (changes[1:] <= 0.9 * changes[:-1] + rounding).all()
+    assert changes[0] > 0.1
+
+
+OVERFLOWING = {
+    "one huge weight to each": [(0, 1, 1e308), (0, 2, 1e308), (1, 0, 1.0), (2, 0, 1.0)],
+    "two huge weights to one": [(0, 1, 1e308), (0, 1, 1e308), (1, 0, 1.0)],
+    "one tiny weight": [(0, 1, 5e-324), (1, 0, 1.0)],
+    "two tiny weights to one": [(0, 1, 5e-324), (0, 1, 5e-324), (1, 0, 1.0)],
+}
+"""Sums of weights, or ranks over them, that leave the range of float64."""
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("mode", ["l1", "fixed"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_non_finite_is_never_a_success(name, precision, mode):
+    A = make_graph(OVERFLOWING[name], duplicates="keep")
+    with pytest.raises(ConvergenceError, match=r"non_finite after 1 iterations.*verify") as caught:
+        mg.pagerank(A, precision=precision, tol_mode=mode)
+    assert caught.value.solution.status is Status.NON_FINITE
+    assert caught.value.solution.error_bound_l1 == math.inf
+    kept = mg.pagerank(A, precision=precision, tol_mode=mode, throw=False)
+    assert (kept.status, kept.iterations) == (Status.NON_FINITE, 1)
+    assert mg.pagerank(A, precision=precision, weights=False).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_start_that_cannot_be_divided_is_no_success(precision):
+    """All rank is at 0 to begin with, over a weight that it overflows, and none of it after the first step."""
+    A = make_graph([(0, 1, 5e-324), (0, 1, 5e-324), (1, 1, 1.0)], duplicates="keep")
+    asked = {"nstart": {0: 1}, "personalization": {1: 1}, "tol_mode": "fixed", "max_iter": 1, "precision": precision}
+    with pytest.raises(ConvergenceError, match="non_finite"):
+        mg.pagerank(A, **asked)
+
+
+@pytest.mark.parametrize("precision", ["exact", "float64"])
+def test_weights_of_any_reasonable_size(precision):
+    """The same graph, each vertex with weights in units of its own."""
+    arcs = random_arcs()
+    units = 10.0 ** np.random.default_rng(1).integers(-200, 200, 60)
+    one, other = (mg.pagerank(make_graph(a), precision=precision, **FIXED) for a in (arcs, arcs * units[:, None]))
+    assert distance(one, other.values) <= 1e-13
+
+
+# --- the error bound -------------------------------------------------------------------------------------------------
+
+SLACK = (1 + 0.85) / (1 - 0.85)
+"""|G(x) - x| <= (1 + alpha) |x - x*|, so the bound |G(x) - x| / (1 - alpha) is no more than so many errors."""
+
+
+@pytest.fixture(scope="module")
+def many_graphs():
+    """By name: a graph and its ranks."""
+    arcs = {
+        **{name: arcs_of(hard, "sum", False) for name, hard in GRAPHS.items()},
+        **{f"random {seed}": random_arcs(seed=seed, dangling=seed) for seed in range(5)},
+        "tenths": np.array([[0, 0.1, 0.2], [0.3, 0, 0.6], [0.7, 0.1, 0]]),
+    }
+    return {name: (make_graph(dense), rank_by_solving(dense)) for name, dense in arcs.items()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("n_iterations", [1, 3, 10, 40, 300])
+def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
+    for name, (A, ranks) in many_graphs.items():
+        solution = mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=n_iterations)
+        error = distance(solution, ranks)
+        assert error <= solution.error_bound_l1 + 1e-15, name
+        if error > 1e-5:
+            assert solution.error_bound_l1 <= 1.01 * SLACK * error, name
+        if n_iterations == 300:
+            assert solution.error_bound_l1 <= (5e-6 if precision == "float32" else 1e-13), name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_error_bound_at_the_default_tolerance_is_within_ten_errors(weighted, precision):
+    _, A = weighted
+    solution = mg.pagerank(A, precision=precision)
+    error = distance(solution, mg.pagerank(A, tol=1e-15, max_iter=500).values)
+    assert error <= solution.error_bound_l1 <= 10 * error + (1e-6 if precision == "float32" else 0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.99])
+def test_error_bound_with_other_damping(weighted, alpha, precision):
+    arcs, A = weighted
+    solution = mg.pagerank(A, alpha=alpha, precision=precision, tol_mode="fixed", max_iter=5)
+    error = distance(solution, rank_by_solving(arcs, alpha=alpha))
+    rounding = 1e-6 if precision == "float32" else 1e-14
+    assert error <= solution.error_bound_l1 + 1e-15
+    assert solution.error_bound_l1 <= (1 + alpha) / (1 - alpha) * error + rounding / (1 - alpha)
+
+
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
+def test_error_bound_with_dangling_rules(weighted, dangling):
+    arcs, A = weighted
+    p = np.linspace(0, 1, 60) ** 2
+    d = {None: None, "uniform": np.full(60, 1 / 60), "drop": np.zeros(60)}[dangling]
+    solution = mg.pagerank(A, personalization=p, dangling=dangling)
+    error = distance(solution, rank_by_solving(arcs, p=p, d=d))
+    assert error <= solution.error_bound_l1 <= SLACK * error
+
+
+def test_error_bound_counts_the_rounding_of_a_large_dangling_mass():
+    """A million equal leaves are all rounded the same way, and their mass by so much."""
+    n, alpha = 1_000_003, Fraction(85, 100)
+    A = make_graph((np.zeros(n - 1, int), np.arange(1, n)))
+    share = 1 + alpha / (n - 1)
+    leaf = share * (1 - alpha) / n / (1 - share * alpha * (n - 1) / n)
+    for precision in PRECISIONS:
+        solution = mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=150)
+        assert len(np.unique(solution.values[1:])) == 1
+        hub_error, leaf_error = (
+            abs(Fraction(float(solution.values[v])) - wanted) for v, wanted in ((0, leaf / share), (1, leaf))
+        )
+        assert hub_error + (n - 1) * leaf_error <= solution.error_bound_l1
+        assert solution.error_bound_l1 <= (1e-7 if precision == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("unit", [1e-36, 1e-38, 1e-40, 1e-42])
+def test_error_bound_counts_what_float32_makes_of_tiny_weights(unit):
+    rng = np.random.default_rng(8)
+    arcs = (*rng.integers(0, 2000, (2, 40_000)), (rng.random(40_000) + 0.1) * unit)
+    A = make_graph(arcs, n_vertices=2000)
+    wanted, solution = (mg.pagerank(A, precision=p, **FIXED) for p in ("float64", "float32"))
+    assert wanted.error_bound_l1 < 1e-13
+    assert distance(solution, wanted.values) <= solution.error_bound_l1 < 0.1
+
+
+# --- weights and kinds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_can_be_left_out(weighted, precision):
+    arcs, A = weighted
+    solution = mg.pagerank(A, weights=False, precision=precision, **FIXED)
+    assert distance(solution, rank_by_solving((arcs > 0).astype(float))) <= CLOSE[precision]
+    assert solution.options["weights"] is False
+    pattern = mg.pagerank(make_graph(arcs, ignore_weights=True), precision=precision, **FIXED)
+    assert solution.digest() == pattern.digest()
+
+
+def test_negative_weights():
+    A = make_graph([(0, 1, 1.0), (1, 0, -0.5)])
+    with pytest.raises(OptionError) as caught:
+        mg.pagerank(A)
+    assert str(caught.value) == (
+        "PageRank needs weights that are not negative, the least is -0.5; pass weights=False (--ignore-weights) to "
+        "count every edge as 1"
+    )
+    assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint32, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_dtypes_of_weights(precision, dtype):
+    arcs = np.array([[0, 3, 1], [2, 0, 5], [7, 0, 0]], dtype)
+    assert (
+        distance(mg.pagerank(make_graph(arcs), precision=precision, **FIXED), rank_by_solving(arcs))
+        <= (CLOSE[precision])
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_stochastic_matrix_is_used_as_it_is(precision):
+    """Column j holds where the rank of j goes, so the arcs of the oracle are its transpose."""
+    arcs = random_arcs()
+    total = arcs.sum(axis=1, keepdims=True)
+    follow = np.divide(arcs, total, out=np.zeros_like(arcs), where=total > 0)
+    A = make_graph(follow.T, kind="stochastic")
+    assert A.kind == "stochastic"
+    solution = mg.pagerank(A, precision=precision, **FIXED)
+    assert distance(solution, rank_by_solving(arcs)) <= CLOSE[precision]
+
+
+def test_stochastic_matrix_has_the_ranks_of_its_graph(weighted):
+    """Each share of a vertex's weight is rounded once before, instead of after."""
+    arcs, A = weighted
+    total = arcs.sum(axis=1, keepdims=True)
+    follow = np.divide(arcs, total, out=np.zeros_like(arcs), where=total > 0)
+    S = make_graph(follow.T, kind="stochastic")
+    p, d = np.arange(60.0), np.arange(60.0, 0, -1)
+    one, other = (mg.pagerank(matrix, personalization=p, dangling=d) for matrix in (A, S))
+    assert one.iterations == other.iterations
+    np.testing.assert_allclose(other.values, one.values, rtol=1e-13)
+
+
+# --- the same bits everywhere ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large_arcs():
+    """An R-MAT graph of about 900,000 arcs, as ends and weights that are no integers."""
+    store = zarr.storage.MemoryStore()
+    mg.generate("rmat", store, scale=16)
+    target, source = mg.open_matrix(store).to_scipy().nonzero()
+    return source, target, np.random.default_rng(3).random(len(source)) ** 3 + 1e-3
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["pattern", "weights"])
+def large(request, large_arcs):
+    """The graph, and the graph with vertices renumbered and arcs shuffled, with the renumbering."""
+    source, target, weights = large_arcs
+    n, rng = 2**16, np.random.default_rng(4)
+    new, order = rng.permutation(n), rng.permutation(len(source))
+    made = sp.coo_array((weights, (source, target)), shape=(n, n))
+    moved = sp.coo_array((weights[order], (new[source][order], new[target][order])), shape=(n, n))
+    return make_graph(made, ignore_weights=request.param), make_graph(moved, ignore_weights=request.param), new
+
+
+VERTEX_WEIGHTS = {
+    "uniform": (None, None),
+    "vectors": (np.random.default_rng(5).random(2**16) ** 4, np.random.default_rng(6).random(2**16) ** 2),
+}
+
+
+@pytest.mark.parametrize("vectors", VERTEX_WEIGHTS)
+def test_exact_has_the_same_bits_in_any_number_of_threads_and_blocks(large, vectors):
+    A, _, _ = large
+    p, d = VERTEX_WEIGHTS[vectors]
+    runs = []
+    for n_blocks in (1, 7):
+        blocks = A.load(n_blocks).blocks("float64")
+        assert len(blocks) == n_blocks
+        for threads in (1, 2):
+            assert {bind_kernel(b, "exact", threads=threads).threads for b in blocks} == {threads}
+            runs.append(mg.pagerank(A, personalization=p, dangling=d, threads=threads))
+    assert len({(s.digest(), s.changes, s.iterations) for s in runs}) == 1
+    assert runs[0].iterations > 10
+
+
+@pytest.mark.parametrize("vectors", VERTEX_WEIGHTS)
+def test_exact_has_the_same_bits_in_any_order_of_rows(large, vectors):
+    A, moved, new = large
+    p, d = VERTEX_WEIGHTS[vectors]
+    old = np.argsort(new)
+    moved_p, moved_d = (None if v is None else v[old] for v in (p, d))
+    one = mg.pagerank(A, personalization=p, dangling=d)
+    other = mg.pagerank(moved.load(3), personalization=moved_p, dangling=moved_d, threads=2)
+    assert one.changes == other.changes
+    np.testing.assert_array_equal(other.values[new], one.values)
+
+
+@pytest.mark.parametrize("has_weights", [True, False], ids=["weights", "pattern"])
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
+def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangling):
+    """From arrays, arcs in any order, the same arc several times, vertices without arcs, a start of one's own."""
+    n, m, rng = 5000, 100_000, np.random.default_rng(9)
+    source, target, weight = rng.zipf(1.4, m) % n, rng.zipf(1.6, m) % n, rng.random(m) + 0.01
+    new, order, start = rng.permutation(n), rng.permutation(m), rng.random(n) ** 3
+    columns = (source, target, weight) if has_weights else (source, target)
+    moved = (new[source][order], new[target][order], weight[order])[: len(columns)]
+    A, B = (make_graph(arrays, n_vertices=n, duplicates="keep") for arrays in (columns, moved))
+    assert A.nnz == B.nnz == m
+    one = mg.pagerank(A, dangling=dangling, nstart=start, threads=2)
+    other = mg.pagerank(B.load(7), dangling=dangling, nstart=start[np.argsort(new)], threads=1)
+    assert one.changes == other.changes
+    np.testing.assert_array_equal(other.values[new], one.values)
+
+
+def test_order_of_rows_does_change_the_bits_of_float64(large):
+    """So the test above could fail."""
+    A, moved, new = large
+    one, other = (mg.pagerank(matrix, precision="float64") for matrix in (A, moved))
+    assert (other.values[new] != one.values).any()
+    assert distance(one, other.values[new]) <= 1e-13
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_floats_have_the_same_bits_in_any_number_of_threads_and_blocks(large, precision):
+    A, _, _ = large
+    runs = [
+        mg.pagerank(A.load(n_blocks), precision=precision, threads=threads, tol_mode="fixed", max_iter=10)
+        for n_blocks, threads in ((1, 1), (1, 2), (7, 2))
+    ]
+    assert len({(s.digest(), s.changes) for s in runs}) == 1
+
+
+def test_precisions_agree_on_a_large_graph(large):
+    A, _, _ = large
+    exact, double, single = (mg.pagerank(A, precision=p, tol=1e-7) for p in PRECISIONS)
+    assert distance(exact, double.values) <= 1e-12
+    assert distance(exact, single.values) <= 1e-5
+    assert abs(exact.values.sum() - 1) <= 1e-13
+
+
+# --- what a run tells ------------------------------------------------------------------------------------------------
+
+
+def test_events_tell_every_iteration(weighted):
+    _, A = weighted
+    heard = []
+    solution = mg.pagerank(A.load(3), on_event=heard.append)
+    assert tuple(heard) == solution.events
+    assert [e.iteration for e in heard] == list(range(1, solution.iterations + 1))
+    assert tuple(e.change for e in heard) == solution.changes
+    assert len({e.run for e in heard}) == 1
+    assert {(e.epoch, e.exchanged_bytes, e.wait_s) for e in heard} == {(0, (0,), (0.0,))}
+    held = sum(b.nbytes for b in A.blocks("float64"))
+    assert all(e.memory_bytes[0] >= held and e.product_s[0] >= 0 and e.exchange_s[0] >= 0 for e in heard)
+    assert sum(e.product_s[0] for e in heard) == pytest.approx(solution.seconds["product"])
+
+
+def test_runs_have_different_ids(weighted):
+    _, A = weighted
+    assert mg.pagerank(A).events[0].run != mg.pagerank(A).events[0].run
+
+
+def test_solution_tells_what_was_asked(weighted):
+    _, A = weighted
+    solution = mg.pagerank(A.load(1), alpha=0.7, tol_mode="linf", max_iter=77, precision="float64")
+    wanted = {
+        "alpha": 0.7,
+        "tol": 1e-6,
+        "tol_mode": "linf",
+        "max_iter": 77,
+        "precision": "float64",
+        "dangling": "personalization",
+        "weights": True,
+    }
+    assert solution.options.items() >= wanted.items()
+    assert solution.matrix["digest"] == A.info.digest
+    assert (solution.matrix["shape"], solution.matrix["nnz"]) == ([60, 60], A.nnz)
+    assert solution.seconds.keys() >= {"load", "compile", "product", "exchange", "residual"}
+    assert solution.edges_per_s > 0
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_matrix_has_no_ranks():
+    A = make_graph(np.eye(3), kind="matrix")
+    with pytest.raises(KindError) as caught:
+        mg.pagerank(A)
+    assert str(caught.value) == (
+        f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its source "
+        "again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+    )
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_transpose_has_no_ranks():
+    A = make_graph(np.eye(3), transpose=True)
+    with pytest.raises(KindError, match=r"^the transpose of .* holds out-edges in its rows; for ranks of the reversed"):
+        mg.pagerank(A.T)
+
+
+def test_no_vertices_have_no_ranks():
+    with pytest.raises(OptionError, match=r"has no vertices, so there are no ranks$"):
+        mg.pagerank(make_graph(sp.coo_array((0, 0))))
+
+
+def test_a_stochastic_matrix_is_its_weights():
+    message = "^a stochastic matrix is its weights; leave weights=True, or ingest it with kind='graph'$"
+    with pytest.raises(OptionError, match=message):
+        mg.pagerank(make_graph(np.eye(3), kind="stochastic"), weights=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),
+        ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
+        ({"precision": "double"}, "precision must be one of 'exact', 'float64', 'float32', not 'double'"),
+        ({"drive": "superstep"}, "drive must be one of 'auto', 'embedded', not 'superstep'"),
+        ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"threads": -1}, "threads must be at least 1, not -1"),
+        ({"client": object()}, "this version computes in the calling process only; leave client out"),
+        ({"tol": 3.0}, "tol=3 with tol_mode='l1' is met by any ranks of 3 vertices; pass less than 2"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(OptionError) as caught:
+        mg.pagerank(make_graph(np.eye(3)), **options)
+    assert str(caught.value) == message
+
+
+def test_drives_and_kernels_give_the_same_bits():
+    A = make_graph(random_arcs())
+    kernels = ("auto", "csr-rows", "csr-serial")
+    runs = [mg.pagerank(A, drive=drive, kernel=kernel) for drive in ("auto", "embedded") for kernel in kernels]
+    assert len({s.digest() for s in runs}) == 1
+
+
+def test_numpy_numbers_as_options_are_plain_ones(weighted):
+    _, A = weighted
+    plain = mg.pagerank(A, alpha=float(np.float32(0.85)), tol=1e-9, max_iter=150)
+    solution = mg.pagerank(A, alpha=np.float32(0.85), tol=np.float64(1e-9), max_iter=np.int64(150))
+    assert (solution.digest(), solution.options) == (plain.digest(), plain.options)
+    assert json.loads(json.dumps(solution.to_dict()["options"], allow_nan=False))["max_iter"] == 150
