@@ -399,7 +399,7 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 
 def _list_versions(group: zarr.Group) -> dict[str, int]:
-    """Names and numbers of the versions, of those that have lost their zarr.json too; what else is there is not ours."""
+    """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
     matches = map(_VERSION_NAME.fullmatch, _list_dir(group.store, group.path))
     return {match[0]: int(match[1]) for match in matches if match}
 
