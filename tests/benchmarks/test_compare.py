@@ -1,0 +1,139 @@
+"""That the benchmark runs, checks before it times, and says what it left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import compare
+import numpy as np
+import products
+import pytest
+import rankings
+from graphs import Graph
+from measure import Peer, Rounds, Row
+
+ONE_ROUND = ["--repeats", "1", "--seconds", "0", "0"]
+
+
+@pytest.fixture(autouse=True)
+def keep_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark sets it for the libraries that it imports; later tests get it back."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return Graph.make(8, tmp_path_factory.mktemp("graphs"))
+
+
+class Nonsense(rankings.RankingPeer):
+    """Ranks that sum to 1 and are not right."""
+
+    name, beside, floor = "nonsense", rankings.OURS, 1.0
+
+    def prepare(self, graph: Graph, threads: int) -> None:
+        self.runs, self._n = 0, graph.n
+
+    def run(self) -> Any:
+        self.runs += 1
+        return np.full(self._n, 1.0 / self._n)
+
+
+class Missing(Nonsense):
+    name = "missing"
+
+    def prepare(self, graph: Graph, threads: int) -> None:
+        import a_package_that_is_not_there  # noqa: F401
+
+
+def run_peers(*peers: Peer, graph: Graph) -> list[Row]:
+    return compare.compare("PageRank", peers, graph, 1, Rounds(2, 0, 60), str)
+
+
+def test_all_installed_peers_are_right_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, page = tmp_path / "found.json", tmp_path / "page.md"
+    command = ["--scales", "8", *ONE_ROUND, "--threads", "2", "--json", str(found), "--markdown", str(page)]
+    assert compare.main(command) == 0
+    rows = json.loads(found.read_text())["rows"]
+    names = [peer.name for module in (products, rankings) for peer in module.make_peers()]
+    assert [row["name"] for row in rows] == names
+    for row in rows:
+        assert len(row["seconds"]) == 1 or row["remark"].startswith("left out: "), row
+        assert row["seconds"] or not row["name"].startswith(("mgspmv", "SciPy")), row
+    printed, written = capsys.readouterr().out, page.read_text()
+    for name in names:
+        assert name in printed
+        assert f"| {name} |" in written
+
+
+def test_wrong_ranks_fail_and_get_no_time(graph: Graph) -> None:
+    wrong = Nonsense()
+    ours, row = run_peers(rankings.OurRanking(rankings.OURS), wrong, graph=graph)
+    assert len(ours.seconds) == 2
+    assert row.is_wrong
+    assert row.seconds == ()
+    assert row.ratio is None
+    assert row.remark.startswith("WRONG: error 0.")
+    assert wrong.runs == 1
+
+
+def test_a_wrong_row_fails_the_whole_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(rankings, "make_peers", lambda: [rankings.OurRanking(rankings.OURS), Nonsense()])
+    assert compare.main(["--scales", "8", *ONE_ROUND, "--only", "pagerank"]) == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if "nonsense" in line)
+    assert line.split()[:4] == ["8", "nonsense", "1", "WRONG:"]
+
+
+def test_one_wrong_row_of_a_product_is_seen(graph: Graph) -> None:
+    peer = products.SciPyProduct()
+    peer.prepare(graph, 1)
+    values = peer.run().copy()
+    assert peer.check(values, graph).is_right
+    values[np.argmax(values)] *= 1.001
+    assert not peer.check(values, graph).is_right
+
+
+def test_a_result_of_another_shape_is_wrong(graph: Graph) -> None:
+    class Short(Nonsense):
+        def read(self, result: Any) -> np.ndarray:
+            return result[1:]
+
+    (row,) = run_peers(Short(), graph=graph)
+    assert row.is_wrong
+    assert row.remark == "WRONG: shape (255,)"
+
+
+def test_what_is_not_installed_is_named_and_left_out(graph: Graph) -> None:
+    (row,) = run_peers(Missing(), graph=graph)
+    assert row.remark == "left out: No module named 'a_package_that_is_not_there'"
+    assert not row.is_wrong
+
+
+def test_a_graph_too_large_for_a_peer_is_left_out(graph: Graph) -> None:
+    peer = Nonsense()
+    peer.largest_scale = 7
+    (row,) = run_peers(peer, graph=graph)
+    assert row.remark == "left out above scale 7"
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed_s", "is_over"),
+    [(2, 999.0, False), (3, 150.0, True), (8, 20.0, False), (9, 20.0, True), (9, 4.0, False), (5000, 5.0, True)],
+)
+def test_rounds_last_as_long_as_said(done: int, elapsed_s: float, is_over: bool) -> None:
+    assert Rounds(least=9, least_s=5.0, most_s=150.0).is_over(done, elapsed_s) == is_over
+
+
+def test_peers_are_chosen_by_parts_of_their_names() -> None:
+    chosen = compare.choose_peers(rankings.make_peers(), ["networkx", "IGRAPH"])
+    assert [peer.name for peer in chosen if not peer.is_ours] == ["igraph", "NetworkX"]
+    assert len([peer for peer in chosen if peer.is_ours]) == 5
+
+
+def test_reference_ranks_agree_with_networkx(graph: Graph) -> None:
+    nx = pytest.importorskip("networkx")
+    arcs = nx.from_scipy_sparse_array(graph.arcs, create_using=nx.DiGraph)
+    ranks = nx.pagerank(arcs, tol=1e-15, weight=None)
+    assert np.abs(np.array([ranks[v] for v in range(graph.n)]) - graph.reference).sum() < 1e-9
