@@ -207,6 +207,8 @@ class Matrix:
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
     """
 
+    __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
+
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
         self.stored = stored
         self._transpose_of = transpose_of
@@ -361,6 +363,10 @@ class Matrix:
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
         return spmv(self, x)
+
+    def __rmatmul__(self, x: Any) -> np.ndarray:
+        """y = x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
+        return (self.T @ np.asarray(x).T).T
 
     def __enter__(self) -> Matrix:
         return self

@@ -698,3 +698,15 @@ def test_version_is_that_of_the_distribution():
 
     assert mg.__version__ == version("mgspmv")
     assert {"__version__", *mg.__all__} <= set(dir(mg))
+
+
+def test_product_from_the_left_is_that_of_the_transpose(tmp_path):
+    matrix = scipy.sparse.random_array((5, 3), density=0.5, rng=np.random.default_rng(8))
+    for transpose in (True, False):
+        mg.ingest(matrix, tmp_path / f"{transpose}.zarr", transpose=transpose)
+    x = np.arange(10.0).reshape(2, 5)
+    with mg.open_matrix(tmp_path / "True.zarr") as A:
+        np.testing.assert_allclose(x @ A, x @ matrix.toarray())
+        np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
+    with mg.open_matrix(tmp_path / "False.zarr") as A, pytest.raises(MissingTransposeError, match="transpose=True"):
+        x @ A
