@@ -411,9 +411,15 @@ def test_capacity_while_running(monkeypatch):
     assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
 
 
+def heed_interrupts():
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupt(folder):
     os.mkfifo("pipe.txt")
-    process = start("ingest", "pipe.txt", "p.zarr", "--format", "edge-list", stdout=-1, stderr=-1)
+    arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
+    process = start(*arguments, stdout=-1, stderr=-1, preexec_fn=heed_interrupts)
     with open("pipe.txt", "w") as pipe:  # waits until it is read
         pipe.write("1 2\n")
         pipe.flush()
