@@ -635,6 +635,8 @@ def _refuse_client(client: Any) -> None:
 
 
 def _check_threads(threads: int | None) -> None:
+    if threads is not None and not isinstance(threads, int | np.integer):
+        raise OptionError(f"threads must be an integer, not {threads!r}")
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
 

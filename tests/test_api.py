@@ -342,6 +342,7 @@ def test_alpha_of_0_leaves_y(wide):
             "kernel must be 'auto' or one of csr-rows, csr-serial, not 'ellpack'",
         ),
         (np.ones(7), {"threads": 0}, OptionError, "threads must be at least 1, not 0"),
+        (np.ones(7), {"threads": 1.5}, OptionError, "threads must be an integer, not 1.5"),
         (np.ones(7), {"precision": "exact"}, OptionError, "precision must be one of 'float32', 'float64', not 'exact'"),
         (
             np.ones(7),
