@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import platform
+import sys
 import time
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import psutil
 
 from mgspmv.errors import (
     ConvergenceError,
     KindError,
     MissingTransposeError,
     OptionError,
-    ShapeError,
 )
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
@@ -32,9 +29,10 @@ from mgspmv.ingest.source import Source
 from mgspmv.ingest.verify import verify_store
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded
-from mgspmv.iterate.start import make_start
+from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rates import measure_rates
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import (
@@ -48,15 +46,21 @@ from mgspmv.model import (
     SelfLoops,
     TolMode,
     check_choice,
+    free_memory,
 )
 from mgspmv.partition import Plan, parse_bytes, plan_rows, split_rows
 from mgspmv.results import Solution, load_solution
-from mgspmv.store import StoredMatrix, StoreLike, check_target, open_store, write_store
+from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, check_target, open_store, write_store
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
 
 __all__ = ["Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"]
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (phase, entries done, entries in all or None)."""
+"""Called with (phase, done, total or None)."""
+
+Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 
 # --- sources to stores -----------------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ def open_matrix(store: StoreLike) -> Matrix:
     return Matrix(open_store(store))
 
 
-class Matrix:
+class Matrix(DescribedMatrix):
     """A stored matrix of shape (n_rows, n_cols), opened by `open_matrix`.
 
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
@@ -210,52 +214,11 @@ class Matrix:
     __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
 
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
-        self.stored = stored
+        super().__init__(stored)
         self._transpose_of = transpose_of
         self._n_blocks = 1
         self._loaded: dict[str, list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[CpuBlock]] = {}
-        self._vertex_ids: np.ndarray | None = None
-
-    @property
-    def info(self) -> MatrixInfo:
-        """All that the store says of itself."""
-        return self.stored.info
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.info.shape
-
-    @property
-    def ndim(self) -> int:
-        return 2
-
-    @property
-    def nnz(self) -> int:
-        return self.info.nnz
-
-    @property
-    def kind(self) -> Kind:
-        return self.info.kind
-
-    @property
-    def is_pattern(self) -> bool:
-        """Whether all entries are 1 and none is stored."""
-        return self.info.is_pattern
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """Dtype of the stored values; None for a pattern."""
-        return None if self.info.dtype is None else np.dtype(self.info.dtype)
-
-    @property
-    def vertex_ids(self) -> np.ndarray | None:
-        """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
-        if self._transpose_of is not None:
-            return self._transpose_of.vertex_ids
-        if self._vertex_ids is None and self.info.vertex_ids is not None:
-            self._vertex_ids = self.stored.read_array("vertex_ids")
-        return self._vertex_ids
 
     @property
     def T(self) -> Matrix:
@@ -272,11 +235,6 @@ class Matrix:
                 f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
             )
         return Matrix(self.stored.transpose(), transpose_of=self)
-
-    @property
-    def is_transpose(self) -> bool:
-        """Whether this is the `T` of another matrix."""
-        return self._transpose_of is not None
 
     def plan(
         self,
@@ -324,6 +282,43 @@ class Matrix:
         self._bound.clear()
         self._loaded.clear()
 
+    def distribute(
+        self,
+        client: Any,
+        *,
+        precision: Precision | None = None,
+        weights: bool = True,
+        threads: int | None = None,
+        timeout: float = 30.0,
+        on_progress: Progress | None = None,
+    ) -> DistributedMatrix:
+        """Let the workers of a Dask cluster load the matrix, each its own rows from the store, and keep them.
+
+        Parameters
+        ----------
+        client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
+        precision : that values are read for at once; others are read when they are first needed. Default `exact` for
+            graphs, the stored dtype for a `matrix`
+        weights : False reads no values
+        threads : of each worker's kernels; default as many as its cluster gave the worker
+        timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
+        on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
+
+        Raises
+        ------
+        SchedulerNotFoundError, ClusterError : no scheduler answers there; it has no workers
+        VersionMismatchError : a worker has other versions than this process of mgspmv, Python, or the libraries
+        CapacityError : more than a worker may take; the message names the number of workers that would do
+        OptionError : the store is in the memory of this process
+        StoreError : a worker cannot read the store
+        """
+        from mgspmv.distribute.matrix import distribute_matrix
+
+        _check_threads(threads)
+        check_choice("precision", precision, ("exact", "float64", "float32", None))
+        options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads}
+        return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
+
     def to_scipy(self) -> Any:
         """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
         import scipy.sparse
@@ -362,7 +357,8 @@ class Matrix:
 
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
-        return spmv(self, x)
+        product: np.ndarray = spmv(self, x)
+        return product
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
         """y = x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
@@ -384,7 +380,7 @@ class Matrix:
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         precision: Precision = "float32" if dtype == "float32" else "float64"
-        plan_rows(loaded, indptr, precision=precision, host_memory=_free_memory(), threads=threads)
+        plan_rows(loaded, indptr, precision=precision, host_memory=free_memory(), threads=threads)
         bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
         del indptr
         return [self.stored.read_block(int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
@@ -394,7 +390,7 @@ class Matrix:
 
 
 def spmv(
-    A: Matrix,
+    A: Matrix | DistributedMatrix,
     x: Any,
     *,
     alpha: float = 1.0,
@@ -404,79 +400,56 @@ def spmv(
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
     client: Any = None,
-) -> np.ndarray:
+) -> Any:
     """y = alpha * A @ x + beta * y.
 
     Parameters
     ----------
-    A : of shape (n_rows, n_cols); on a graph this is the pull product
-    x : (n_cols,) or (n_cols, k), real
+    A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
+    x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
     kernel : `auto`, `csr-rows` or `csr-serial`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64
-    threads : default: the processors this process may use
-    client : of a Dask cluster; this version computes in this process only
+    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
+        process, or where A is
 
     Returns
     -------
-    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads and blocks.
+    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads, blocks and workers. NumPy; for a
+    dask x a dask array that stays on the workers.
 
     Raises
     ------
     ShapeError : x or y does not fit the matrix
     OptionError : complex numbers, or an option that makes no sense
     CapacityError : the matrix does not fit into the memory that is free
+    ClusterError : a worker is gone, or silent for too long
     """
-    _check_matrix(A)
-    _refuse_client(client)
     _check_threads(threads)
-    check_choice("precision", precision, ("float32", "float64", None))
-    x = _check_vectors("x", x, A.shape[1], "columns")
-    chosen = precision or ("float32" if x.dtype == np.float32 and A.info.dtype in (None, "float32") else "float64")
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
+    if (distributed := _find_distributed(A, client)) is not None:
+        return distributed.multiply(x, **options, threads=threads)
+    assert isinstance(A, Matrix)
+    if client is not None:
+        reads: Precision = "float32" if precision == "float32" else "float64"
+        with A.distribute(client, precision=reads, threads=threads) as distributed:
+            return distributed.multiply(x, **options, threads=threads)
+    x = check_vectors("x", x, A.shape[1], "columns")
+    chosen = choose_precision(precision, x.dtype, A.info)
     x = np.ascontiguousarray(x, dtype=chosen)
-    out = _start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
+    out = start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
     for bound in A.bind(chosen, chosen, kernel=kernel, threads=threads):
         start = bound.block.row_offset
         bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
     return out
 
 
-def _start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    if beta == 0:
-        return np.empty(shape, dtype)
-    if y is None:
-        raise OptionError(f"beta is {beta} and there is no y to multiply; pass y, or beta=0")
-    y = _check_vectors("y", y, shape[0], "rows")
-    if y.shape != shape:
-        raise ShapeError(f"y has shape {y.shape} but A @ x has {shape}; pass y of that shape")
-    return np.array(y, dtype=dtype, order="C")
-
-
-def _check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray:
-    if hasattr(vectors, "tocsr"):
-        raise OptionError(f"{name} must be dense; pass {name}.toarray()")
-    try:
-        array = np.asarray(vectors)
-    except ValueError as error:
-        raise ShapeError(f"{name} must be a vector or columns of equal length: {error}") from error
-    if array.dtype.kind not in "biuf":
-        raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
-    if array.ndim not in (1, 2):
-        raise ShapeError(f"{name} must have one or two dimensions, not {array.ndim}")
-    if array.shape[0] != length:
-        size = "n_cols" if unit == "columns" else "n_rows"
-        wanted = f"length {size}" if array.ndim == 1 else f"shape ({size}, k)"
-        raise ShapeError(
-            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {wanted}"
-        )
-    return array
-
-
 # --- PageRank --------------------------------------------------------------------------------------------------------
 
 
 def pagerank(
-    A: Matrix,
+    A: Matrix | DistributedMatrix,
     *,
     alpha: float = 0.85,
     tol: float | None = None,
@@ -487,12 +460,14 @@ def pagerank(
     nstart: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
-    drive: Literal["auto", "embedded"] = "auto",
+    drive: Drive = "auto",
     kernel: str = "auto",
     threads: int | None = None,
     client: Any = None,
+    timeout: float = 30.0,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Solution:
     """PageRank of the vertices of a stored graph.
 
@@ -501,7 +476,7 @@ def pagerank(
 
     Parameters
     ----------
-    A : a store of kind `graph` or `stochastic`
+    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
     alpha : damping, 0 <= alpha < 1
     tol : stop when the change is below; default 1e-6
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
@@ -515,12 +490,17 @@ def pagerank(
     nstart : the first x, like p; normalised; default uniform
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`
-    drive : `embedded`, in this process, which `auto` chooses
+    drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
+        `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
+        All make the same iterations, and in `exact` the same bits
     kernel : `auto`, `csr-rows` or `csr-serial`
-    threads : default: the processors this process may use
-    client : of a Dask cluster; this version computes in this process only
+    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
+        cluster, the next waits
+    timeout : with `client`, seconds that a worker may be silent before the run is given up
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called after each iteration
+    on_event : called with what each iteration did; on a cluster about once a second with all since then
+    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
 
     Returns
     -------
@@ -533,20 +513,19 @@ def pagerank(
     OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit into the memory that is free
+    ClusterError : a worker is gone, or silent for too long; the cluster can be used again
     ConvergenceError : not converged, with the `solution` attached
     """
-    _check_matrix(A)
-    _refuse_client(client)
     _check_threads(threads)
-    check_choice("drive", drive, ("auto", "embedded"))
+    check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
+    distributed = _find_distributed(A, client)
+    drive = _choose_drive(drive, distributed is not None or client is not None)
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
     start = make_start(A.stored, A.vertex_ids, options, personalization, dangling, nstart, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    rows = [start.cut(bound) for bound in A.bind(dtype, precision, kernel=kernel, threads=threads)]
-    loaded = time.perf_counter()
     events: list[Event] = []
 
     def emit(event: Event) -> None:
@@ -554,16 +533,55 @@ def pagerank(
         if on_event is not None:
             on_event(event)
 
-    outcome, bound = run_embedded(rows, options, threshold, emit, run=uuid.uuid4().hex[:12])
-    outcome.seconds["load"] = loaded - began
-    solution = _solve(A, options, rows, outcome, bound, tuple(events), _describe_dangling(dangling), use_weights)
+    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": uuid.uuid4().hex[:12]}
+    steps = (options, threshold, start, emit)
+    if distributed is not None:
+        outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+    elif client is not None:
+        assert isinstance(A, Matrix)
+        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads}
+        with A.distribute(client, **reads, timeout=timeout, on_progress=on_progress) as distributed:
+            loaded = time.perf_counter()
+            outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+        outcome.seconds["load"] = loaded - began
+    else:
+        assert isinstance(A, Matrix)
+        weight = read_out_weight(A.stored, use_weights)
+        kernels = A.bind(dtype, precision, kernel=kernel, threads=threads)
+        rows = [_cut(start, weight, kernel) for kernel in kernels]
+        loaded = time.perf_counter()
+        outcome = run_embedded(rows, options, threshold, emit, run=computing["run"])
+        outcome.seconds["load"] = loaded - began
+    solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
     if throw and not outcome.status.is_success:
-        made = f"{len(outcome.changes)} iterations, the last change was {outcome.changes[-1]:.3g}"
+        made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         raise ConvergenceError(f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}", solution)
     return solution
 
 
-def _check_graph(A: Matrix, weights: bool) -> bool:
+def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
+    if drive == "auto":
+        return "superstep" if is_on_cluster else "embedded"
+    if is_on_cluster and drive == "embedded":
+        raise OptionError("drive='embedded' computes in this process; leave client out and pass an opened matrix")
+    if not is_on_cluster and drive != "embedded":
+        raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
+    return drive
+
+
+def _cut(start: Start, weight: np.ndarray, kernel: CpuBlock) -> Rows:
+    """What a block of this process starts with."""
+    first, last = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
+    return start.cut(first, last).bind(kernel, weight[first:last])
+
+
+def _rank_distributed(matrix: DistributedMatrix, *steps: Any, **computing: Any) -> Outcome:
+    from mgspmv.distribute.drives import run_distributed
+
+    return run_distributed(matrix, *steps, **computing)
+
+
+def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     """Whether values are to be used."""
     if A.is_transpose:
         raise KindError(
@@ -592,18 +610,16 @@ def _describe_dangling(dangling: Weights | str | None) -> str:
 
 
 def _solve(
-    A: Matrix,
+    A: DescribedMatrix,
     options: PageRankOptions,
-    rows: Sequence[Rows],
     outcome: Outcome,
-    bound: float,
     events: tuple[Event, ...],
     dangling: str,
     use_weights: bool,
+    drive: str,
 ) -> Solution:
-    values = rows[0].x if len(rows) == 1 else np.concatenate([r.x for r in rows])
     tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
-    asked = vars(options) | {"tol": tol, "dangling": dangling, "weights": use_weights}
+    asked = vars(options) | {"tol": tol, "dangling": dangling, "weights": use_weights, "drive": drive}
     info = A.info
     matrix = {
         "url": info.url,
@@ -612,26 +628,29 @@ def _solve(
         "nnz": info.nnz,
         "kind": info.kind,
         "program": f"mgspmv {version('mgspmv')}",
-        "hardware": f"{platform.machine()}, {rows[0].kernel.threads} threads",
+        "hardware": outcome.hardware,
     }
-    iterations, seconds = len(outcome.changes), outcome.seconds
-    return Solution(
-        values, outcome.status, iterations, outcome.changes, seconds, bound, A.vertex_ids, asked, matrix, events
-    )
+    changes = tuple(event.change for event in events)
+    reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events)
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def _check_matrix(A: Any) -> None:
-    if not isinstance(A, Matrix):
-        what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
-        raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
+def _find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
+    """A itself where it is on a cluster; raises when it is no matrix at all."""
+    if isinstance(A, Matrix):
+        return None
+    if "mgspmv.distribute.matrix" in sys.modules:  # else nothing was ever distributed, and Dask is not imported for it
+        from mgspmv.distribute.matrix import DistributedMatrix
 
-
-def _refuse_client(client: Any) -> None:
-    if client is not None:
-        raise OptionError("this version computes in the calling process only; leave client out")
+        if isinstance(A, DistributedMatrix):
+            if client is not None:
+                raise OptionError("the matrix is on a cluster already; leave client out")
+            return A
+    what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
+    raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
 
 
 def _check_threads(threads: int | None) -> None:
@@ -639,17 +658,6 @@ def _check_threads(threads: int | None) -> None:
         raise OptionError(f"threads must be an integer, not {threads!r}")
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
-
-
-def _free_memory() -> int:
-    """Bytes that this process may still take: of the machine, and of its control group where there is one."""
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text()
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - int(used))
 
 
 def _ignore(phase: str, done: int, total: int | None) -> None:

@@ -133,6 +133,48 @@ class ConvergenceError(MgspmvError, RuntimeError):
         self.solution = solution
 
 
+class ClusterError(MgspmvError, RuntimeError):
+    """A Dask cluster cannot be used, or failed in the middle.
+
+    Attributes
+    ----------
+    worker : name of the worker that it is about, None where it is about no single one
+    phase : what was being done, such as `load` or `step`
+    """
+
+    exit_code = 7
+
+    def __init__(self, message: str, *, worker: str | None = None, phase: str | None = None) -> None:
+        super().__init__(message)
+        self.worker, self.phase = worker, phase
+
+
+class SchedulerNotFoundError(ClusterError, ConnectionError):
+    """No Dask scheduler answers at this address, or it went away."""
+
+
+class VersionMismatchError(ClusterError):
+    """A worker has other versions of mgspmv or its libraries than this process."""
+
+
+class WorkerLostError(ClusterError, ConnectionError):
+    """A worker died, left the cluster or was restarted, and what it held is gone."""
+
+
+class WorkerTimeoutError(ClusterError, TimeoutError):
+    """A worker did not answer or did not get on within the time-out."""
+
+
+class RunAbortedError(ClusterError):
+    """The run was ended from outside: interrupted, or given up because another worker failed."""
+
+
+class ClosedError(MgspmvError, ValueError):
+    """A distributed matrix was closed and holds nothing any more."""
+
+    exit_code = 2
+
+
 class PipelineError(MgspmvError, ValueError):
     """A pipeline definition is wrong."""
 

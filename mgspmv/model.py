@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -237,6 +238,19 @@ class Event:
 def default_threads() -> int:
     """Threads that read, write and compute when the user names no number: the processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, and of its control group where there is one."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text()
+    except OSError:
+        return free
+    return free if limit == "max" else min(free, int(limit) - int(used))
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -87,8 +87,8 @@ class Solution:
 
     @property
     def edges_per_s(self) -> float:
-        """Stored entries times iterations, over the seconds of product and exchange; 0 when nothing was timed."""
-        elapsed_s = self.seconds.get("product", 0.0) + self.seconds.get("exchange", 0.0)
+        """Stored entries times iterations, over the seconds that iterating took; 0 when nothing was timed."""
+        elapsed_s = sum(self.seconds.get(phase, 0.0) for phase in ("product", "exchange", "schedule"))
         return float(self.matrix["nnz"]) * self.iterations / elapsed_s if elapsed_s else 0.0
 
     def top(self, k: int = 10) -> list[tuple[Any, float]]:

@@ -24,6 +24,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
 from mgspmv.errors import (
     ChecksumError,
@@ -49,7 +50,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     TruncatedArrayError,
 )
-from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo, default_threads
+from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads
 
 FORMAT_VERSION = 1
 CHUNK_ELEMENTS = 1 << 20
@@ -84,6 +85,8 @@ class StoredMatrix:
     """What the store says about the matrix."""
     group: zarr.Group
     """The version's group, or its transpose's."""
+    place: StoreLike
+    """What it was opened from."""
     original: StoredMatrix | None = None
     """Of a transpose: the matrix that it is the transpose of."""
 
@@ -132,7 +135,28 @@ class StoredMatrix:
         assert isinstance(group, zarr.Group)
         index_dtype = _get_array(group, "indices", self.info.url).dtype.name
         info = replace(self.info, kind="matrix", shape=(n_cols, n_rows), index_dtype=index_dtype, vertex_ids=None)
-        return StoredMatrix(info, group, original=self)
+        return StoredMatrix(info, group, self.place, original=self)
+
+    def address(self) -> StoreAddress:
+        """Where other processes find this version.
+
+        Raises
+        ------
+        OptionError : the store is in the memory of this process
+        """
+        if _is_in_memory(self.place):
+            raise OptionError(
+                f"{self.info.url} is in the memory of this process, where the workers of a cluster cannot read it; "
+                "ingest into a path or URL that all of them can read"
+            )
+        path = _local_path(self.place)
+        place = self.place if path is None else str(path.absolute())
+        return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
+
+    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> np.ndarray | None:
+        """Read the values of rows `start` .. `stop` alone, as `read_block` reads them; None for a pattern."""
+        first, last = (int(self.read_array("indptr", row, row + 1)[0]) for row in (start, stop))
+        return self._read_values(first, last, dtype, threads)
 
     def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None) -> np.ndarray | None:
         if dtype is None or self.info.is_pattern:
@@ -153,6 +177,84 @@ class StoredMatrix:
                 raise ChecksumError(f"{place} are damaged ({error}); {_MEND}") from error
 
         _run_pieces(read, start, start + len(out), threads)
+
+
+class DescribedMatrix:
+    """What a matrix says of itself that comes from a store, wherever its entries are."""
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self.stored = stored
+
+    @property
+    def info(self) -> MatrixInfo:
+        """All that the store says of itself."""
+        return self.stored.info
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.info.shape
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        return self.info.nnz
+
+    @property
+    def kind(self) -> Kind:
+        return self.info.kind
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether all entries are 1 and none is stored."""
+        return self.info.is_pattern
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Dtype of the stored values; None for a pattern."""
+        return None if self.info.dtype is None else np.dtype(self.info.dtype)
+
+    @property
+    def is_transpose(self) -> bool:
+        """Whether this is the `T` of another matrix."""
+        return self.stored.original is not None
+
+    @cached_property
+    def vertex_ids(self) -> np.ndarray | None:
+        """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
+        stored = self.stored.original or self.stored
+        return None if stored.info.vertex_ids is None else stored.read_array("vertex_ids")
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where a process finds one version of a store; small, and can be sent."""
+
+    place: StoreLike
+    """An absolute path, a URL or a Zarr store."""
+    version: str
+    """Name of the version subgroup."""
+    digest: str
+    """Of the matrix."""
+    is_transpose: bool
+    """Whether the stored transpose is meant."""
+
+    def open(self) -> StoredMatrix:
+        """Open the store again.
+
+        Raises
+        ------
+        StoreError : as for `open_store`, and when the store holds another version by now
+        """
+        stored = open_store(self.place)
+        if (stored.info.version, stored.info.digest) != (self.version, self.digest):
+            raise StoreError(
+                f"{stored.info.url} holds version {stored.info.version} and not {self.version}, which was opened; "
+                "it was replaced since then, or this machine has another file there: open it again"
+            )
+        return stored.transpose() if self.is_transpose else stored
 
 
 class _StrictStore(WrapperStore[Store]):
@@ -195,7 +297,7 @@ def open_store(store: StoreLike) -> StoredMatrix:
         raise StoreFormatError(
             f"{url} is not a matrix store, its zarr.json is no group's ({error}); {_MEND}"
         ) from error
-    return _check_version(_open_version(root, url), url)
+    return _check_version(_open_version(root, url), store, url)
 
 
 def _not_found(url: str) -> StoreNotFoundError:
@@ -225,9 +327,9 @@ def _open_version(root: zarr.Group, url: str) -> zarr.Group:
     return group
 
 
-def _check_version(group: zarr.Group, url: str) -> StoredMatrix:
+def _check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
     """Check that all of a version is there."""
-    stored = StoredMatrix(_read_info(group, url), group)
+    stored = StoredMatrix(_read_info(group, url), group, place)
     _check_arrays(stored)
     if stored.info.has_transpose:
         with _blame_metadata(url, f"{group.path}/transpose"):
@@ -337,7 +439,7 @@ class Version:
         StoreDamagedError : another ingest into the same store, finished meanwhile, has taken this one for a leftover
         """
         self.group.attrs[_KEY] = attributes
-        _check_version(self.group, self.url)
+        _check_version(self.group, self.url, self.url)
         self.is_named = True
         self.root.attrs[_KEY] = {"format_version": FORMAT_VERSION, "current": self.name}
 
@@ -559,6 +661,16 @@ def _local_path(store: StoreLike) -> Path | None:
         return None
     text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
     return None if "://" in text else Path(text)
+
+
+def _is_in_memory(store: StoreLike) -> bool:
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if isinstance(store, FsspecStore):
+        return "memory" in store.fs.protocol
+    if isinstance(store, Store):
+        return isinstance(store, MemoryStore)
+    return os.fspath(store).removeprefix("obstore+").startswith("memory://")
 
 
 def _as_buffer(array: np.ndarray) -> Any:

@@ -14,18 +14,34 @@ class Transport(Protocol):
 
     exchanged_bytes: int
     """Bytes received from others so far."""
+    waited_s: float
+    """Seconds so far that others took longer for their products than this worker."""
 
     @property
     def z(self) -> np.ndarray:
-        """(n_cols,): what the next product reads."""
+        """What the next product reads, at the columns of this worker's blocks."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for vectors and for moving them."""
         ...
 
     def slot(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,): where the owner of these rows writes its slice of the next z."""
         ...
 
-    def exchange(self, sums: StepSums) -> StepSums:
-        """Make everybody's slots the new z; give everybody's sums, added."""
+    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        """Make everybody's slots the new z; give everybody's sums, added.
+
+        Parameters
+        ----------
+        product_s : seconds that this worker took to fill its slots
+        """
+        ...
+
+    def restart(self, dtype: np.dtype[Any]) -> None:
+        """Drop the vectors and hold ones of this dtype, all 0."""
         ...
 
 
@@ -33,17 +49,29 @@ class LocalTransport:
     """All rows belong to this process: two buffers take turns and nothing moves."""
 
     exchanged_bytes = 0
+    waited_s = 0.0
 
     def __init__(self, n_cols: int, dtype: np.dtype[Any]) -> None:
-        self._current, self._next = np.zeros(n_cols, dtype), np.zeros(n_cols, dtype)
+        self._n_cols = n_cols
+        self._current: np.ndarray
+        self._next: np.ndarray
+        self.restart(dtype)
 
     @property
     def z(self) -> np.ndarray:
         return self._current
 
+    @property
+    def nbytes(self) -> int:
+        return 2 * self._current.nbytes
+
     def slot(self, start: int, stop: int) -> np.ndarray:
         return self._next[start:stop]
 
-    def exchange(self, sums: StepSums) -> StepSums:
+    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
         self._current, self._next = self._next, self._current
         return sums
+
+    def restart(self, dtype: np.dtype[Any]) -> None:
+        self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
+        self._current, self._next = np.zeros(self._n_cols, dtype), np.zeros(self._n_cols, dtype)

@@ -10,9 +10,11 @@ vertices stay in the graph, as in NetworkX and cuGraph.
 
 from __future__ import annotations
 
+import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -54,80 +56,163 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How an iteration ended; the ranks are in its `Rows`."""
+class Times:
+    """What a step took; each tuple has an element for each worker, and the fields are those of `Event`."""
 
+    product_s: tuple[float, ...]
+    exchange_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    exchanged_bytes: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
+
+
+class Steps(Protocol):
+    """A way to make the steps of a run: in this process, with peers, or on workers that this process drives."""
+
+    def scale(self) -> StepSums:
+        """Make z of the first x; the sums that belong to x."""
+        ...
+
+    def step(self, mass: float) -> tuple[StepSums, Times]:
+        """Make one step on all rows; `mass` is the sum over dangling vertices of the x before it."""
+        ...
+
+
+class LocalSteps:
+    """Steps of this process, with the slices of others from a transport.
+
+    Parameters
+    ----------
+    rows : the blocks of this process; their `x` hold the start and, after each step, the ranks
+    transport : for vectors of the kernels' `z_dtype`
+    """
+
+    def __init__(self, rows: Sequence[Rows], transport: Transport, alpha: float) -> None:
+        self.rows, self._transport, self._alpha = rows, transport, alpha
+
+    def scale(self) -> StepSums:
+        return self._transport.exchange(_scale(self.rows, self._transport))
+
+    def step(self, mass: float) -> tuple[StepSums, Times]:
+        transport = self._transport
+        received, waited = transport.exchanged_bytes, transport.waited_s
+        began = time.perf_counter()
+        own = self._multiply(mass)
+        multiplied = time.perf_counter()
+        sums = transport.exchange(own, multiplied - began)
+        exchanged_s = time.perf_counter() - multiplied
+        wait_s = min(exchanged_s, transport.waited_s - waited)
+        memory = sum(r.nbytes for r in self.rows) + transport.nbytes
+        return sums, Times(
+            (multiplied - began,),
+            (exchanged_s - wait_s,),
+            (wait_s,),
+            (transport.exchanged_bytes - received,),
+            (memory,),
+        )
+
+    def begin_residual(self) -> None:
+        """Make z of the ranks in float64. No more steps can be made after it."""
+        kernels = [bind_kernel(r.kernel.block, "float64", threads=r.kernel.threads) for r in self.rows]
+        self.rows = [replace(r, kernel=kernel) for r, kernel in zip(self.rows, kernels, strict=True)]
+        self._transport.restart(np.dtype(np.float64))
+        self._transport.exchange(_scale(self.rows, self._transport))
+
+    def residual(self, mass: float) -> float:
+        """This process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
+
+        G is evaluated in float64, and a bound on the rounding of doing so is added, and of the dangling mass: half a
+        unit of fixed point for each vertex.
+        """
+        vectors = [(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization) for r in self.rows]
+        residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
+        mass_rounding = sum(np.count_nonzero(r.weight == 0) for r in self.rows) * 0.5 / FIXED_POINT
+        return float(residual + self._alpha * mass_rounding)
+
+    def _multiply(self, mass: float) -> StepSums:
+        sums = StepSums()
+        for r in self.rows:
+            slot = self._transport.slot(r.start, r.stop)
+            vectors = (self._transport.z, r.x, slot, r.weight)
+            sums += r.kernel.step(*vectors, self._alpha, mass, r.dangling, r.personalization)
+        return sums
+
+
+class Loop:
+    """Iterates to the end. Everybody who goes through it with the same sums makes the same iterations.
+
+    Parameters
+    ----------
+    threshold : of the change, from `PageRankOptions.threshold`
+
+    Attributes
+    ----------
+    iteration : iterations made
+    mass : sum of the ranks over dangling vertices
+    status : how the iteration ended; None before that
+    """
+
+    def __init__(self, steps: Steps, options: PageRankOptions, threshold: float, run: str = "") -> None:
+        self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
+        self._is_wrong = False
+        self.iteration = 0
+        self.mass = 0.0
+        self.status: Status | None = None
+
+    def start(self) -> None:
+        """Make the first z."""
+        first = self._steps.scale()
+        self.mass, self._is_wrong = first.dangling / FIXED_POINT, first.n_wrong > 0
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Iterate to the end, or n times if that is less; what each iteration did."""
+        last = self._options.max_iter if n is None else self.iteration + n
+        while self.status is None and self.iteration < last:
+            sums, times = self._steps.step(self.mass)
+            self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
+            change = self._options.measure(sums)
+            self.status = self._judge(change, self._is_wrong or sums.n_wrong > 0)
+            yield Event(self._run, 0, self.iteration, change, **vars(times))
+
+    def _judge(self, change: float, is_wrong: bool) -> Status | None:
+        is_fixed = self._options.tol_mode == "fixed"
+        if is_wrong:
+            return Status.NON_FINITE
+        if not is_fixed and change < self._threshold:
+            return Status.CONVERGED
+        if self.iteration < self._options.max_iter:
+            return None
+        return Status.COMPLETED if is_fixed else Status.MAX_ITER
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How a run ended."""
+
+    values: np.ndarray
+    """(n,) float32 or float64: the ranks."""
     status: Status
     """Converged, or why not."""
-    changes: tuple[float, ...]
-    """|x' - x| of each iteration."""
-    mass: float
-    """Sum of the final ranks over dangling vertices."""
+    error_bound_l1: float
+    """||values - exact ranks||_1 is at most this; infinite where ranks are not finite."""
+    hardware: str
+    """What computed."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """`product` and `exchange`."""
+    """By phase."""
 
 
-def run_steps(
-    rows: Sequence[Rows],
-    transport: Transport,
-    options: PageRankOptions,
-    threshold: float,
-    emit: Callable[[Event], None],
-    *,
-    run: str = "",
-) -> Outcome:
-    """Iterate to the end: the same lockstep on every worker, each with its own rows.
-
-    Parameters
-    ----------
-    rows : the blocks of this worker; their `x` hold the start and, afterwards, the ranks
-    threshold : of the change, from `PageRankOptions.threshold`
-    emit : gets an event for each iteration
-    """
-    first = transport.exchange(_scale(rows, transport))
-    mass = _to_float(first.dangling)
-    memory = sum(r.nbytes for r in rows) + 2 * transport.z.nbytes
-    changes: list[float] = []
-    product_s = exchange_s = 0.0
-    status = Status.COMPLETED if options.tol_mode == "fixed" else Status.MAX_ITER
-    for iteration in range(1, options.max_iter + 1):
-        began = time.perf_counter()
-        own = _step(rows, transport, options.alpha, mass)
-        multiplied, received = time.perf_counter(), transport.exchanged_bytes
-        sums = transport.exchange(own)
-        done = time.perf_counter()
-        mass = _to_float(sums.dangling)
-        changes.append(options.measure(sums))
-        product_s, exchange_s = product_s + multiplied - began, exchange_s + done - multiplied
-        bytes_now = transport.exchanged_bytes - received
-        times = ((multiplied - began,), (done - multiplied,), (0.0,))
-        emit(Event(run, 0, iteration, changes[-1], *times, exchanged_bytes=(bytes_now,), memory_bytes=(memory,)))
-        if sums.n_wrong or first.n_wrong:
-            status = Status.NON_FINITE
-            break
-        if options.tol_mode != "fixed" and changes[-1] < threshold:
-            status = Status.CONVERGED
-            break
-    return Outcome(status, tuple(changes), mass, {"product": product_s, "exchange": exchange_s})
+def bound_error(residual: float, alpha: float) -> float:
+    """Upper bound on the L1 distance of x to the solution: a step G shrinks L1 distances by alpha, so
+    |x - x*| <= |G(x) - x| / (1 - alpha)."""
+    return float(residual / (1.0 - alpha))
 
 
-def bound_error(rows: Sequence[Rows], transport: Transport, options: PageRankOptions, mass: float) -> float:
-    """Upper bound on the L1 distance of the ranks to the solution.
-
-    A step G shrinks L1 distances by alpha, so |x - x*| <= |G(x) - x| / (1 - alpha). G is evaluated in float64, and a
-    bound on the rounding of doing so is added, and of the dangling mass: half a unit of fixed point for each vertex.
-
-    Parameters
-    ----------
-    transport : for float64 vectors
-    """
-    exact = [replace(r, kernel=bind_kernel(r.kernel.block, "float64", threads=r.kernel.threads)) for r in rows]
-    transport.exchange(_scale(exact, transport))
-    residual = sum(
-        r.kernel.residual(transport.z, r.x, options.alpha, mass, r.dangling, r.personalization) for r in exact
-    )
-    mass_rounding = sum(np.count_nonzero(r.weight == 0) for r in rows) * 0.5 / FIXED_POINT
-    return (residual + options.alpha * mass_rounding) / (1.0 - options.alpha)
+def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
+    """Seconds of all iterations in `product` and `exchange`, those of the slowest worker each time."""
+    return {
+        "product": sum(max(e.product_s) for e in events),
+        "exchange": sum(max(e.exchange_s) for e in events),
+    }
 
 
 def run_embedded(
@@ -137,39 +222,34 @@ def run_embedded(
     emit: Callable[[Event], None],
     *,
     run: str = "",
-) -> tuple[Outcome, float]:
+) -> Outcome:
     """Iterate in this process over rows that make up the whole matrix.
 
-    Returns
-    -------
-    The outcome and the L1 error bound (infinite where ranks are not finite).
+    Parameters
+    ----------
+    emit : gets an event for each iteration
     """
     began = time.perf_counter()
     for r in rows[:1]:
         r.kernel.compile()
     compiled = time.perf_counter()
-    n = rows[0].kernel.block.n_cols
-    outcome = run_steps(rows, LocalTransport(n, rows[0].kernel.z_dtype), options, threshold, emit, run=run)
+    steps = LocalSteps(rows, LocalTransport(rows[0].kernel.block.n_cols, rows[0].kernel.z_dtype), options.alpha)
+    loop = Loop(steps, options, threshold, run)
+    events: list[Event] = []
+    loop.start()
+    for event in loop.advance():
+        events.append(event)
+        emit(event)
     stepped = time.perf_counter()
+    assert loop.status is not None
     bound = np.inf
-    if outcome.status != Status.NON_FINITE:
-        bound = bound_error(rows, LocalTransport(n, np.dtype(np.float64)), options, outcome.mass)
-    outcome.seconds["compile"] = compiled - began
-    outcome.seconds["residual"] = time.perf_counter() - stepped
-    return outcome, float(bound)
+    if loop.status != Status.NON_FINITE:
+        steps.begin_residual()
+        bound = bound_error(steps.residual(loop.mass), options.alpha)
+    seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
+    values = rows[0].x if len(rows) == 1 else np.concatenate([r.x for r in rows])
+    return Outcome(values, loop.status, bound, f"{platform.machine()}, {rows[0].kernel.threads} threads", seconds)
 
 
 def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:
     return sum((r.kernel.scale(r.x, r.weight, transport.slot(r.start, r.stop)) for r in rows), StepSums())
-
-
-def _step(rows: Sequence[Rows], transport: Transport, alpha: float, mass: float) -> StepSums:
-    sums = StepSums()
-    for r in rows:
-        slot = transport.slot(r.start, r.stop)
-        sums += r.kernel.step(transport.z, r.x, slot, r.weight, alpha, mass, r.dangling, r.personalization)
-    return sums
-
-
-def _to_float(dangling: int) -> float:
-    return dangling / FIXED_POINT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,27 +14,33 @@ from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.model import check_choice
 from mgspmv.store import StoredMatrix
 
-Distribute = Callable[[str, Weights | None], np.ndarray]
-
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Vectors over all vertices; vectors of one element hold for all."""
+    """Vectors over vertices; vectors of one element hold for all of them."""
 
     x: np.ndarray
-    """(n,) float32 or float64: the first ranks."""
-    weight: np.ndarray
-    """(n,) float64: out-weights, 0 for dangling vertices."""
+    """(n,) or (1,) float32 or float64: the first ranks."""
     dangling: np.ndarray
     """(n,) or (1,) float64: d, where the rank of dangling vertices goes."""
     personalization: np.ndarray
     """(n,) or (1,) float64: p."""
 
-    def cut(self, kernel: CpuBlock) -> Rows:
-        """The part that belongs to a block, as views."""
-        own = slice(kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows)
-        d, p = (v if len(v) == 1 else v[own] for v in (self.dangling, self.personalization))
-        return Rows(kernel, self.x[own], self.weight[own], d, p)
+    def cut(self, start: int, stop: int) -> Start:
+        """The vectors of vertices `start` .. `stop`, as views."""
+        vectors = (self.x, self.dangling, self.personalization)
+        return Start(*(v if len(v) == 1 else v[start:stop] for v in vectors))
+
+    def bind(self, kernel: CpuBlock, weight: np.ndarray) -> Rows:
+        """What the owner of a block starts with.
+
+        Parameters
+        ----------
+        weight : (n_rows,) float64 out-weights of the block's vertices
+        """
+        # What came over a network may be read-only, and steps write x.
+        x = np.full(kernel.block.n_rows, self.x[0]) if len(self.x) == 1 else np.require(self.x, requirements="W")
+        return Rows(kernel, x, weight, self.dangling, self.personalization)
 
 
 def make_start(
@@ -60,39 +65,31 @@ def make_start(
     def distribute(name: str, weights: Weights | None) -> np.ndarray:
         return np.array([1.0 / n]) if weights is None else make_distribution(name, weights, n, vertex_ids)
 
-    weight = _read_out_weight(stored, use_weights)
     p = distribute("personalization", personalization)
-    d = _choose_dangling(dangling, weight, vertex_ids, p, distribute)
-    x = np.empty(n, np.float32 if options.precision == "float32" else np.float64)
-    x[:] = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
-    return Start(x, weight, d, p)
+    if dangling is None:
+        d = p
+    elif not isinstance(dangling, str):
+        d = distribute("dangling", dangling)
+    else:
+        check_choice("dangling", dangling, ("uniform", "drop", "error"))
+        if dangling == "error":
+            _refuse_dangling(read_out_weight(stored, use_weights), vertex_ids)
+        d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
+    x = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
+    return Start(x.astype(np.float32 if options.precision == "float32" else np.float64), d, p)
 
 
-def _read_out_weight(stored: StoredMatrix, use_weights: bool) -> np.ndarray:
+def read_out_weight(stored: StoredMatrix, use_weights: bool, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees unless weights are used."""
     if stored.info.kind == "stochastic":
-        return (stored.read_array("out_degree") > 0).astype(np.float64)
-    return stored.read_array("out_weight") if use_weights else stored.read_array("out_degree").astype(np.float64)
+        return (stored.read_array("out_degree", start, stop) > 0).astype(np.float64)
+    if use_weights:
+        return stored.read_array("out_weight", start, stop)
+    return stored.read_array("out_degree", start, stop).astype(np.float64)
 
 
 def _is_dropped(dangling: Weights | str | None) -> bool:
     return isinstance(dangling, str) and dangling == "drop"
-
-
-def _choose_dangling(
-    dangling: Weights | str | None,
-    weight: np.ndarray,
-    vertex_ids: np.ndarray | None,
-    p: np.ndarray,
-    distribute: Distribute,
-) -> np.ndarray:
-    if dangling is None:
-        return p
-    if not isinstance(dangling, str):
-        return distribute("dangling", dangling)
-    check_choice("dangling", dangling, ("uniform", "drop", "error"))
-    if dangling == "error":
-        _refuse_dangling(weight, vertex_ids)
-    return np.zeros(1) if dangling == "drop" else distribute("dangling", None)
 
 
 def _refuse_dangling(weight: np.ndarray, vertex_ids: np.ndarray | None) -> None:

@@ -1,0 +1,207 @@
+"""What runs on the workers: an agent on each that holds parts of matrices and sessions of runs, and the tasks.
+
+What is held belongs to the key of the task that made it. When Dask releases the key, because the client closed the
+matrix or went away, the agent lets go of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from typing import Any, Literal
+
+import numpy as np
+from distributed import Worker, WorkerPlugin, get_worker
+from distributed.core import Status as ServerStatus
+
+from mgspmv.distribute.part import Part
+from mgspmv.distribute.session import RunSpec, Session
+from mgspmv.errors import ClosedError
+from mgspmv.exchange.links import LINK_OP
+from mgspmv.iterate.start import Start
+from mgspmv.model import Event, Status, StepSums, free_memory
+from mgspmv.store import StoreAddress
+
+NAME = "mgspmv"
+"""Of the plugin on each worker."""
+PING_OP, FREE_OP, ABORT_OP = "mgspmv_ping", "mgspmv_free", "mgspmv_abort"
+"""What a client asks of an agent, through the scheduler."""
+
+
+class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
+    """Holds parts and sessions of this worker, and answers clients and other workers."""
+
+    name = NAME
+
+    def setup(self, worker: Worker) -> None:
+        self._worker = worker
+        self._parts: dict[str, Part] = {}
+        self._sessions: dict[str, Session] = {}
+        worker.handlers.update(
+            {PING_OP: self.ping, FREE_OP: self.free, ABORT_OP: self.abort, LINK_OP: self.accept_link}
+        )
+
+    def teardown(self, worker: Worker) -> None:
+        for session in self._sessions.values():
+            session.close("the worker closed")
+        self._sessions.clear()
+        self._parts.clear()
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Let go of what a task made when its result is released."""
+        if finish in ("released", "forgotten"):
+            self._let_go(key)
+
+    # --- for the tasks
+
+    def hold_part(self, key: str, part: Part) -> None:
+        """Keep it until the key is released."""
+        self._parts[key] = part
+
+    def hold_session(self, key: str, session: Session) -> None:
+        """Keep it until the key is released."""
+        self._sessions[key] = session
+
+    def get_part(self, key: str) -> Part:
+        """
+        Raises
+        ------
+        ClosedError : it is not there, or not any more
+        """
+        if key not in self._parts:
+            raise ClosedError(
+                f"worker {self._worker.name} does not hold this part of the matrix; it was closed, or the worker was "
+                "restarted: distribute the matrix again"
+            )
+        return self._parts[key]
+
+    def get_session(self, key: str) -> Session:
+        """
+        Raises
+        ------
+        ClosedError : it is not there, or not any more
+        """
+        if key not in self._sessions:
+            raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")
+        return self._sessions[key]
+
+    # --- for clients and other workers
+
+    async def ping(self) -> dict[str, int]:
+        """Say that the event loop of this worker runs, and what memory is free."""
+        return {"free_memory": free_memory()}
+
+    async def free(self, keys: list[str]) -> None:
+        """Let go of what these keys hold, at once."""
+        for key in keys:
+            self._let_go(key)
+
+    async def abort(self, key: str, reason: str, wait_s: float) -> bool:
+        """End a session: its task is told the reason, and has some seconds to end; whether it did."""
+        session = self._sessions.get(key)
+        if session is None:
+            return True
+        session.close(reason)
+        deadline = time.monotonic() + wait_s
+        while session.is_busy and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        self._let_go(key)
+        return not session.is_busy
+
+    async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
+        """Serve a link from another worker of a run until it is closed; closes it when the run is not known here."""
+        for session in list(self._sessions.values()):
+            if session.run == run:
+                await session.links.accept(comm, rank)
+        comm.abort()
+        return ServerStatus.dont_reply
+
+    def _let_go(self, key: Any) -> None:
+        self._parts.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            session.close("the run ended")
+
+
+async def install(dask_worker: Worker) -> None:
+    """Put an agent on a worker that has none."""
+    if NAME not in dask_worker.plugins:
+        await dask_worker.plugin_add(plugin=Agent(), name=NAME, catch_errors=False)
+
+
+def _agent() -> Agent:
+    agent: Agent = get_worker().plugins[NAME]
+    return agent
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+# Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
+
+
+def load_part(
+    key: str, address: StoreAddress, rank: int, bounds: tuple[int, ...], dtype: str | None, threads: int
+) -> dict[str, Any]:
+    """Read a part from the store and hold it; what it takes."""
+    part = Part(address, rank, bounds, dtype, threads)
+    _agent().hold_part(key, part)
+    return {"nbytes": part.nbytes, "threads": part.threads, "machine": platform.machine()}
+
+
+def multiply_part(
+    key: str,
+    x: np.ndarray | list[np.ndarray],
+    y: np.ndarray | None,
+    alpha: float,
+    beta: float,
+    dtype: Literal["float32", "float64"],
+    kernel: str,
+    threads: int | None,
+) -> np.ndarray:
+    """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows."""
+    whole = np.concatenate(x) if isinstance(x, list) else x
+    part = _agent().get_part(key)
+    return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads)
+
+
+def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int:
+    """Make and hold a session over a part; the threads that it uses."""
+    agent = _agent()
+    session = Session(get_worker(), agent.get_part(part_key), spec, start)
+    agent.hold_session(key, session)
+    return session.threads
+
+
+def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
+    """See `Session.advance`."""
+    return _agent().get_session(key).advance(n)
+
+
+def measure_session(key: str) -> float:
+    """See `Session.measure`."""
+    return _agent().get_session(key).measure()
+
+
+def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
+    """See `Session.scale`."""
+    return _agent().get_session(key).scale()
+
+
+def step_session(key: str, z: np.ndarray, mass: float) -> tuple[np.ndarray, StepSums, float, int]:
+    """See `Session.step`."""
+    return _agent().get_session(key).step(z, mass)
+
+
+def rescale_session(key: str) -> np.ndarray:
+    """See `Session.rescale`."""
+    return _agent().get_session(key).rescale()
+
+
+def measure_given(key: str, z: np.ndarray, mass: float) -> float:
+    """See `Session.measure_given`."""
+    return _agent().get_session(key).measure_given(z, mass)
+
+
+def collect_session(key: str) -> np.ndarray:
+    """See `Session.collect`."""
+    return _agent().get_session(key).collect()

@@ -1,0 +1,448 @@
+"""A Dask cluster as a client sees it: its workers, tasks pinned to them, and waits that end.
+
+Every wait is watched: a worker that left the cluster, and one whose event loop does not answer for `timeout` seconds,
+end it with an error that names the worker and what was being done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from distributed import Client, Future, LocalCluster, Semaphore, as_completed
+from distributed.versions import get_versions
+
+from mgspmv.distribute.agent import ABORT_OP, FREE_OP, PING_OP, install
+from mgspmv.errors import (
+    ClusterError,
+    OptionError,
+    RunAbortedError,
+    SchedulerNotFoundError,
+    VersionMismatchError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+from mgspmv.exchange.links import Member
+
+T = TypeVar("T")
+
+CONNECT_S = 10.0
+"""Seconds for a scheduler to answer at first."""
+JOIN_S = 10.0
+"""Seconds for a worker to answer before it is taken into a run."""
+LOOK_S = 1.0
+"""Seconds between two looks at who is in the cluster."""
+PING_S = 2.0
+"""Seconds between two pings of a worker."""
+FREE_S = 5.0
+"""Seconds for a worker to let go of what it holds; one that does not answer does so when Dask releases the key."""
+GRACE_S = 1.0
+"""Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
+LEASE = "mgspmv-lease"
+"""Of the semaphore that lets one run at a time onto a cluster."""
+CHECKED = ("mgspmv", "python", "dask", "distributed", "numpy", "numba", "zarr")
+"""Versions that workers must have in common with the client."""
+
+logger = logging.getLogger("mgspmv")
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker of a cluster offers."""
+
+    member: Member
+    threads: int
+    """That its cluster gave it."""
+    memory: int
+    """Bytes that it may still take."""
+
+
+class Cluster:
+    """A client's view of a Dask cluster.
+
+    Parameters
+    ----------
+    client : a `distributed.Client`, the address of a scheduler, or a cluster object such as `LocalCluster`
+    timeout : seconds that a worker may be silent
+
+    Raises
+    ------
+    OptionError : none of these, or an asynchronous client
+    SchedulerNotFoundError : nothing answers there
+    """
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        if not timeout > 0:
+            raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
+        self.timeout = float(timeout)
+        self._is_owner = not isinstance(client, Client)
+        self.client: Client = _connect(client) if self._is_owner else client
+        if self.client.asynchronous:
+            raise OptionError("the client is asynchronous; pass one made with asynchronous=False")
+        if self.client.status != "running":
+            raise SchedulerNotFoundError(f"the client is {self.client.status}; make a new one")
+
+    def close(self) -> None:
+        """Close the client, unless it was given."""
+        if self._is_owner:
+            self.client.close()
+
+    def __str__(self) -> str:
+        scheduler = self.client.scheduler
+        return "a closed cluster" if scheduler is None else str(scheduler.address)
+
+    # --- workers
+
+    def join(self) -> list[WorkerInfo]:
+        """Check the workers and put an agent on each. Those that do not answer are left out, with a warning.
+
+        Raises
+        ------
+        ClusterError : there are no workers
+        VersionMismatchError : a worker has other versions of what counts than this process
+        """
+        return self._sync(self._join())
+
+    async def _join(self) -> list[WorkerInfo]:
+        workers = await self._list_workers()
+        addresses = list(workers)
+        versions = await self._ask_each(addresses, {"op": "versions", "packages": [*CHECKED]}, JOIN_S)
+        silent = [a for a in addresses if isinstance(versions[a], Exception)]
+        members = {a: Member(workers[a]["name"], a) for a in addresses if a not in silent}
+        for address in silent:
+            warnings.warn(
+                f"worker {Member(workers[address]['name'], address)} does not answer and is left out", stacklevel=5
+            )
+        if not members:
+            raise WorkerTimeoutError(f"none of the workers of {self} answered within {JOIN_S:g} s", phase="join")
+        _check_versions({members[a]: versions[a]["packages"] for a in members})
+        await asyncio.gather(*map(self._install, members.values()))
+        pings = await self._ask_each(list(members), {"op": PING_OP}, JOIN_S)
+        return [WorkerInfo(m, workers[a]["nthreads"], _find_memory(workers, a, pings[a])) for a, m in members.items()]
+
+    async def _list_workers(self) -> dict[str, Any]:
+        """The running workers by address, in the order of their names."""
+        with suppress(TimeoutError):
+            await self.client.wait_for_workers(1, timeout=self.timeout)
+        workers = (await self._scheduler().identity(n_workers=-1))["workers"]
+        running = {a: w for a, w in workers.items() if w["status"] == "running"}
+        if not running:
+            states = ", ".join(sorted({w["status"] for w in workers.values()})) or "none came"
+            raise ClusterError(
+                f"{self} has no running workers ({states}, after {self.timeout:g} s); start some", phase="join"
+            )
+        return dict(sorted(running.items(), key=lambda item: (str(type(item[1]["name"])), item[1]["name"])))
+
+    async def _install(self, member: Member) -> None:
+        try:
+            answers = await asyncio.wait_for(
+                self.client.run(install, workers=[member.address], on_error="return"), self.timeout
+            )
+        except TimeoutError as error:
+            raise WorkerTimeoutError(
+                f"worker {member} does not answer", worker=str(member.name), phase="join"
+            ) from error
+        answer = answers.get(member.address)
+        if isinstance(answer, BaseException):
+            raise ClusterError(f"worker {member}: {answer}", worker=str(member.name), phase="join") from answer
+
+    # --- tasks
+
+    def submit(self, member: Member, key: str, function: Callable[..., Any], *args: Any) -> Future:
+        """Start a task on one worker and nowhere else; never twice."""
+        return self.client.submit(
+            function, *args, key=key, workers=[member.name], allow_other_workers=False, pure=False, retries=0
+        )
+
+    def settle(
+        self,
+        futures: Sequence[Future],
+        members: Sequence[Member],
+        phase: str,
+        on_done: Callable[[int], None] | None = None,
+    ) -> list[Any]:
+        """Wait for the results of tasks, one on each of the members.
+
+        Parameters
+        ----------
+        on_done : called with the number of tasks that are done
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
+        MgspmvError : what a task raised
+        """
+        return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
+
+    def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Future:
+        """Send data to all members."""
+        addresses = [m.address for m in members]
+
+        async def send() -> Future:
+            return await self.client.scatter(data, workers=addresses, broadcast=True, hash=False)
+
+        return self._sync(self._watch(send(), members, phase))
+
+    def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> list[Future]:
+        """Send a piece to each member."""
+
+        async def send() -> list[Future]:
+            sent = (
+                self.client.scatter(piece, workers=[m.address], hash=False)
+                for m, piece in zip(members, pieces, strict=True)
+            )
+            return list(await asyncio.gather(*sent))
+
+        return self._sync(self._watch(send(), members, phase))
+
+    def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
+        """Let go of what a key holds on each member, at once where the member answers."""
+        messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
+        self._sync(self._tell_each(members, messages, min(FREE_S, self.timeout)))
+
+    def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> list[Member]:
+        """End the sessions of a run and wait until their tasks have ended; those whose tasks may still be running."""
+        messages = [{"op": ABORT_OP, "key": key, "reason": reason, "wait_s": self.timeout / 2} for key in keys]
+        answers = self._sync(self._tell_each(members, messages, self.timeout))
+        return [member for member, answer in answers.items() if answer is not True]
+
+    @contextmanager
+    def lease(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Be the only one that loads or iterates on this cluster; others wait in line.
+
+        Parameters
+        ----------
+        on_wait : called when another one has the lease
+        """
+        semaphore = Semaphore(max_leases=1, name=LEASE, scheduler_rpc=self._scheduler(), loop=self.client.loop)
+        if not semaphore.acquire(timeout=0.0):
+            logger.info("waiting for another run on %s to end", self)
+            if on_wait is not None:
+                on_wait()
+            self._acquire(semaphore)
+        try:
+            yield
+        finally:
+            self._give_back(semaphore)
+
+    def _acquire(self, semaphore: Semaphore) -> None:
+        """Wait for the lease; when that is interrupted, give it back once it comes."""
+        is_wanted = True
+
+        async def wait() -> None:
+            await semaphore.acquire()
+            if not is_wanted:
+                await semaphore.release()
+                semaphore.refresh_callback.stop()
+
+        waiting = asyncio.run_coroutine_threadsafe(wait(), self.client.loop.asyncio_loop)
+        try:
+            waiting.result()
+        except BaseException:
+            is_wanted = False
+            if waiting.done() and not waiting.exception():
+                self._give_back(semaphore)
+            raise
+
+    def _give_back(self, semaphore: Semaphore) -> None:
+        semaphore.release()
+        semaphore.refresh_callback.stop()
+
+    # --- waiting
+
+    def _scheduler(self) -> Any:
+        scheduler = self.client.scheduler
+        if scheduler is None or self.client.status != "running":
+            raise SchedulerNotFoundError("the connection to the scheduler was lost; start the cluster again")
+        return scheduler
+
+    def _sync(self, work: Coroutine[Any, Any, T]) -> T:
+        async def run() -> T:
+            return await work
+
+        try:
+            result: T = self.client.sync(run)
+        except OSError as error:
+            if isinstance(error, ClusterError):
+                raise
+            raise SchedulerNotFoundError(f"the connection to {self} was lost: {error}") from error
+        return result
+
+    async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
+        """Do the work unless a member is lost or silent."""
+        working = asyncio.ensure_future(work)
+        watching = [asyncio.ensure_future(self._watch_members(members, phase))]
+        watching += [asyncio.ensure_future(self._watch_answers(member, phase)) for member in members]
+        try:
+            await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
+            for watch in watching:
+                if watch.done() and not working.done():
+                    watch.result()
+            return await working
+        finally:
+            for task in (working, *watching):
+                task.cancel()
+            await asyncio.gather(working, *watching, return_exceptions=True)
+
+    async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
+        """Raise when a member is not in the cluster any more."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._check_members(members, phase)
+
+    async def _check_members(self, members: Sequence[Member], phase: str) -> None:
+        try:
+            there = await asyncio.wait_for(self._scheduler().ncores(workers=[m.address for m in members]), self.timeout)
+        except (OSError, TimeoutError) as error:
+            raise SchedulerNotFoundError(f"{self} does not answer (during {phase}): {error}", phase=phase) from error
+        for member in members:
+            if member.address not in there:
+                raise WorkerLostError(
+                    f"worker {member} is gone (during {phase}); it died, or was taken out of the cluster",
+                    worker=str(member.name),
+                    phase=phase,
+                )
+
+    async def _watch_answers(self, member: Member, phase: str) -> None:
+        """Raise when a member's event loop does not answer for `timeout` seconds."""
+        while True:
+            await asyncio.sleep(PING_S)
+            answer = (await self._ask_each([member.address], {"op": PING_OP}, self.timeout))[member.address]
+            if isinstance(answer, TimeoutError):
+                raise WorkerTimeoutError(
+                    f"worker {member} did not answer for {self.timeout:g} s (during {phase}); it hangs, or cannot be "
+                    "reached",
+                    worker=str(member.name),
+                    phase=phase,
+                )
+
+    async def _ask_each(self, addresses: Sequence[str], message: dict[str, Any], wait_s: float) -> dict[str, Any]:
+        """The answers of workers, through the scheduler; an exception in place of each that does not come."""
+
+        async def ask(address: str) -> Any:
+            request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
+            return (await asyncio.wait_for(request, wait_s))[address]
+
+        answers = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
+        return dict(zip(addresses, answers, strict=True))
+
+    async def _tell_each(
+        self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
+    ) -> dict[Member, Any]:
+        """As `_ask_each`, a message for each, and nothing is asked of who left the cluster."""
+        pairs = list(zip(members, messages, strict=True))
+        there = await self._scheduler().ncores(workers=[member.address for member, _ in pairs])
+        present = [(member, message) for member, message in pairs if member.address in there]
+        answers = await asyncio.gather(
+            *(self._ask_each([member.address], message, wait_s) for member, message in present)
+        )
+        return {member: answer[member.address] for (member, _), answer in zip(present, answers, strict=True)}
+
+    async def _gather(
+        self,
+        futures: Sequence[Future],
+        members: Sequence[Member],
+        phase: str,
+        on_done: Callable[[int], None] | None,
+    ) -> list[Any]:
+        n_done = 0
+        async for future in as_completed(futures, loop=self.client.loop, raise_errors=False):
+            if future.status != "finished":
+                raise await self._find_cause(futures, members, phase)
+            n_done += 1
+            if on_done is not None:
+                on_done(n_done)
+        results: list[Any] = await self.client.gather(list(futures))
+        return results
+
+    async def _find_cause(self, futures: Sequence[Future], members: Sequence[Member], phase: str) -> BaseException:
+        """Why tasks failed: when one does the others do too, soon after, because they lose its link."""
+        await asyncio.sleep(GRACE_S)
+        await self._check_members(members, phase)
+        failures = [f for f in futures if f.status == "error"]
+        if not failures:
+            return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
+        causes = [await _get_exception(f) for f in failures]
+        return min(causes, key=_rank_cause)
+
+
+def start_local(n_workers: int | None = None, threads: int | None = None) -> LocalCluster:
+    """Start worker processes on this machine that share its processors.
+
+    Parameters
+    ----------
+    n_workers : default as Dask's own: few processes of few threads each
+    threads : of each worker; default so many that all workers together have one for each processor
+    """
+    from distributed.deploy.utils import nprocesses_nthreads
+
+    from mgspmv.model import default_threads
+
+    processors = default_threads()
+    if n_workers is None:
+        n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
+    if n_workers < 1:
+        raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=threads or max(1, processors // n_workers),
+        memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
+        dashboard_address="127.0.0.1:8787",
+    )
+
+
+def _connect(client: Any) -> Client:
+    if not isinstance(client, str) and not hasattr(client, "scheduler_address"):
+        raise OptionError(
+            f"client must be a distributed.Client, the address of a scheduler or a cluster, not {client!r}"
+        )
+    try:
+        return Client(client, timeout=CONNECT_S, set_as_default=False, name="mgspmv")
+    except (OSError, TimeoutError) as error:
+        raise SchedulerNotFoundError(
+            f"no Dask scheduler answers at {client} within {CONNECT_S:g} s ({error}); is it running, and is this its "
+            "address, such as tcp://10.0.0.1:8786?"
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"{client!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
+
+
+def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
+    """Raise when a worker has other versions than this process; all of them in one message."""
+    wanted = get_versions(packages=[*CHECKED])["packages"]
+    differences = [
+        f"worker {member} has {name} {packages.get(name) or 'not installed'}, not {wanted[name]}"
+        for member, packages in found.items()
+        for name in CHECKED
+        if packages.get(name) != wanted[name]
+    ]
+    if differences:
+        raise VersionMismatchError(
+            f"{'; '.join(differences)}. Install the same versions on all workers as here", phase="join"
+        )
+
+
+def _find_memory(workers: dict[str, Any], address: str, ping: Any) -> int:
+    """Bytes that a worker may still take: of its limit, and its share of what is free on its host."""
+    worker = workers[address]
+    on_host = sum(w["host"] == worker["host"] for w in workers.values())
+    free = int(ping["free_memory"] // on_host) if isinstance(ping, dict) else 0
+    limit = worker["memory_limit"]
+    return min(free, int(limit - worker["metrics"]["memory"])) if limit else free
+
+
+async def _get_exception(future: Future) -> BaseException:
+    error: BaseException = await future.exception()
+    return error
+
+
+def _rank_cause(error: BaseException) -> int:
+    """Low for what is likely to be the cause of the others."""
+    if not isinstance(error, ClusterError):
+        return 0
+    return {WorkerTimeoutError: 1, ClusterError: 2, WorkerLostError: 3, RunAbortedError: 4}.get(type(error), 2)

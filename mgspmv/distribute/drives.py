@@ -1,0 +1,249 @@
+"""PageRank on a cluster: the steps of `mgspmv.iterate.pagerank`, driven in two ways.
+
+scheduler     each iteration is a round of tasks: z goes to every worker, each makes the step on its rows, and their
+              slices come back. The plain form, and the reference of the other.
+superstep     each task makes many iterations, about a second's worth, in lockstep with those of the other workers,
+              which send each other their slices. The scheduler sees a task a worker a second.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.distribute import agent
+from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.session import RunSpec, check_agreement
+from mgspmv.errors import ClusterError, WorkerTimeoutError
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, sum_seconds
+from mgspmv.iterate.start import Start
+from mgspmv.model import Event, Status, StepSums
+
+Drive = Literal["scheduler", "superstep"]
+
+SUPERSTEP_S = 1.0
+"""Seconds of a superstep: long beside what the scheduler takes for a task, short for who waits for news."""
+GROWTH = 16
+"""How many times as many iterations as the one before a superstep may have, whose first ones are slow."""
+
+
+def run_distributed(
+    matrix: DistributedMatrix,
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    emit: Callable[[Event], None],
+    *,
+    drive: Drive,
+    dtype: str | None,
+    kernel: str = "auto",
+    threads: int | None = None,
+    run: str = "",
+    on_progress: Progress | None = None,
+) -> Outcome:
+    """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers.
+
+    Parameters
+    ----------
+    threshold : of the change, from `PageRankOptions.threshold`
+    emit : gets an event for each iteration
+    dtype : of the values that are used; None for none
+
+    Raises
+    ------
+    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
+    ClosedError : the matrix was closed
+    """
+    report = on_progress or (lambda phase, done, total: None)
+    spec = RunSpec(run, matrix.members, options, threshold, dtype, kernel, threads, matrix.cluster.timeout)
+    with matrix.cluster.lease(lambda: report("queue", 0, None)):
+        report("start", 0, None)
+        began = time.perf_counter()
+        with _Workers(matrix, spec, start) as workers:
+            driven = _Scheduled(workers, emit) if drive == "scheduler" else _Supersteps(workers, emit)
+            started = time.perf_counter()
+            status = driven.iterate()
+            iterated = time.perf_counter()
+            report("residual", 0, None)
+            bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
+            measured = time.perf_counter()
+            values = np.concatenate(workers.do("collect", agent.collect_session))
+            collected = time.perf_counter()
+    seconds = sum_seconds(driven.events)
+    seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
+    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
+    return Outcome(values, status, bound, workers.hardware, seconds)
+
+
+class _Workers:
+    """The workers of a run, each with a session; ends them when the context does, however that happens."""
+
+    def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
+        self.matrix, self.spec, self._start = matrix, spec, start
+        self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
+        self._sessions: list[Any] = []
+        self._running: list[Any] = []
+        self.hardware = ""
+
+    def __enter__(self) -> _Workers:
+        try:
+            self._begin()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._abandon(error)
+            return
+        with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
+            self.matrix.cluster.free(self._keys, self.matrix.members)
+        self._sessions.clear()
+
+    def do(
+        self, phase: str, function: Callable[..., Any], *args: Any, on_done: Callable[[int], None] | None = None
+    ) -> list[Any]:
+        """Call a task on every worker with its session, and wait for all; `on_done` gets how many are done."""
+        token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
+        name = function.__name__.replace("_", "-")
+        self._running = [
+            cluster.submit(member, f"mgspmv-{name}-{token}-{rank}", function, key, *args)
+            for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
+        ]
+        results = cluster.settle(self._running, members, phase, on_done)
+        self._running = []
+        return results
+
+    def _begin(self) -> None:
+        matrix, cluster = self.matrix, self.matrix.cluster
+        bounds, members = matrix.bounds, matrix.members
+        part_keys = matrix.part_keys
+        pieces = [self._start.cut(a, b) for a, b in pairwise(bounds)]
+        sent = cluster.scatter_each(pieces, members, "start")
+        self._sessions = self._running = [
+            cluster.submit(member, key, agent.begin_session, key, part_key, self.spec, piece)
+            for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
+        ]
+        threads = cluster.settle(self._sessions, members, "start")
+        each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
+        self.hardware = f"{len(members)} workers of {each} threads"
+
+    def _abandon(self, error: BaseException) -> None:
+        """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
+        reason = f"run {self.spec.run} was given up: {error or type(error).__name__}"
+        silent = error.worker if isinstance(error, WorkerTimeoutError) else None
+        pairs = zip(self._keys, self.matrix.members, strict=True)
+        reached = [(key, member) for key, member in pairs if str(member.name) != silent]
+        with suppress(ClusterError):
+            self.matrix.client.cancel([*self._sessions, *self._running], force=True)
+            self.matrix.cluster.abort([k for k, _ in reached], [m for _, m in reached], reason)
+        self._sessions, self._running = [], []
+
+
+class _Scheduled:
+    """Each iteration is a round of tasks."""
+
+    def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
+        self._workers, self._emit = workers, emit
+        self._loop = Loop(_Rounds(workers), workers.spec.options, workers.spec.threshold, workers.spec.run)
+        self.events: list[Event] = []
+
+    def iterate(self) -> Status:
+        """Iterate to the end; how it ended."""
+        self._loop.start()
+        for event in self._loop.advance():
+            self.events.append(event)
+            self._emit(event)
+        assert self._loop.status is not None
+        return self._loop.status
+
+    def measure(self) -> float:
+        """Sum of the workers' parts of the residual."""
+        slices = self._workers.do("residual", agent.rescale_session)
+        z = self._workers.matrix.cluster.scatter(np.concatenate(slices), self._workers.matrix.members, "residual")
+        return float(sum(self._workers.do("residual", agent.measure_given, z, self._loop.mass)))
+
+
+class _Rounds:
+    """The steps of a scheduler-driven run: z is here, the rows are on the workers."""
+
+    def __init__(self, workers: _Workers) -> None:
+        self._workers = workers
+        self._z = np.empty(0)
+        self._iteration = 0
+
+    def scale(self) -> StepSums:
+        answers = self._workers.do("start", agent.scale_session)
+        self._z = np.concatenate([z for z, _ in answers])
+        return sum((sums for _, sums in answers), StepSums())
+
+    def step(self, mass: float) -> tuple[StepSums, Times]:
+        self._iteration += 1
+        phase, matrix = f"iteration {self._iteration}", self._workers.matrix
+        began = time.perf_counter()
+        z = matrix.cluster.scatter(self._z, matrix.members, phase)
+        sent = multiplied = time.perf_counter()
+
+        def look(n_done: int) -> None:
+            nonlocal multiplied
+            multiplied = time.perf_counter()
+
+        answers = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
+        slices, sums, product_s, memory = zip(*answers, strict=True)
+        self._z = np.concatenate(slices)
+        moved_s = sent - began + time.perf_counter() - multiplied
+        waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
+        n = len(slices)
+        times = Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, memory)
+        return sum(sums, StepSums()), times
+
+
+class _Supersteps:
+    """Each task makes many iterations in lockstep with the others."""
+
+    def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
+        self._workers, self._emit = workers, emit
+        self.events: list[Event] = []
+
+    def iterate(self) -> Status:
+        """Iterate to the end; how it ended."""
+        status: Status | None = None
+        made, n = 0, 1
+        while status is None:
+            phase = f"iterations {made + 1} to {made + n}"
+            reports = self._workers.do(phase, agent.advance_session, n)
+            check_agreement(reports)
+            status = reports[0][1]
+            events = [_join(of_workers) for of_workers in zip(*(events for events, _ in reports), strict=True)]
+            for event in events:
+                self.events.append(event)
+                self._emit(event)
+            made += len(events)
+            n = _choose_length(events)
+        return status
+
+    def measure(self) -> float:
+        """Sum of the workers' parts of the residual."""
+        return float(sum(self._workers.do("residual", agent.measure_session)))
+
+
+def _join(events: tuple[Event, ...]) -> Event:
+    """One event of those that each worker made of the same iteration."""
+    fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
+    joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
+    return replace(events[0], **joined)
+
+
+def _choose_length(events: list[Event]) -> int:
+    """How many iterations the next superstep has: those of about `SUPERSTEP_S`."""
+    elapsed_s = sum(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in events)
+    return max(1, min(GROWTH * len(events), int(SUPERSTEP_S * len(events) / max(elapsed_s, 1e-9))))

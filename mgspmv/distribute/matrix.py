@@ -1,0 +1,298 @@
+"""A matrix whose row blocks are held by the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import numpy as np
+from distributed import wait
+
+from mgspmv.distribute.agent import load_part, multiply_part
+from mgspmv.distribute.cluster import Cluster, WorkerInfo
+from mgspmv.errors import ClosedError, ClusterError, KindError, StoreError, StoreNotFoundError
+from mgspmv.exchange.links import Member
+from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
+from mgspmv.model import MatrixInfo, Precision
+from mgspmv.partition import Plan, plan_rows
+from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (phase, done, total or None)."""
+
+TIMEOUT_S = 30.0
+"""Seconds that a worker may be silent, unless the user says otherwise."""
+
+
+class DistributedMatrix(DescribedMatrix):
+    """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
+
+    Each worker read its own rows from the store and keeps them until `close()`, until this object is gone, or until the
+    client is. A worker that is lost takes its rows with it: distribute the matrix again.
+    """
+
+    __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
+
+    def __init__(
+        self, stored: StoredMatrix, cluster: Cluster, plan: Plan, members: tuple[Member, ...], parts: list[Future]
+    ) -> None:
+        super().__init__(stored)
+        self.cluster = cluster
+        self.plan = plan
+        self.members = members
+        self._parts = parts
+        self._pending: WeakSet[Future] = WeakSet()
+        self.load_s = 0.0
+        """Seconds that loading took."""
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """First row of each worker, and the number of rows."""
+        return self.plan.bounds
+
+    @property
+    def client(self) -> Client:
+        """Through which the workers are reached."""
+        return self.cluster.client
+
+    @property
+    def workers(self) -> tuple[str | int, ...]:
+        """Names of the workers, in the order of their rows."""
+        return tuple(member.name for member in self.members)
+
+    @property
+    def part_keys(self) -> list[str]:
+        """Key of the task that loaded each part.
+
+        Raises
+        ------
+        ClosedError : it was closed
+        """
+        if not self._parts:
+            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
+        return [future.key for future in self._parts]
+
+    def __matmul__(self, x: Any) -> Any:
+        """y = D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
+        return self.multiply(x)
+
+    def __rmatmul__(self, x: Any) -> Any:
+        raise KindError(
+            "x @ D needs the transpose on the cluster: ingest with transpose=True, distribute A.T, and compute "
+            "A.T.distribute(client) @ x"
+        )
+
+    def multiply(
+        self,
+        x: Any,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        y: Any = None,
+        kernel: str = "auto",
+        precision: str | None = None,
+        threads: int | None = None,
+    ) -> Any:
+        """alpha * D @ x + beta * y, each worker its rows.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), real: a NumPy array, which is sent to every worker; or a dask array, whose chunks
+            go from worker to worker
+        y : (n_rows,) or (n_rows, k); needed unless beta is 0, when it is not read
+        others : as for `mgspmv.api.spmv`
+
+        Returns
+        -------
+        For a NumPy x the product as NumPy array. For a dask x a dask array with a chunk for each worker, which is being
+        computed and stays on the workers.
+
+        Raises
+        ------
+        ShapeError, OptionError : as for `mgspmv.api.spmv`
+        WorkerLostError, WorkerTimeoutError : a worker is gone or does not answer
+        ClosedError : the matrix was closed
+        """
+        if _is_dask(x):
+            return self._multiply_lazy(x, alpha, beta, y, kernel, precision, threads)
+        x = check_vectors("x", x, self.shape[1], "columns")
+        chosen = choose_precision(precision, x.dtype, self.info)
+        x = np.ascontiguousarray(x, dtype=chosen)
+        out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        slices = list(pairwise(self.bounds))
+        keys = self.part_keys
+        x_sent = self.cluster.scatter(x, self.members, "send x")
+        y_sent: list[Any] = [None] * len(keys)
+        if beta != 0:
+            y_sent = list(self.cluster.scatter_each([out[a:b] for a, b in slices], self.members, "send y"))
+        options = (alpha, beta, chosen, kernel, threads)
+        futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
+        for (start, stop), rows in zip(slices, self.cluster.settle(futures, self.members, "product"), strict=True):
+            out[start:stop] = rows
+        return out
+
+    def close(self) -> None:
+        """Free the memory of the workers at once; products that were begun are finished before."""
+        parts, self._parts = self._parts, []
+        if not parts:
+            return
+        try:
+            if pending := [f for f in self._pending if not f.done()]:
+                self.client.sync(_wait_quietly, pending, timeout=self.cluster.timeout)
+            self.cluster.free([future.key for future in parts], self.members)
+        except ClusterError:
+            pass  # what a worker did not let go of now it drops with the key
+        finally:
+            for future in parts:
+                future.release()
+            self.cluster.close()
+
+    def __enter__(self) -> DistributedMatrix:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"on {len(self.members)} workers of {self.cluster}" if self._parts else "closed"
+        values = "pattern" if self.is_pattern else self.info.dtype
+        return f"<DistributedMatrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {state}>"
+
+    def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
+        token = uuid.uuid4().hex
+        return [
+            self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, keys[rank], x, y, *options)
+            for rank, (member, x, y) in enumerate(zip(self.members, xs, ys, strict=True))
+        ]
+
+    def _multiply_lazy(
+        self, x: Any, alpha: float, beta: float, y: Any, kernel: str, precision: str | None, threads: int | None
+    ) -> Any:
+        import dask.array as da
+
+        check_form("x", x, self.shape[1], "columns")
+        chosen = choose_precision(precision, x.dtype, self.info)
+        shape = (self.shape[0], *x.shape[1:])
+        rows = tuple(int(n) for n in np.diff(self.bounds))
+        ys: list[Any] = [None] * len(rows)
+        if beta != 0:
+            if not _is_dask(y):
+                y = da.from_array(start_product(y, beta, shape, chosen), chunks=(rows, *shape[1:]))
+            check_form("y", y, shape[0], "rows")
+            check_shape(y, shape)
+            ys = self._compute_pieces(y.astype(chosen), rows)
+        pieces = self._compute_pieces(x.astype(chosen), x.chunks[0])
+        keys = self.part_keys
+        futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, kernel, threads))
+        self._pending.update(futures)
+        chunks = [
+            da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)
+            for future, n in zip(futures, rows, strict=True)
+            if n
+        ]
+        return da.concatenate(chunks) if chunks else da.zeros(shape, dtype=chosen)
+
+    def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
+        """Futures of the chunks of an array of one or two dimensions, cut into these numbers of rows."""
+        cut = array.rechunk({0: rows, **({1: -1} if array.ndim == 2 else {})})
+        futures: list[Future] = self.client.compute(list(cut.to_delayed().ravel()))
+        return futures
+
+
+def distribute_matrix(
+    stored: StoredMatrix,
+    client: Any,
+    *,
+    precision: Precision | None = None,
+    weights: bool = True,
+    threads: int | None = None,
+    timeout: float = TIMEOUT_S,
+    on_progress: Progress | None = None,
+) -> DistributedMatrix:
+    """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`."""
+    address = stored.address()
+    report = on_progress or _ignore
+    cluster = Cluster(client, timeout)
+    try:
+        began = time.perf_counter()
+        report("join", 0, None)
+        workers = cluster.join()
+        info = stored.info
+        precision = precision or _default_precision(info)
+        dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
+        plan = plan_rows(
+            info if dtype else replace(info, dtype=None),
+            stored.read_array("indptr"),
+            len(workers),
+            precision=precision,
+            host_memory=min(w.memory for w in workers),
+            threads=threads or max(w.threads for w in workers),
+        )
+        members = tuple(w.member for w in workers)
+        with cluster.lease(lambda: report("queue", 0, None)):
+            parts = _load(cluster, workers, plan, address, dtype, threads, report)
+        matrix = DistributedMatrix(stored, cluster, plan, members, parts)
+        matrix.load_s = time.perf_counter() - began
+        return matrix
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _load(
+    cluster: Cluster,
+    workers: list[WorkerInfo],
+    plan: Plan,
+    address: StoreAddress,
+    dtype: str | None,
+    threads: int | None,
+    report: Progress,
+) -> list[Future]:
+    token, members = uuid.uuid4().hex, [w.member for w in workers]
+    keys = [f"mgspmv-load-{token}-{rank}" for rank in range(len(workers))]
+    options = [(address, rank, plan.bounds, dtype, threads or w.threads) for rank, w in enumerate(workers)]
+    futures = [
+        cluster.submit(w.member, key, load_part, key, *o) for w, key, o in zip(workers, keys, options, strict=True)
+    ]
+    report("load", 0, len(workers))
+    try:
+        cluster.settle(futures, members, "load", lambda done: report("load", done, len(workers)))
+    except StoreNotFoundError as error:
+        raise StoreNotFoundError(
+            f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
+        ) from error
+    except StoreError as error:
+        raise type(error)(f"a worker cannot use the store: {error}") from error
+    return futures
+
+
+def _default_precision(info: MatrixInfo) -> Precision:
+    """What most products or ranks of a matrix are computed in."""
+    if info.kind != "matrix":
+        return "exact"
+    return "float32" if info.dtype == "float32" else "float64"
+
+
+def _is_dask(array: Any) -> bool:
+    return hasattr(array, "dask") and hasattr(array, "chunks")
+
+
+async def _wait_quietly(futures: list[Future], timeout: float) -> None:
+    with suppress(TimeoutError):
+        await wait(futures, timeout=timeout)
+
+
+def _ignore(phase: str, done: int, total: int | None) -> None:
+    """Report progress to nobody."""

@@ -1,0 +1,215 @@
+"""Connections between the workers of a run over Dask's own comms, so that TCP, TLS and UCX are what the cluster uses.
+
+Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages go one way
+without an answer, which halves their number, and a connection that breaks says at once that a worker is gone.
+
+Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed.comm import connect
+from distributed.protocol import to_serialize
+
+from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
+
+LINK_OP = "mgspmv_link"
+"""What a worker asks of another one to open a link; see `DaskLinks.accept`."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker of a run."""
+
+    name: str | int
+    """As the cluster calls it; tasks are pinned by it."""
+    address: str
+    """Of its comm, such as tcp://10.0.0.2:40331."""
+
+    def __str__(self) -> str:
+        return self.address if self.name == self.address else f"{self.name} ({self.address})"
+
+
+class DaskLinks:
+    """Links of one worker to all others of a run.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` that this is on
+    members : of the run, by rank
+    make_hello : gives the first message to the worker of a rank
+    timeout : seconds that another worker may be silent while something is waited for; a worker whose task runs says so
+        several times in that time, so that slow is not silent
+    """
+
+    def __init__(
+        self,
+        worker: Any,
+        run: str,
+        rank: int,
+        members: Sequence[Member],
+        make_hello: Callable[[int], dict[str, Any]],
+        timeout: float,
+    ) -> None:
+        self._worker, self._loop = worker, worker.loop.asyncio_loop
+        self._run, self._rank, self._members = run, rank, members
+        self._make_hello, self._timeout = make_hello, timeout
+        self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._comms: dict[int, Any] = {}
+        self._heard: dict[int, float] = {}
+        self._gone: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end: str | None = None
+        self._is_active = False
+        self.phase = "connect"
+        """What the run is doing, for messages."""
+
+    def connect(self) -> dict[int, dict[str, Any]]:
+        """Open links to all others; their first messages, by rank.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a worker is gone or does not open its link
+        RunAbortedError : the run was ended from outside
+        """
+        self._loop.call_soon_threadsafe(self._start_links)
+        hellos: dict[int, dict[str, Any]] = {}
+        early = []
+        while missing := [r for r in range(len(self._members)) if r != self._rank and r not in hellos]:
+            rank, message = self.receive(missing)
+            if rank in hellos:  # who has heard from all begins at once
+                early.append((rank, message))
+            else:
+                hellos[rank] = message
+        for item in early:
+            self._inbox.put(item)
+        return hellos
+
+    async def accept(self, comm: Any, rank: int) -> None:
+        """Serve a link that the worker of a lower rank opened, until it is closed."""
+        await self._serve(rank, comm)
+
+    def send(self, rank: int, message: dict[str, Any]) -> None:
+        """Send to one of them, without waiting. An array in the message must not change before it was received."""
+        self._loop.call_soon_threadsafe(self._start_task, self._write, rank, message)
+
+    def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
+        """Wait for the next message of any worker; `missing` are those that it is waited for.
+
+        Raises
+        ------
+        WorkerLostError : the link of one that is missing is broken
+        WorkerTimeoutError : one that is missing was silent for too long
+        RunAbortedError : the run was ended from outside
+        """
+        began = time.monotonic()
+        while True:
+            if self._end is not None:
+                raise RunAbortedError(self._end, phase=self.phase)
+            for rank in self._gone.intersection(missing):
+                raise self._describe(WorkerLostError, rank, "closed its connection; it died, or gave the run up")
+            now = time.monotonic()
+            heard = {rank: max(began, self._heard.get(rank, 0.0)) for rank in missing}
+            for rank in missing:
+                if now - heard[rank] > self._timeout:
+                    raise self._describe(
+                        WorkerTimeoutError,
+                        rank,
+                        f"was silent for {self._timeout:g} s; it hangs, or its threads are taken by other tasks",
+                    )
+            try:
+                rank, message = self._inbox.get(timeout=min(heard.values()) + self._timeout - now + 0.01)
+            except queue.Empty:
+                continue
+            if message is not None:
+                return rank, message
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """While a task of the run is running: tell the others that it is."""
+        self._is_active = True
+        try:
+            yield
+        finally:
+            self._is_active = False
+
+    def close(self, reason: str) -> None:
+        """End it: whoever waits is told the reason."""
+        if self._end is None:
+            self._end = reason
+            self._inbox.put((-1, None))
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _start_links(self) -> None:
+        for rank in range(self._rank + 1, len(self._members)):
+            self._start_task(self._open, rank)
+        self._start_task(self._keep_alive)
+
+    def _start_task(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        if self._end is None:
+            task = self._loop.create_task(function(*args))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for comm in self._comms.values():
+            comm.abort()
+
+    async def _open(self, rank: int) -> None:
+        arguments = self._worker.connection_args
+        try:
+            comm = await connect(self._members[rank].address, timeout=self._timeout, **arguments)
+            await comm.write({"op": LINK_OP, "run": self._run, "rank": self._rank, "reply": False})
+        except OSError:
+            self._lose(rank)
+        else:
+            await self._serve(rank, comm)
+
+    async def _serve(self, rank: int, comm: Any) -> None:
+        """Say hello and read until the link breaks or the run ends."""
+        self._comms[rank] = comm
+        try:
+            await self._write(rank, self._make_hello(rank))
+            while self._end is None:
+                message = await comm.read()
+                self._heard[rank] = time.monotonic()
+                if message:  # an empty one says that the worker is alive
+                    self._inbox.put((rank, message))
+        except OSError:
+            pass  # closed by the other side, or by the end of the run
+        finally:
+            comm.abort()
+            self._lose(rank)
+
+    async def _write(self, rank: int, message: dict[str, Any]) -> None:
+        wrapped = {k: to_serialize(v) if isinstance(v, np.ndarray) else v for k, v in message.items()}
+        try:
+            await self._comms[rank].write(wrapped)
+        except OSError:
+            self._lose(rank)
+
+    async def _keep_alive(self) -> None:
+        while self._end is None:
+            await asyncio.sleep(self._timeout / 5)
+            if self._is_active:
+                for rank in self._comms.keys() - self._gone:
+                    await self._write(rank, {})
+
+    def _lose(self, rank: int) -> None:
+        self._gone.add(rank)
+        self._inbox.put((rank, None))
+
+    def _describe(self, kind: type[ClusterError], rank: int, what: str) -> ClusterError:
+        member = self._members[rank]
+        return kind(f"worker {member} {what} (during {self.phase})", worker=str(member.name), phase=self.phase)

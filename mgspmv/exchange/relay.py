@@ -1,0 +1,59 @@
+"""Slices and sums through the process that drives the run: it takes each worker's slice and gives back the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgspmv.exchange.halo import Halo
+from mgspmv.model import StepSums
+
+
+class RelayTransport:
+    """Reads what `give` gave, fills what `take` takes; sums are those of this worker alone.
+
+    Parameters
+    ----------
+    halo : the columns that are held here
+    dtype : of the vectors
+    """
+
+    waited_s = 0.0
+
+    def __init__(self, halo: Halo, dtype: np.dtype[Any]) -> None:
+        self._halo = halo
+        self.exchanged_bytes = 0
+        self._held: np.ndarray
+        self._own: np.ndarray
+        self.restart(dtype)
+
+    @property
+    def z(self) -> np.ndarray:
+        return self._held
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes + self._own.nbytes + self._halo.nbytes
+
+    def give(self, z: np.ndarray) -> None:
+        """Hold the columns of z, (n_cols,), that the next product reads."""
+        self._held = self._halo.select(z)
+        self.exchanged_bytes += z.nbytes
+
+    def take(self) -> np.ndarray:
+        """(n_rows,): this worker's slice of the next z, whose buffer is the taker's from now on."""
+        own, self._own = self._own, np.empty_like(self._own)
+        return own
+
+    def slot(self, start: int, stop: int) -> np.ndarray:
+        first = self._halo.bounds[self._halo.rank]
+        return self._own[start - first : stop - first]
+
+    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        return sums
+
+    def restart(self, dtype: np.dtype[Any]) -> None:
+        bounds, rank = self._halo.bounds, self._halo.rank
+        self._held = np.empty(0, dtype)
+        self._own = np.empty(bounds[rank + 1] - bounds[rank], dtype)
