@@ -10,6 +10,7 @@ import asyncio
 import platform
 import time
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
@@ -38,6 +39,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Session] = {}
+        self._ending: WeakValueDictionary[str, Session] = WeakValueDictionary()  # a task that still runs holds its own
         worker.handlers.update(
             {PING_OP: self.ping, FREE_OP: self.free, ABORT_OP: self.abort, LINK_OP: self.accept_link}
         )
@@ -99,7 +101,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
         """End a session: its task is told the reason, and has some seconds to end; whether it did."""
-        session = self._sessions.get(key)
+        session = self._sessions.get(key) or self._ending.get(key)
         if session is None:
             return True
         session.close(reason)
@@ -121,6 +123,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._parts.pop(key, None)
         session = self._sessions.pop(key, None)
         if session is not None:
+            self._ending[key] = session
             session.close("the run ended")
 
 

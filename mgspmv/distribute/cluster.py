@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from distributed import Client, Future, LocalCluster, Semaphore, as_completed
@@ -41,6 +44,8 @@ PING_S = 2.0
 """Seconds between two pings of a worker."""
 FREE_S = 5.0
 """Seconds for a worker to let go of what it holds; one that does not answer does so when Dask releases the key."""
+PATIENCE = 0.75
+"""Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
 LEASE = "mgspmv-lease"
@@ -68,7 +73,11 @@ class Cluster:
     Parameters
     ----------
     client : a `distributed.Client`, the address of a scheduler, or a cluster object such as `LocalCluster`
-    timeout : seconds that a worker may be silent
+    timeout : seconds after which work ends with an error when a worker has hung
+
+    Attributes
+    ----------
+    patience : seconds that a worker may be silent, somewhat less than the time-out
 
     Raises
     ------
@@ -80,6 +89,8 @@ class Cluster:
         if not timeout > 0:
             raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.timeout = float(timeout)
+        self.patience = PATIENCE * self.timeout
+        self._silent: set[Member] = set()
         self._is_owner = not isinstance(client, Client)
         self.client: Client = _connect(client) if self._is_owner else client
         if self.client.asynchronous:
@@ -96,6 +107,14 @@ class Cluster:
         scheduler = self.client.scheduler
         return "a closed cluster" if scheduler is None else str(scheduler.address)
 
+    @property
+    def dashboard_link(self) -> str | None:
+        """URL of Dask's dashboard; None where the scheduler serves none."""
+        try:
+            return self.client.dashboard_link or None
+        except KeyError:  # Dask's way to say so for a scheduler that it did not start
+            return None
+
     # --- workers
 
     def join(self) -> list[WorkerInfo]:
@@ -106,24 +125,25 @@ class Cluster:
         ClusterError : there are no workers
         VersionMismatchError : a worker has other versions of what counts than this process
         """
-        return self._sync(self._join())
+        workers, silent = self._sync(self._join())
+        for member in silent:
+            warnings.warn(f"worker {member} does not answer and is left out", stacklevel=4)
+        return workers
 
-    async def _join(self) -> list[WorkerInfo]:
+    async def _join(self) -> tuple[list[WorkerInfo], list[Member]]:
         workers = await self._list_workers()
         addresses = list(workers)
         versions = await self._ask_each(addresses, {"op": "versions", "packages": [*CHECKED]}, JOIN_S)
-        silent = [a for a in addresses if isinstance(versions[a], Exception)]
-        members = {a: Member(workers[a]["name"], a) for a in addresses if a not in silent}
-        for address in silent:
-            warnings.warn(
-                f"worker {Member(workers[address]['name'], address)} does not answer and is left out", stacklevel=5
-            )
+        everyone = [Member(w["name"], a) for a, w in workers.items()]
+        silent = [m for m in everyone if isinstance(versions[m.address], Exception)]
+        members = {m.address: m for m in everyone if m not in silent}
         if not members:
             raise WorkerTimeoutError(f"none of the workers of {self} answered within {JOIN_S:g} s", phase="join")
         _check_versions({members[a]: versions[a]["packages"] for a in members})
         await asyncio.gather(*map(self._install, members.values()))
         pings = await self._ask_each(list(members), {"op": PING_OP}, JOIN_S)
-        return [WorkerInfo(m, workers[a]["nthreads"], _find_memory(workers, a, pings[a])) for a, m in members.items()]
+        infos = [WorkerInfo(m, workers[a]["nthreads"], _find_memory(workers, a, pings[a])) for a, m in members.items()]
+        return infos, silent
 
     async def _list_workers(self) -> dict[str, Any]:
         """The running workers by address, in the order of their names."""
@@ -309,13 +329,19 @@ class Cluster:
                 )
 
     async def _watch_answers(self, member: Member, phase: str) -> None:
-        """Raise when a member's event loop does not answer for `timeout` seconds."""
+        """Raise when a member's event loop does not answer for as long as it may be silent."""
+        loop = asyncio.get_running_loop()
+        answered = loop.time()
         while True:
-            await asyncio.sleep(PING_S)
-            answer = (await self._ask_each([member.address], {"op": PING_OP}, self.timeout))[member.address]
-            if isinstance(answer, TimeoutError):
+            await asyncio.sleep(min(PING_S, self.timeout / 8))
+            left_s = answered + self.patience - loop.time()
+            answer = (await self._ask_each([member.address], {"op": PING_OP}, left_s))[member.address]
+            if not isinstance(answer, Exception):
+                answered = loop.time()
+            elif loop.time() >= answered + self.patience:
+                self._silent.add(member)
                 raise WorkerTimeoutError(
-                    f"worker {member} did not answer for {self.timeout:g} s (during {phase}); it hangs, or cannot be "
+                    f"worker {member} did not answer for {self.patience:g} s (during {phase}); it hangs, or cannot be "
                     "reached",
                     worker=str(member.name),
                     phase=phase,
@@ -334,8 +360,8 @@ class Cluster:
     async def _tell_each(
         self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
     ) -> dict[Member, Any]:
-        """As `_ask_each`, a message for each, and nothing is asked of who left the cluster."""
-        pairs = list(zip(members, messages, strict=True))
+        """As `_ask_each`, a message for each, and nothing is asked of who left the cluster or did not answer before."""
+        pairs = [pair for pair in zip(members, messages, strict=True) if pair[0] not in self._silent]
         there = await self._scheduler().ncores(workers=[member.address for member, _ in pairs])
         present = [(member, message) for member, message in pairs if member.address in there]
         answers = await asyncio.gather(
@@ -388,12 +414,37 @@ def start_local(n_workers: int | None = None, threads: int | None = None) -> Loc
         n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
     if n_workers < 1:
         raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
-    return LocalCluster(
+    return _start(
         n_workers=n_workers,
         threads_per_worker=threads or max(1, processors // n_workers),
         memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
         dashboard_address="127.0.0.1:8787",
+        silence_logs=logging.ERROR,  # what ends a run is raised, and says more than Dask's warnings of the same
     )
+
+
+def _start(**options: Any) -> LocalCluster:
+    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
+
+    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
+    so an interrupt waits until it is whole.
+    """
+
+    def make() -> LocalCluster:
+        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return LocalCluster(**options)
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
+        warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
+        starting = starter.submit(make)
+        try:
+            return starting.result()
+        except KeyboardInterrupt:
+            starting.result().close()
+            raise
+        except RuntimeError as error:
+            raise ClusterError(f"a worker of the local cluster did not start: {error}", phase="start") from error
 
 
 def _connect(client: Any) -> Client:

@@ -21,7 +21,7 @@ import numpy as np
 from mgspmv.distribute import agent
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.session import RunSpec, check_agreement
-from mgspmv.errors import ClusterError, WorkerTimeoutError
+from mgspmv.errors import ClusterError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, sum_seconds
 from mgspmv.iterate.start import Start
@@ -63,7 +63,7 @@ def run_distributed(
     ClosedError : the matrix was closed
     """
     report = on_progress or (lambda phase, done, total: None)
-    spec = RunSpec(run, matrix.members, options, threshold, dtype, kernel, threads, matrix.cluster.timeout)
+    spec = RunSpec(run, matrix.members, options, threshold, dtype, kernel, threads, matrix.cluster.patience)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
@@ -140,12 +140,9 @@ class _Workers:
     def _abandon(self, error: BaseException) -> None:
         """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
         reason = f"run {self.spec.run} was given up: {error or type(error).__name__}"
-        silent = error.worker if isinstance(error, WorkerTimeoutError) else None
-        pairs = zip(self._keys, self.matrix.members, strict=True)
-        reached = [(key, member) for key, member in pairs if str(member.name) != silent]
         with suppress(ClusterError):
             self.matrix.client.cancel([*self._sessions, *self._running], force=True)
-            self.matrix.cluster.abort([k for k, _ in reached], [m for _, m in reached], reason)
+            self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
         self._sessions, self._running = [], []
 
 

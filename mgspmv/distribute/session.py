@@ -39,7 +39,7 @@ class RunSpec:
     """Name of a kernel, or `auto`."""
     threads: int | None
     """Of each worker; None for what the worker was given by its cluster."""
-    timeout: float
+    patience: float
     """Seconds that a worker may be silent."""
 
 
@@ -59,7 +59,7 @@ class Session:
         self._rows: Rows = start.bind(kernel, weight)
         assert part.halo is not None
         self._halo = part.halo
-        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, self._greet, spec.timeout)
+        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, self._greet, spec.patience)
         self._relay: RelayTransport | None = None
         self._steps: LocalSteps | None = None
         self._loop: Loop | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ class DaskLinks:
     worker : the `distributed.Worker` that this is on
     members : of the run, by rank
     make_hello : gives the first message to the worker of a rank
-    timeout : seconds that another worker may be silent while something is waited for; a worker whose task runs says so
+    patience : seconds that another worker may be silent while something is waited for; a worker whose task runs says so
         several times in that time, so that slow is not silent
     """
 
@@ -58,11 +58,11 @@ class DaskLinks:
         rank: int,
         members: Sequence[Member],
         make_hello: Callable[[int], dict[str, Any]],
-        timeout: float,
+        patience: float,
     ) -> None:
         self._worker, self._loop = worker, worker.loop.asyncio_loop
         self._run, self._rank, self._members = run, rank, members
-        self._make_hello, self._timeout = make_hello, timeout
+        self._make_hello, self._patience = make_hello, patience
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
@@ -98,9 +98,9 @@ class DaskLinks:
         """Serve a link that the worker of a lower rank opened, until it is closed."""
         await self._serve(rank, comm)
 
-    def send(self, rank: int, message: dict[str, Any]) -> None:
-        """Send to one of them, without waiting. An array in the message must not change before it was received."""
-        self._loop.call_soon_threadsafe(self._start_task, self._write, rank, message)
+    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        """Send to each of these, without waiting. An array in a message must not change before it was received."""
+        self._loop.call_soon_threadsafe(self._start_writes, messages)
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
         """Wait for the next message of any worker; `missing` are those that it is waited for.
@@ -120,14 +120,14 @@ class DaskLinks:
             now = time.monotonic()
             heard = {rank: max(began, self._heard.get(rank, 0.0)) for rank in missing}
             for rank in missing:
-                if now - heard[rank] > self._timeout:
+                if now - heard[rank] > self._patience:
                     raise self._describe(
                         WorkerTimeoutError,
                         rank,
-                        f"was silent for {self._timeout:g} s; it hangs, or its threads are taken by other tasks",
+                        f"was silent for {self._patience:g} s; it hangs, or its threads are taken by other tasks",
                     )
             try:
-                rank, message = self._inbox.get(timeout=min(heard.values()) + self._timeout - now + 0.01)
+                rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
             except queue.Empty:
                 continue
             if message is not None:
@@ -154,6 +154,10 @@ class DaskLinks:
             self._start_task(self._open, rank)
         self._start_task(self._keep_alive)
 
+    def _start_writes(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        for rank, message in messages.items():
+            self._start_task(self._write, rank, message)
+
     def _start_task(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         if self._end is None:
             task = self._loop.create_task(function(*args))
@@ -169,7 +173,7 @@ class DaskLinks:
     async def _open(self, rank: int) -> None:
         arguments = self._worker.connection_args
         try:
-            comm = await connect(self._members[rank].address, timeout=self._timeout, **arguments)
+            comm = await connect(self._members[rank].address, timeout=self._patience, **arguments)
             await comm.write({"op": LINK_OP, "run": self._run, "rank": self._rank, "reply": False})
         except OSError:
             self._lose(rank)
@@ -201,7 +205,7 @@ class DaskLinks:
 
     async def _keep_alive(self) -> None:
         while self._end is None:
-            await asyncio.sleep(self._timeout / 5)
+            await asyncio.sleep(self._patience / 5)
             if self._is_active:
                 for rank in self._comms.keys() - self._gone:
                     await self._write(rank, {})

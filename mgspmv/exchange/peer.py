@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.halo import Halo, pack
 from mgspmv.model import StepSums
 
 
 class Links(Protocol):
     """Connections to all other workers of a run."""
 
-    def send(self, rank: int, message: dict[str, Any]) -> None:
-        """Send to one of them, without waiting. The message is read before long, but not at once."""
+    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        """Send a message to each of these, without waiting. They are read before long, but not at once."""
         ...
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
@@ -29,7 +29,7 @@ class Links(Protocol):
 
 
 class PeerTransport:
-    """Two buffers that take turns, filled with what others send.
+    """Two buffers that take turns, filled with what others send; what is packed for them takes turns too.
 
     The numbers of messages keep workers in step: nobody sends a second slice before it has everybody's first, so that a
     buffer is written again only when all have read from it, and at most one message of each other worker waits.
@@ -52,6 +52,7 @@ class PeerTransport:
         self.waited_s = 0.0
         self._current: np.ndarray
         self._next: np.ndarray
+        self._packs: tuple[dict[int, np.ndarray], ...]
         self.restart(dtype)
 
     @property
@@ -61,7 +62,7 @@ class PeerTransport:
     @property
     def nbytes(self) -> int:
         lists = self._halo.nbytes + sum(rows.nbytes for rows in self._wanted if rows is not None)
-        packed = sum(rows.size for rows in self._wanted if rows is not None) * self._current.itemsize
+        packed = sum(out.nbytes for packs in self._packs for out in packs.values())
         return 2 * self._current.nbytes + lists + packed
 
     def slot(self, start: int, stop: int) -> np.ndarray:
@@ -87,7 +88,10 @@ class PeerTransport:
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
+        self._packs = ()
         self._current, self._next = (np.zeros(self._starts[-1], dtype) for _ in range(2))
+        rows = {rank: rows for rank, rows in enumerate(self._wanted) if rows is not None}
+        self._packs = tuple({rank: np.empty(len(r), dtype) for rank, r in rows.items()} for _ in range(2))
 
     @property
     def _own(self) -> np.ndarray:
@@ -98,10 +102,13 @@ class PeerTransport:
         own = self._own
         totals = (sums.change_l1, sums.change_linf, sums.dangling, sums.n_wrong)
         head = {"number": self._number, "product_s": product_s, "sums": totals}
-        # Each begins with the one after it, so that they do not all send to the same one first.
-        for rank in sorted(self._others, key=lambda other: (other - self._halo.rank) % len(self._wanted)):
-            rows = self._wanted[rank]
-            self._links.send(rank, {**head, "z": own if rows is None else np.take(own, rows)})
+        # Each begins with the one after it, so that they do not all send to the same one first. All are packed before
+        # any is sent: while the event loop sends, this thread would wait for Python's lock.
+        order = sorted(self._others, key=lambda other: (other - self._halo.rank) % len(self._wanted))
+        packs = self._packs[self._number % 2]
+        for rank, out in packs.items():
+            pack(own, self._wanted[rank], out)
+        self._links.send({rank: {**head, "z": packs.get(rank, own)} for rank in order})
 
     def _take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
         for rank in missing & self._early.keys():
