@@ -23,6 +23,9 @@ from mgspmv.store import CHUNK_ELEMENTS
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends the others in an iteration."""
 
+DENSE = 0.5
+"""Of another worker's rows: who reads more of them is sent all, which needs no list of rows and no packing."""
+
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
 
@@ -55,13 +58,15 @@ class WorkerPlan:
     block_bytes: int
     """CSR block."""
     vector_bytes: int
-    """Ranks, out-weights and the two vectors that products read and write; x and y of a product."""
+    """Ranks, out-weights and the two vectors that products read and write; x and y of a product. With several workers
+    also slices on their way and lists of rows, as many as there can be at most."""
     load_bytes: int
-    """While the block is read: chunks in flight, raw and compressed, and the vectors that were made before."""
+    """While the block is read: chunks in flight, raw and compressed, and the vectors that were made before; or what
+    renumbering its columns takes, if that is more."""
     id_bytes: int
     """Vertex ids; 0 with several workers, which need none."""
     exchange_bytes: int
-    """Received from the other workers in each iteration."""
+    """Received from the other workers in each iteration, at most: rows that a block does not read are not sent."""
 
     @property
     def memory_bytes(self) -> int:
@@ -260,18 +265,24 @@ def _plan_worker(
     info: MatrixInfo, sizes: _Sizes, start: int, stop: int, nnz: int, n_workers: int, threads: int
 ) -> WorkerPlan:
     n_rows, n_cols = stop - start, info.shape[1]
+    others = n_cols - n_rows if n_workers > 1 else 0
     made_before = sizes.row * n_rows + sizes.column * n_cols
-    in_flight = min(threads * CHUNK_ELEMENTS, max(n_rows + 1, nnz))
-    received = sizes.sent * max(0, n_cols - n_rows) if n_workers > 1 else 0
+    in_flight = 2 * sizes.read * min(threads * CHUNK_ELEMENTS, max(n_rows + 1, nnz))
+    vectors = made_before + sizes.z * (n_rows + n_cols)
+    if n_workers > 1 and info.kind != "matrix":
+        index = np.dtype(info.index_dtype).itemsize
+        in_flight = max(in_flight, (1 + index) * n_cols)
+        packed = int(DENSE * n_rows) * (n_workers - 1)
+        vectors += sizes.z * (n_rows + others) + (2 * sizes.z + index) * packed + index * int(DENSE * others)
     return WorkerPlan(
         start=start,
         stop=stop,
         nnz=nnz,
         block_bytes=8 * (n_rows + 1) + sizes.nonzero * nnz,
-        vector_bytes=made_before + sizes.z * (n_rows + n_cols),
-        load_bytes=made_before + 2 * sizes.read * in_flight,
+        vector_bytes=vectors,
+        load_bytes=made_before + in_flight,
         id_bytes=ID_BYTES[info.vertex_ids] * n_rows if n_workers == 1 else 0,
-        exchange_bytes=received + SUMS_BYTES * (n_workers - 1),
+        exchange_bytes=sizes.sent * others + SUMS_BYTES * (n_workers - 1),
     )
 
 

@@ -20,9 +20,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.model import CsrBlock, default_threads
-
-DENSE = 0.5
-"""Of another worker's rows: who reads more is sent all of them, which needs no list of rows and no packing."""
+from mgspmv.partition import DENSE
 
 _PIECE = 1 << 20
 
@@ -87,6 +85,8 @@ def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int 
     ----------
     bounds : first row of each worker, and the number of rows, which is that of the columns
     """
+    if len(bounds) == 2:
+        return block, Halo(rank, bounds, (None,))
     mask = np.zeros(block.n_cols, np.bool_)
     mask[bounds[rank] : bounds[rank + 1]] = True
     _run_pieces(_mark, block.indices, mask, threads)
