@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mgspmv.api import Matrix, generate, ingest, load_solution, open_matrix, pagerank, spmv, verify
+    from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.partition import Plan
     from mgspmv.pipeline import run_pipeline
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "mgspmv.api": ("Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"),
+    "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
     "mgspmv.partition": ("Plan",),
     "mgspmv.pipeline": ("run_pipeline",),
@@ -32,6 +34,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "DistributedMatrix",
     "Event",
     "Matrix",
     "MatrixInfo",

@@ -213,14 +213,14 @@ class StepSums:
 
 @dataclass(frozen=True)
 class Event:
-    """What one superstep did. The one stream that progress, dashboard, metrics and history are made from."""
+    """What one iteration did. The one stream that progress, dashboard, metrics and history are made from."""
 
     run: str
     """Run id."""
     epoch: int
     """0 at first; one more after each restart from a checkpoint."""
     iteration: int
-    """Number of the last iteration of the superstep, from 1."""
+    """Number of the iteration, from 1."""
     change: float
     """|x' - x| in the norm of `tol_mode`."""
     product_s: tuple[float, ...]
@@ -228,9 +228,9 @@ class Event:
     exchange_s: tuple[float, ...]
     """Seconds moving slices and sums, per worker."""
     wait_s: tuple[float, ...]
-    """Seconds waiting for other workers, per worker."""
+    """Seconds waiting for other workers' products, or for the scheduler where it drives, per worker."""
     exchanged_bytes: tuple[int, ...]
-    """Bytes received in the superstep, per worker."""
+    """Bytes received, per worker."""
     memory_bytes: tuple[int, ...]
     """Bytes held for block and vectors, per worker."""
 

@@ -70,7 +70,7 @@ class Solution:
     matrix: dict[str, Any]
     """Where the ranks come from, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
     events: tuple[Event, ...] = ()
-    """What each superstep did."""
+    """What each iteration did."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:

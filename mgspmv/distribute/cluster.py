@@ -10,17 +10,21 @@ import asyncio
 import logging
 import signal
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from distributed import Client, Future, LocalCluster, Semaphore, as_completed
+from distributed import Client, Future, LocalCluster, as_completed
+from distributed.comm import connect, get_address_host_port
+from distributed.core import send_recv
+from distributed.security import Security
 from distributed.versions import get_versions
 
 from mgspmv.distribute.agent import ABORT_OP, FREE_OP, PING_OP, install
+from mgspmv.distribute.lease import hold_lease
 from mgspmv.errors import (
     ClusterError,
     OptionError,
@@ -35,7 +39,7 @@ from mgspmv.exchange.links import Member
 T = TypeVar("T")
 
 CONNECT_S = 10.0
-"""Seconds for a scheduler to answer at first."""
+"""Seconds for a scheduler to answer at first, or the time-out where that is less."""
 JOIN_S = 10.0
 """Seconds for a worker to answer before it is taken into a run."""
 LOOK_S = 1.0
@@ -48,12 +52,8 @@ PATIENCE = 0.75
 """Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
-LEASE = "mgspmv-lease"
-"""Of the semaphore that lets one run at a time onto a cluster."""
 CHECKED = ("mgspmv", "python", "dask", "distributed", "numpy", "numba", "zarr")
 """Versions that workers must have in common with the client."""
-
-logger = logging.getLogger("mgspmv")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Cluster:
         self.patience = PATIENCE * self.timeout
         self._silent: set[Member] = set()
         self._is_owner = not isinstance(client, Client)
-        self.client: Client = _connect(client) if self._is_owner else client
+        self.client: Client = _connect(client, min(CONNECT_S, self.timeout)) if self._is_owner else client
         if self.client.asynchronous:
             raise OptionError("the client is asynchronous; pass one made with asynchronous=False")
         if self.client.status != "running":
@@ -149,7 +149,7 @@ class Cluster:
         """The running workers by address, in the order of their names."""
         with suppress(TimeoutError):
             await self.client.wait_for_workers(1, timeout=self.timeout)
-        workers = (await self._scheduler().identity(n_workers=-1))["workers"]
+        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
         running = {a: w for a, w in workers.items() if w["status"] == "running"}
         if not running:
             states = ", ".join(sorted({w["status"] for w in workers.values()})) or "none came"
@@ -231,47 +231,10 @@ class Cluster:
         answers = self._sync(self._tell_each(members, messages, self.timeout))
         return [member for member, answer in answers.items() if answer is not True]
 
-    @contextmanager
-    def lease(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-        """Be the only one that loads or iterates on this cluster; others wait in line.
-
-        Parameters
-        ----------
-        on_wait : called when another one has the lease
-        """
-        semaphore = Semaphore(max_leases=1, name=LEASE, scheduler_rpc=self._scheduler(), loop=self.client.loop)
-        if not semaphore.acquire(timeout=0.0):
-            logger.info("waiting for another run on %s to end", self)
-            if on_wait is not None:
-                on_wait()
-            self._acquire(semaphore)
-        try:
-            yield
-        finally:
-            self._give_back(semaphore)
-
-    def _acquire(self, semaphore: Semaphore) -> None:
-        """Wait for the lease; when that is interrupted, give it back once it comes."""
-        is_wanted = True
-
-        async def wait() -> None:
-            await semaphore.acquire()
-            if not is_wanted:
-                await semaphore.release()
-                semaphore.refresh_callback.stop()
-
-        waiting = asyncio.run_coroutine_threadsafe(wait(), self.client.loop.asyncio_loop)
-        try:
-            waiting.result()
-        except BaseException:
-            is_wanted = False
-            if waiting.done() and not waiting.exception():
-                self._give_back(semaphore)
-            raise
-
-    def _give_back(self, semaphore: Semaphore) -> None:
-        semaphore.release()
-        semaphore.refresh_callback.stop()
+    def lease(self, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
+        """Be the only one that loads or iterates on this cluster; `on_wait` is called when another one is."""
+        self._scheduler()
+        return hold_lease(self.client, self.timeout, on_wait)
 
     # --- waiting
 
@@ -292,6 +255,15 @@ class Cluster:
                 raise
             raise SchedulerNotFoundError(f"the connection to {self} was lost: {error}") from error
         return result
+
+    async def _ask(self, request: Awaitable[T], phase: str) -> T:
+        """The answer of the scheduler, which has `timeout` seconds for it."""
+        try:
+            return await asyncio.wait_for(request, self.timeout)
+        except (OSError, TimeoutError) as error:
+            raise SchedulerNotFoundError(
+                f"{self} did not answer within {self.timeout:g} s (during {phase})", phase=phase
+            ) from error
 
     async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
         """Do the work unless a member is lost or silent."""
@@ -316,10 +288,7 @@ class Cluster:
             await self._check_members(members, phase)
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> None:
-        try:
-            there = await asyncio.wait_for(self._scheduler().ncores(workers=[m.address for m in members]), self.timeout)
-        except (OSError, TimeoutError) as error:
-            raise SchedulerNotFoundError(f"{self} does not answer (during {phase}): {error}", phase=phase) from error
+        there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
         for member in members:
             if member.address not in there:
                 raise WorkerLostError(
@@ -362,7 +331,7 @@ class Cluster:
     ) -> dict[Member, Any]:
         """As `_ask_each`, a message for each, and nothing is asked of who left the cluster or did not answer before."""
         pairs = [pair for pair in zip(members, messages, strict=True) if pair[0] not in self._silent]
-        there = await self._scheduler().ncores(workers=[member.address for member, _ in pairs])
+        there = await self._ask(self._scheduler().ncores(workers=[member.address for member, _ in pairs]), "end")
         present = [(member, message) for member, message in pairs if member.address in there]
         answers = await asyncio.gather(
             *(self._ask_each([member.address], message, wait_s) for member, message in present)
@@ -419,7 +388,7 @@ def start_local(n_workers: int | None = None, threads: int | None = None) -> Loc
         threads_per_worker=threads or max(1, processors // n_workers),
         memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
         dashboard_address="127.0.0.1:8787",
-        silence_logs=logging.ERROR,  # what ends a run is raised, and says more than Dask's warnings of the same
+        silence_logs=logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
     )
 
 
@@ -447,20 +416,52 @@ def _start(**options: Any) -> LocalCluster:
             raise ClusterError(f"a worker of the local cluster did not start: {error}", phase="start") from error
 
 
-def _connect(client: Any) -> Client:
-    if not isinstance(client, str) and not hasattr(client, "scheduler_address"):
+def _connect(client: Any, wait_s: float) -> Client:
+    if isinstance(client, str):
+        _knock(client, wait_s)
+    elif not hasattr(client, "scheduler_address"):
         raise OptionError(
             f"client must be a distributed.Client, the address of a scheduler or a cluster, not {client!r}"
         )
     try:
-        return Client(client, timeout=CONNECT_S, set_as_default=False, name="mgspmv")
-    except (OSError, TimeoutError) as error:
-        raise SchedulerNotFoundError(
-            f"no Dask scheduler answers at {client} within {CONNECT_S:g} s ({error}); is it running, and is this its "
-            "address, such as tcp://10.0.0.1:8786?"
-        ) from error
-    except ValueError as error:
-        raise OptionError(f"{client!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
+        return Client(client, timeout=wait_s, set_as_default=False, name="mgspmv")
+    except OSError as error:
+        raise _no_answer(client, wait_s, error) from error
+
+
+def _knock(address: str, wait_s: float) -> None:
+    """Raise unless a scheduler answers; a client would wait for ever for what is none, or print what it thinks of it."""
+    if address.startswith("inproc://"):
+        return
+    try:
+        get_address_host_port(address)
+        security = Security().get_connection_args("client")
+        with ThreadPoolExecutor(1) as thread:  # its event loop is its own; a notebook has one that runs in this thread
+            kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
+    except (ValueError, TypeError) as error:  # a TypeError where TLS is asked for and not configured
+        raise OptionError(f"{address!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
+    except (OSError, MemoryError) as error:  # no memory for what others' bytes mean when taken for Dask's
+        raise _no_answer(address, wait_s, error) from error
+    if kind != "Scheduler":
+        raise OptionError(f"{address} is the address of a {kind.lower()}, not of a scheduler")
+
+
+async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> str:
+    """What listens at an address: `Scheduler`, `Worker`, or another of Dask's servers."""
+    async with asyncio.timeout(wait_s):
+        comm = await connect(address, timeout=0.8 * wait_s, **security)
+        try:
+            return str((await send_recv(comm, op="identity"))["type"])
+        finally:
+            comm.abort()
+
+
+def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
+    reason = str(error.__cause__ or error) or "silence"
+    return SchedulerNotFoundError(
+        f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
+        "address, such as tcp://10.0.0.1:8786?"
+    )
 
 
 def _check_versions(found: dict[Member, dict[str, Any]]) -> None:

@@ -225,7 +225,7 @@ class _Supersteps:
                 self.events.append(event)
                 self._emit(event)
             made += len(events)
-            n = _choose_length(events)
+            n = min(_choose_length(events), self._workers.spec.options.max_iter - made)
         return status
 
     def measure(self) -> float:

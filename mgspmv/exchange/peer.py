@@ -10,7 +10,6 @@ import numpy as np
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.model import StepSums
 
-
 SMALL = 1 << 16
 """Bytes of a slice that is copied into its message, which takes less time than the header of an array of its own."""
 
@@ -36,8 +35,8 @@ class PeerTransport:
     """One z, which is overwritten when the product that read it is done, and slots for the next slice.
 
     What is sent (the slot, and what is packed of it) takes turns with a second one: nobody begins a product before it
-    has everybody's slice, so that when something is written the second time since it was sent, it has been received. For
-    the same reason at most one message of each other worker waits here.
+    has everybody's slice, so that what is written again, two steps after it was sent, has been received. For the same
+    reason at most one message of each other worker waits here.
 
     Parameters
     ----------

@@ -1,0 +1,64 @@
+"""One run at a time on a cluster: its scheduler keeps a lease, and the next run waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from distributed import Client, Semaphore
+
+from mgspmv.errors import SchedulerNotFoundError
+
+NAME = "mgspmv-lease"
+POLL_S = 1.0
+"""Seconds of one request for the lease. Who is interrupted waits for its end, so that it is not given to nobody."""
+
+logger = logging.getLogger("mgspmv")
+
+
+@contextmanager
+def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Be the only one that loads or iterates on a cluster. Dask ends the lease of a client that died, after 30 s.
+
+    Parameters
+    ----------
+    timeout : seconds that the scheduler has for an answer
+    on_wait : called when another one has the lease
+
+    Raises
+    ------
+    SchedulerNotFoundError : it gave no answer
+    """
+    semaphore = Semaphore(max_leases=1, name=NAME, scheduler_rpc=client.scheduler, loop=client.loop)
+    try:
+        if not _request(semaphore, 0.0, timeout):
+            logger.info("waiting for the end of another run on %s", client)
+            on_wait()
+            while not _request(semaphore, POLL_S, timeout):
+                pass
+        try:
+            yield
+        finally:
+            semaphore.release()
+    finally:
+        semaphore.refresh_callback.stop()
+
+
+def _request(semaphore: Semaphore, wait_s: float, timeout: float) -> bool:
+    """Ask for the lease once; whether it came."""
+
+    async def ask() -> bool:
+        return bool(await semaphore.acquire(timeout=wait_s))
+
+    answer = asyncio.run_coroutine_threadsafe(ask(), semaphore.loop.asyncio_loop)
+    try:
+        return answer.result(wait_s + timeout)
+    except (OSError, TimeoutError) as error:
+        raise SchedulerNotFoundError(f"the scheduler did not answer within {timeout:g} s", phase="queue") from error
+    except BaseException:
+        with suppress(Exception):
+            if answer.result(wait_s + timeout):
+                semaphore.release()
+        raise
