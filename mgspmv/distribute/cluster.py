@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from distributed import Client, Future, LocalCluster, as_completed
-from distributed.comm import connect, get_address_host_port
+from distributed import Client, Future, LocalCluster
+from distributed.comm import CommClosedError, connect, get_address_host_port
 from distributed.core import send_recv
 from distributed.security import Security
 from distributed.versions import get_versions
@@ -48,6 +48,8 @@ PING_S = 2.0
 """Seconds between two pings of a worker."""
 FREE_S = 5.0
 """Seconds for a worker to let go of what it holds; one that does not answer does so when Dask releases the key."""
+CANCEL_S = 0.1
+"""Seconds after which a task that goes on is cancelled again."""
 PATIENCE = 0.75
 """Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
@@ -199,6 +201,17 @@ class Cluster:
         """
         return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
 
+    def await_done(self, futures: Sequence[Future]) -> None:
+        """Wait until these are done in whatever way, for `timeout` seconds at most."""
+
+        async def wait() -> None:
+            done = _watch_done(futures)
+            for _ in futures:
+                await done.get()
+
+        with suppress(TimeoutError):
+            self._sync(asyncio.wait_for(wait(), self.timeout))
+
     def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Future:
         """Send data to all members."""
         addresses = [m.address for m in members]
@@ -250,9 +263,7 @@ class Cluster:
 
         try:
             result: T = self.client.sync(run)
-        except OSError as error:
-            if isinstance(error, ClusterError):
-                raise
+        except CommClosedError as error:
             raise SchedulerNotFoundError(f"the connection to {self} was lost: {error}") from error
         return result
 
@@ -277,9 +288,7 @@ class Cluster:
                     watch.result()
             return await working
         finally:
-            for task in (working, *watching):
-                task.cancel()
-            await asyncio.gather(working, *watching, return_exceptions=True)
+            await _cancel([working, *watching])
 
     async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
         """Raise when a member is not in the cluster any more."""
@@ -345,11 +354,10 @@ class Cluster:
         phase: str,
         on_done: Callable[[int], None] | None,
     ) -> list[Any]:
-        n_done = 0
-        async for future in as_completed(futures, loop=self.client.loop, raise_errors=False):
-            if future.status != "finished":
+        done = _watch_done(futures)
+        for n_done in range(1, len(futures) + 1):
+            if (await done.get()).status != "finished":
                 raise await self._find_cause(futures, members, phase)
-            n_done += 1
             if on_done is not None:
                 on_done(n_done)
         results: list[Any] = await self.client.gather(list(futures))
@@ -430,7 +438,7 @@ def _connect(client: Any, wait_s: float) -> Client:
 
 
 def _knock(address: str, wait_s: float) -> None:
-    """Raise unless a scheduler answers; a client would wait for ever for what is none, or print what it thinks of it."""
+    """Raise unless a scheduler answers; a client waits for ever for what is none, or prints a traceback."""
     if address.startswith("inproc://"):
         return
     try:
@@ -486,6 +494,28 @@ def _find_memory(workers: dict[str, Any], address: str, ping: Any) -> int:
     free = int(ping["free_memory"] // on_host) if isinstance(ping, dict) else 0
     limit = worker["memory_limit"]
     return min(free, int(limit - worker["metrics"]["memory"])) if limit else free
+
+
+async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended.
+
+    Once is not enough: in Python 3.11 a task that is cancelled in `asyncio.wait_for` just as the answer comes gets the
+    answer and goes on.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _watch_done(futures: Sequence[Future]) -> asyncio.Queue[Future]:
+    """A queue that gets each future when it is done. Dask's `as_completed` can miss one when several are at once."""
+    loop, done = asyncio.get_running_loop(), asyncio.Queue[Future]()
+    for future in futures:
+        future.add_done_callback(lambda f: loop.call_soon_threadsafe(done.put_nowait, f))
+    return done
 
 
 async def _get_exception(future: Future) -> BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
-from distributed import wait
 
 from mgspmv.distribute.agent import load_part, multiply_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
@@ -147,8 +145,7 @@ class DistributedMatrix(DescribedMatrix):
         if not parts:
             return
         try:
-            if pending := [f for f in self._pending if not f.done()]:
-                self.client.sync(_wait_quietly, pending, timeout=self.cluster.timeout)
+            self.cluster.await_done([f for f in self._pending if not f.done()])
             self.cluster.free([future.key for future in parts], self.members)
         except ClusterError:
             pass  # what a worker did not let go of now it drops with the key
@@ -287,11 +284,6 @@ def _default_precision(info: MatrixInfo) -> Precision:
 
 def _is_dask(array: Any) -> bool:
     return hasattr(array, "dask") and hasattr(array, "chunks")
-
-
-async def _wait_quietly(futures: list[Future], timeout: float) -> None:
-    with suppress(TimeoutError):
-        await wait(futures, timeout=timeout)
 
 
 def _ignore(phase: str, done: int, total: int | None) -> None:
