@@ -14,6 +14,11 @@ class MgspmvError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone, which
+        # Python refuses for CapacityError and others of two bases; Dask then sends a plain Exception in their place.
+        return type(self), self.args, self.__dict__
+
 
 class OptionError(MgspmvError, ValueError):
     """An argument or option has a value that cannot be used."""
@@ -133,7 +138,7 @@ class ConvergenceError(MgspmvError, RuntimeError):
         self.solution = solution
 
 
-class ClusterError(MgspmvError, RuntimeError):
+class ClusterError(MgspmvError):
     """A Dask cluster cannot be used, or failed in the middle.
 
     Attributes
@@ -153,7 +158,7 @@ class SchedulerNotFoundError(ClusterError, ConnectionError):
     """No Dask scheduler answers at this address, or it went away."""
 
 
-class VersionMismatchError(ClusterError):
+class VersionMismatchError(ClusterError, RuntimeError):
     """A worker has other versions of mgspmv or its libraries than this process."""
 
 
@@ -165,7 +170,7 @@ class WorkerTimeoutError(ClusterError, TimeoutError):
     """A worker did not answer or did not get on within the time-out."""
 
 
-class RunAbortedError(ClusterError):
+class RunAbortedError(ClusterError, RuntimeError):
     """The run was ended from outside: interrupted, or given up because another worker failed."""
 
 

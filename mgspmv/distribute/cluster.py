@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from distributed import Client, Future, LocalCluster
 from distributed.comm import CommClosedError, connect, get_address_host_port
 from distributed.core import send_recv
+from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 from distributed.versions import get_versions
 
@@ -42,6 +43,8 @@ CONNECT_S = 10.0
 """Seconds for a scheduler to answer at first, or the time-out where that is less."""
 JOIN_S = 10.0
 """Seconds for a worker to answer before it is taken into a run."""
+INSTALL_S = 60.0
+"""Seconds at least for a worker to import what it needs at first, maybe from a slow file system, and say so."""
 LOOK_S = 1.0
 """Seconds between two looks at who is in the cluster."""
 PING_S = 2.0
@@ -163,11 +166,13 @@ class Cluster:
     async def _install(self, member: Member) -> None:
         try:
             answers = await asyncio.wait_for(
-                self.client.run(install, workers=[member.address], on_error="return"), self.timeout
+                self.client.run(install, workers=[member.address], on_error="return"), max(INSTALL_S, self.timeout)
             )
         except TimeoutError as error:
             raise WorkerTimeoutError(
-                f"worker {member} does not answer", worker=str(member.name), phase="join"
+                f"worker {member} could not be given what it needs within {max(INSTALL_S, self.timeout):g} s",
+                worker=str(member.name),
+                phase="join",
             ) from error
         answer = answers.get(member.address)
         if isinstance(answer, BaseException):
@@ -217,7 +222,7 @@ class Cluster:
         addresses = [m.address for m in members]
 
         async def send() -> Future:
-            return await self.client.scatter(data, workers=addresses, broadcast=True, hash=False)
+            return await _finish(self.client.scatter(data, workers=addresses, broadcast=True, hash=False))
 
         return self._sync(self._watch(send(), members, phase))
 
@@ -225,10 +230,8 @@ class Cluster:
         """Send a piece to each member."""
 
         async def send() -> list[Future]:
-            sent = (
-                self.client.scatter(piece, workers=[m.address], hash=False)
-                for m, piece in zip(members, pieces, strict=True)
-            )
+            pairs = zip(members, pieces, strict=True)
+            sent = (_finish(self.client.scatter(piece, workers=[m.address], hash=False)) for m, piece in pairs)
             return list(await asyncio.gather(*sent))
 
         return self._sync(self._watch(send(), members, phase))
@@ -287,6 +290,10 @@ class Cluster:
                 if watch.done() and not working.done():
                     watch.result()
             return await working
+        except (KeyError, CommClosedError):  # Dask's words for a worker that it does not know, or has just lost
+            await asyncio.sleep(GRACE_S)
+            await self._check_members(members, phase)
+            raise
         finally:
             await _cancel([working, *watching])
 
@@ -410,7 +417,9 @@ def _start(**options: Any) -> LocalCluster:
     def make() -> LocalCluster:
         resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return LocalCluster(**options)
+        cluster = LocalCluster(**options)
+        disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
+        return cluster
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
         warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
@@ -421,7 +430,8 @@ def _start(**options: Any) -> LocalCluster:
             starting.result().close()
             raise
         except RuntimeError as error:
-            raise ClusterError(f"a worker of the local cluster did not start: {error}", phase="start") from error
+            reason = error.__cause__ or error
+            raise ClusterError(f"a worker of the local cluster did not start: {reason}", phase="start") from error
 
 
 def _connect(client: Any, wait_s: float) -> Client:
@@ -508,6 +518,13 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=CANCEL_S)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _finish(sending: Coroutine[Any, Any, Future]) -> Future:
+    """Let data arrive although nobody waits any more: cut off in the middle, it would never be released."""
+    task = asyncio.ensure_future(sending)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
 
 
 def _watch_done(futures: Sequence[Future]) -> asyncio.Queue[Future]:

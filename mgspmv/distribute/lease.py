@@ -14,6 +14,8 @@ from mgspmv.errors import SchedulerNotFoundError
 NAME = "mgspmv-lease"
 POLL_S = 1.0
 """Seconds of one request for the lease. Who is interrupted waits for its end, so that it is not given to nobody."""
+RELEASE_S = 5.0
+"""Seconds for the scheduler to take it back."""
 
 logger = logging.getLogger("mgspmv")
 
@@ -41,7 +43,7 @@ def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> I
         try:
             yield
         finally:
-            semaphore.release()
+            _give_back(semaphore, timeout)
     finally:
         semaphore.refresh_callback.stop()
 
@@ -60,5 +62,13 @@ def _request(semaphore: Semaphore, wait_s: float, timeout: float) -> bool:
     except BaseException:
         with suppress(Exception):
             if answer.result(wait_s + timeout):
-                semaphore.release()
+                _give_back(semaphore, timeout)
         raise
+
+
+def _give_back(semaphore: Semaphore, timeout: float) -> None:
+    async def release() -> None:
+        await semaphore.release()
+
+    with suppress(TimeoutError):  # a scheduler that is gone has no lease any more
+        asyncio.run_coroutine_threadsafe(release(), semaphore.loop.asyncio_loop).result(min(RELEASE_S, timeout))
