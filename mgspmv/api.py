@@ -400,6 +400,8 @@ def spmv(
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
     client: Any = None,
+    timeout: float = 30.0,
+    on_progress: Progress | None = None,
 ) -> Any:
     """y = alpha * A @ x + beta * y.
 
@@ -413,6 +415,8 @@ def spmv(
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
         process, or where A is
+    timeout : with `client`, seconds that a worker may be silent before the product is given up
+    on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
 
     Returns
     -------
@@ -433,7 +437,8 @@ def spmv(
     assert isinstance(A, Matrix)
     if client is not None:
         reads: Precision = "float32" if precision == "float32" else "float64"
-        with A.distribute(client, precision=reads, threads=threads) as distributed:
+        distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress}
+        with A.distribute(client, precision=reads, **distributing) as distributed:
             return distributed.multiply(x, **options, threads=threads)
     x = check_vectors("x", x, A.shape[1], "columns")
     chosen = choose_precision(precision, x.dtype, A.info)

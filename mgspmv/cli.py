@@ -7,11 +7,14 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 from __future__ import annotations
 
 import json as json_format
+import logging
 import os
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,6 +25,7 @@ from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, StoreDamag
 
 if TYPE_CHECKING:
     from mgspmv.model import MatrixInfo
+    from mgspmv.monitor.progress import Monitor
     from mgspmv.results import Solution
 
 EXIT_INTERRUPTED = 130
@@ -86,7 +90,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Sparse matrix-vector products and PageRank on matrices too large for one GPU.",
     epilog="Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable store or file, "
-    "5 not converged, 6 does not fit into memory, 130 interrupted.",
+    "5 not converged, 6 does not fit into memory, 7 unusable or failed cluster, 130 interrupted.",
 )
 
 
@@ -100,8 +104,21 @@ def main() -> None:
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads; default all processors.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
+]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
+
+ClusterKind = Annotated[
+    str | None, typer.Option("--cluster", metavar="local", help="Start workers on this machine for this one run.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --cluster local: processes; default as Dask chooses.")
+]
+Scheduler = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
+]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="On a cluster: how long a worker may be silent.")]
 
 Kind = Annotated[
     str | None, typer.Option(metavar="graph|matrix|stochastic", help="What rows mean; default as the source.")
@@ -117,6 +134,100 @@ Transpose = Annotated[bool, typer.Option("--transpose", help="Store the transpos
 Dtype = Annotated[
     str | None, typer.Option(metavar="float32|float64", help="Of the stored values; default as the source.")
 ]
+
+
+# --- clusters --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command computes; in this process when there is neither cluster nor scheduler."""
+
+    cluster: str | None
+    """What is started for the command: `local`."""
+    workers: int | None
+    """How many of those are started; None for as many as Dask chooses."""
+    threads: int | None
+    """Of each worker."""
+    scheduler: str | None
+    """Address of the cluster that runs already."""
+    timeout: float
+    """Seconds that a worker may be silent."""
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None and self.scheduler is not None:
+            raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
+        if self.cluster in ("cuda", "slurm", "ssh"):
+            raise OptionError(
+                f"--cluster {self.cluster} is not there yet; start the workers yourself, with Dask's own tools, and "
+                "give the address of their scheduler with --scheduler"
+            )
+        if self.cluster not in ("local", None):
+            raise OptionError(f"--cluster must be local, not {self.cluster!r}; for a cluster that runs use --scheduler")
+        if self.workers is not None and self.cluster is None:
+            raise OptionError("--workers says how many --cluster local starts; give both or neither")
+        if not self.timeout > 0:
+            raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this process computes."""
+        return self.cluster is None and self.scheduler is None
+
+
+def _check_drive(drive: str, place: Place) -> None:
+    """Refuse a drive that the place does not have before anything is started."""
+    from mgspmv.model import check_choice
+
+    check_choice("--drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+    if drive == "embedded" and not place.is_embedded:
+        raise OptionError("--drive embedded computes in this process; leave out --cluster and --scheduler")
+    if drive in ("scheduler", "superstep") and place.is_embedded:
+        raise OptionError(f"--drive {drive} needs a cluster; add --cluster local or --scheduler ADDRESS")
+
+
+@contextmanager
+def _quieten_dask() -> Iterator[None]:
+    """Keep its loggers off stderr and make warnings short; what ends a run is raised, and printed once."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+@contextmanager
+def _open_client(place: Place, progress: Monitor) -> Iterator[Any]:
+    """The client of a cluster, or None where the work is done in this process; what was started ends with the context.
+
+    Raises
+    ------
+    SchedulerNotFoundError : nothing answers at that address
+    """
+    if place.is_embedded:
+        yield None
+        return
+    progress.phase("connecting" if place.cluster is None else "starting workers")
+    from mgspmv.distribute.cluster import Cluster, start_local
+
+    with ExitStack() as stack:
+        stack.enter_context(_quieten_dask())
+        if place.cluster is None:
+            reached: Any = place.scheduler
+        else:
+            reached = stack.enter_context(start_local(place.workers, place.threads))
+        cluster = Cluster(reached, place.timeout)
+        stack.callback(cluster.close)
+        if cluster.dashboard_link:
+            print(f"dashboard: {cluster.dashboard_link}", file=sys.stderr)
+        yield cluster.client
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -301,6 +412,10 @@ def spmv(
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
     ] = None,
     threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> Answer:
@@ -309,21 +424,18 @@ def spmv(
 
     from mgspmv import api
     from mgspmv.ingest.weights import read_vector
+    from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target, write_beside
 
+    place = Place(cluster, workers, threads, scheduler, timeout)
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
-        product = api.spmv(
-            matrix,
-            read_vector(x, max_ndim=2),
-            alpha=alpha,
-            beta=beta,
-            y=None if y is None else read_vector(y, max_ndim=2),
-            kernel=kernel,
-            precision=precision,  # type: ignore[arg-type]
-            threads=threads,
-        )
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
+        options |= {"threads": threads, "timeout": timeout, "y": None if y is None else read_vector(y, max_ndim=2)}
+        factor = read_vector(x, max_ndim=2)
+        with open_progress() as progress, _open_client(place, progress) as client:
+            product = api.spmv(matrix, factor, **options, client=client, on_progress=progress.on_progress)
     with write_beside(output) as part, open(part, "wb") as file:
         np.save(file, product)
     elapsed_s = time.perf_counter() - began
@@ -361,6 +473,13 @@ def pagerank(
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
     kernel: Kernel = "auto",
     threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
+    drive: Annotated[
+        str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")
+    ] = "auto",
     top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -371,17 +490,21 @@ def pagerank(
     from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target
 
+    place = Place(cluster, workers, threads, scheduler, timeout)
+    _check_drive(drive, place)
     for path in output or []:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel, "threads": threads}
+    options |= {"drive": drive, "timeout": timeout}
     failure = None
     with api.open_matrix(store) as matrix:
         vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")
         change = _find_change(tol, tol_mode, matrix.shape[0])
-        with open_progress(tol=change, max_iter=max_iter) as progress:
+        with open_progress(tol=change, max_iter=max_iter) as progress, _open_client(place, progress) as client:
+            listening: dict[str, Any] = {"on_event": progress.on_event, "on_progress": progress.on_progress}
             try:
-                solution = api.pagerank(matrix, **options, **vectors, on_event=progress.on_event)
+                solution = api.pagerank(matrix, **options, **vectors, client=client, **listening)
             except ConvergenceError as error:
                 solution, failure = error.solution, error
     for path in output or []:

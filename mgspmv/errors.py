@@ -15,8 +15,8 @@ class MgspmvError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone, which
-        # Python refuses for CapacityError and others of two bases; Dask then sends a plain Exception in their place.
+        # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone;
+        # Python refuses that for CapacityError and others of two bases, and Dask sends a plain Exception instead.
         return type(self), self.args, self.__dict__
 
 

@@ -149,7 +149,7 @@ class StoredMatrix:
                 f"{self.info.url} is in the memory of this process, where the workers of a cluster cannot read it; "
                 "ingest into a path or URL that all of them can read"
             )
-        path = _local_path(self.place)
+        path = self.place.root if type(self.place) is LocalStore else _local_path(self.place)
         place = self.place if path is None else str(path.absolute())
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
@@ -668,6 +668,8 @@ def _is_in_memory(store: StoreLike) -> bool:
         store = store._store
     if isinstance(store, FsspecStore):
         return "memory" in store.fs.protocol
+    if isinstance(store, ObjectStore):
+        return type(store.store).__name__ == "MemoryStore"
     if isinstance(store, Store):
         return isinstance(store, MemoryStore)
     return os.fspath(store).removeprefix("obstore+").startswith("memory://")

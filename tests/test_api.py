@@ -344,12 +344,6 @@ def test_alpha_of_0_leaves_y(wide):
         (np.ones(7), {"threads": 0}, OptionError, "threads must be at least 1, not 0"),
         (np.ones(7), {"threads": 1.5}, OptionError, "threads must be an integer, not 1.5"),
         (np.ones(7), {"precision": "exact"}, OptionError, "precision must be one of 'float32', 'float64', not 'exact'"),
-        (
-            np.ones(7),
-            {"client": "tcp://x"},
-            OptionError,
-            "this version computes in the calling process only; leave client out",
-        ),
     ],
 )
 def test_products_that_are_refused(x, options, error, message):
@@ -357,6 +351,32 @@ def test_products_that_are_refused(x, options, error, message):
     with pytest.raises(error) as caught:
         mg.spmv(A, x, **options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("client", [object(), 7, ["tcp://a:8786"]])
+def test_what_is_no_cluster_is_refused(client):
+    mg.ingest(make_coo(HARD["ring"]), "ring.zarr", kind="graph")
+    A = mg.open_matrix("ring.zarr")
+    for work in (
+        lambda: mg.spmv(A, np.ones(7), client=client),
+        lambda: mg.pagerank(A, client=client),
+        lambda: A.distribute(client),
+    ):
+        with pytest.raises(OptionError) as caught:
+            work()
+        wanted = "client must be a distributed.Client, the address of a scheduler or a cluster"
+        assert str(caught.value) == f"{wanted}, not {client!r}"
+
+
+def test_a_matrix_in_memory_is_not_given_to_a_cluster():
+    A = store_matrix(make_coo(HARD["ring"]), kind="graph")
+    for work in (
+        lambda: mg.spmv(A, np.ones(7), client="tcp://127.0.0.1:1"),
+        lambda: mg.pagerank(A, client="tcp://127.0.0.1:1"),
+        lambda: A.distribute("tcp://127.0.0.1:1"),
+    ):
+        with pytest.raises(OptionError, match="is in the memory of this process, where the workers of a cluster"):
+            work()
 
 
 def test_ragged_vectors(wide):
@@ -475,32 +495,13 @@ def test_plan():
 
 def test_a_matrix_that_does_not_fit_is_not_loaded(monkeypatch):
     A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
-    monkeypatch.setattr(api, "_free_memory", lambda: 1000)
+    monkeypatch.setattr(api, "free_memory", lambda: 1000)
     for work in (lambda: A @ np.ones(500), lambda: mg.pagerank(A)):
         with pytest.raises(CapacityError, match=r"which has 1e-06 GB"):
             work()
     assert not A._loaded
-    monkeypatch.setattr(api, "_free_memory", lambda: 10**9)
+    monkeypatch.setattr(api, "free_memory", lambda: 10**9)
     assert (A @ np.ones(500)).sum() == A.nnz
-
-
-@pytest.mark.parametrize(
-    ("files", "wanted"),
-    [
-        ({}, 10**6),
-        ({"memory.max": "max\n", "memory.current": "5\n"}, 10**6),
-        ({"memory.max": "70000\n", "memory.current": "20000\n"}, 50000),
-        ({"memory.max": "70000000\n", "memory.current": "20000\n"}, 10**6),
-        ({"memory.max": "70000\n"}, 10**6),
-    ],
-    ids=["no group", "no limit", "a limit", "a limit beyond the machine", "no use"],
-)
-def test_free_memory_is_that_of_the_control_group(monkeypatch, tmp_path, files, wanted):
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(api, "Path", lambda path: tmp_path)
-    monkeypatch.setattr(api.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10**6})())
-    assert api._free_memory() == wanted
 
 
 # --- ingest and generate ---------------------------------------------------------------------------------------------

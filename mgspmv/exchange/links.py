@@ -66,6 +66,7 @@ class DaskLinks:
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
+        self._waits_since = 0.0
         self._gone: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
@@ -81,6 +82,7 @@ class DaskLinks:
         WorkerLostError, WorkerTimeoutError : a worker is gone or does not open its link
         RunAbortedError : the run was ended from outside
         """
+        self._waits_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._start_links)
         hellos: dict[int, dict[str, Any]] = {}
         early = []
@@ -100,6 +102,7 @@ class DaskLinks:
 
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
         """Send to each of these, without waiting. An array in a message must not change before it was received."""
+        self._waits_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._start_writes, messages)
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
@@ -111,14 +114,13 @@ class DaskLinks:
         WorkerTimeoutError : one that is missing was silent for too long
         RunAbortedError : the run was ended from outside
         """
-        began = time.monotonic()
         while True:
             if self._end is not None:
                 raise RunAbortedError(self._end, phase=self.phase)
             for rank in self._gone.intersection(missing):
                 raise self._describe(WorkerLostError, rank, "closed its connection; it died, or gave the run up")
             now = time.monotonic()
-            heard = {rank: max(began, self._heard.get(rank, 0.0)) for rank in missing}
+            heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
             for rank in missing:
                 if now - heard[rank] > self._patience:
                     raise self._describe(

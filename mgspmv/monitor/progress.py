@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 RATE_WINDOW = 5
 """Iterations over which the rate of convergence is taken, so that one odd change does not upset the prediction."""
 
+SAID = {
+    "join": "joining the workers",
+    "queue": "waiting for another run",
+    "start": "starting the run",
+    "residual": "bounding the error",
+}
+"""How phases are called whose names say little to people."""
+
 
 class Monitor(Protocol):
     """What shows the progress of ingesting and ranking; a context manager."""
@@ -77,7 +85,7 @@ class Progress:
         self, console: Console | None = None, *, tol: float | None = None, max_iter: int | None = None
     ) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
         self._tol, self._max_iter = tol, max_iter
@@ -88,7 +96,7 @@ class Progress:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}", markup=False),
             TimeElapsedColumn(),
             console=console or Console(stderr=True),
             transient=True,
@@ -103,22 +111,31 @@ class Progress:
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
         self._name = name
-        self._task = self._bars.add_task(name, total=total)
+        description, count = SAID.get(name, name), _count(0, total)
+        if self._task is None:
+            self._task = self._bars.add_task(description, total=total, count=count)
+            return
+        self._bars.tasks[0].total = total
+        # The line is used again: that of a second task would show before this one is removed, or after.
+        self._bars.reset(self._task, description=description, count=count)
 
     def advance(self, n: int = 1) -> None:
         """`n` more units of the phase are done."""
         if self._task is not None:
-            self._bars.advance(self._task, n)
+            task = self._bars.tasks[0]
+            self._show(int(task.completed) + n, task.total, task.description)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
         if phase != self._name:
             self.phase(phase, total)
+        self._show(done, total, SAID.get(phase, phase))
+
+    def _show(self, done: int, total: float | None, description: str) -> None:
         assert self._task is not None
-        self._bars.update(self._task, completed=done, total=total)
+        self._bars.tasks[0].total = total  # an update to None is taken for none
+        self._bars.update(self._task, completed=done, description=description, count=_count(done, total))
 
     def on_event(self, event: Event) -> None:
         """Show the iteration, its change and how many more the rate of convergence predicts."""
@@ -127,9 +144,9 @@ class Progress:
         total = self._max_iter if left is None else event.iteration + left
         if self._max_iter is not None and total is not None:
             total = min(total, self._max_iter)
-        self.on_progress("iterate", event.iteration, total)
-        assert self._task is not None
-        self._bars.update(self._task, description=_describe_iteration(event, left))
+        if self._name != "iterate":
+            self.phase("iterate", total)
+        self._show(event.iteration, total, _describe_iteration(event, left))
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
@@ -154,6 +171,13 @@ def predict_iterations_left(changes: list[float], tol: float) -> int | None:
         return None
     rate = math.log(last / first) / steps
     return math.floor(math.log(tol / last) / rate) + 1
+
+
+def _count(done: int, total: float | None) -> str:
+    """How many of how many; nothing where neither is known."""
+    if total is None:
+        return f"{done}/?" if done else ""
+    return f"{done}/{int(total)}"
 
 
 def _describe_iteration(event: Event, left: int | None) -> str:

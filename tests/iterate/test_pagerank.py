@@ -764,6 +764,7 @@ def test_solution_tells_what_was_asked(weighted):
         "precision": "float64",
         "dangling": "personalization",
         "weights": True,
+        "drive": "embedded",
     }
     assert solution.options.items() >= wanted.items()
     assert solution.matrix["digest"] == A.info.digest
@@ -809,11 +810,16 @@ def test_a_stochastic_matrix_is_its_weights():
         ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
         ({"precision": "double"}, "precision must be one of 'exact', 'float64', 'float32', not 'double'"),
-        ({"drive": "superstep"}, "drive must be one of 'auto', 'embedded', not 'superstep'"),
+        ({"drive": "lockstep"}, "drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'lockstep'"),
+        ({"drive": "scheduler"}, "drive='scheduler' needs a cluster; pass client, or a distributed matrix"),
+        ({"drive": "superstep"}, "drive='superstep' needs a cluster; pass client, or a distributed matrix"),
+        (
+            {"drive": "embedded", "client": "tcp://127.0.0.1:1"},
+            "drive='embedded' computes in this process; leave client out and pass an opened matrix",
+        ),
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": -1}, "threads must be at least 1, not -1"),
-        ({"client": object()}, "this version computes in the calling process only; leave client out"),
         ({"tol": 3.0}, "tol=3 with tol_mode='l1' is met by any ranks of 3 vertices; pass less than 2"),
     ],
 )

@@ -9,8 +9,9 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import DanglingError, OptionError, ShapeError
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.start import make_start
+from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import CsrBlock
 
 ARCS = np.array([[0, 2.5, 0.5], [0, 0, 4.0], [0, 0, 0]])
 
@@ -30,26 +31,40 @@ def start_of(A, *, use_weights=True, alpha=0.75, precision="exact", **given):
 
 def test_all_is_uniform_by_default(graph):
     start = start_of(graph)
-    assert start.x.tolist() == [1 / 3] * 3
-    assert start.personalization.tolist() == start.dangling.tolist() == [1 / 3]
-    assert start.weight.tolist() == [3.0, 4.0, 0.0]
+    assert start.x.tolist() == start.personalization.tolist() == start.dangling.tolist() == [1 / 3]
 
 
 def test_weights_are_degrees_when_they_are_left_out(graph):
-    assert start_of(graph, use_weights=False).weight.tolist() == [2.0, 1.0, 0.0]
+    assert read_out_weight(graph.stored, True).tolist() == [3.0, 4.0, 0.0]
+    assert read_out_weight(graph.stored, False).tolist() == [2.0, 1.0, 0.0]
 
 
 def test_columns_of_a_stochastic_matrix_weigh_1_or_nothing():
     store = zarr.storage.MemoryStore()
     mg.ingest(np.array([[0, 0, 0], [0.75, 0, 0], [0.25, 1, 0]]), store, kind="stochastic")
-    assert start_of(mg.open_matrix(store)).weight.tolist() == [1.0, 1.0, 0.0]
+    assert read_out_weight(mg.open_matrix(store).stored, True).tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("use_weights", [True, False])
+@pytest.mark.parametrize("kind", ["graph", "stochastic"])
+def test_weights_of_some_vertices_are_those_of_all(kind, use_weights):
+    store = zarr.storage.MemoryStore()
+    mg.ingest(np.array([[0, 0.5, 0.5, 0], [0, 0, 0.25, 0], [0, 0, 0, 0], [1, 0.5, 0.25, 0]]), store, kind=kind)
+    stored = mg.open_matrix(store).stored
+    weight = read_out_weight(stored, use_weights)
+    assert weight.dtype == np.float64
+    assert weight.any()
+    for start in range(5):
+        for stop in range(start, 5):
+            assert read_out_weight(stored, use_weights, start, stop).tolist() == weight[start:stop].tolist()
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("exact", "f8"), ("float64", "f8"), ("float32", "f4")])
 def test_only_ranks_are_float32(graph, precision, dtype):
     start = start_of(graph, precision=precision, nstart=np.ones(3), personalization={1: 1}, dangling={2: 1})
-    assert start.x.dtype == np.dtype(dtype)
-    assert start.weight.dtype == start.dangling.dtype == start.personalization.dtype == np.float64
+    assert start.x.dtype == start_of(graph, precision=precision).x.dtype == np.dtype(dtype)
+    assert read_out_weight(graph.stored, True).dtype == np.float64
+    assert start.dangling.dtype == start.personalization.dtype == np.float64
 
 
 def test_vectors_are_normalised(graph):
@@ -62,8 +77,8 @@ def test_vectors_are_normalised(graph):
 @pytest.mark.parametrize(
     ("rule", "wanted", "x"),
     [
-        (None, [0.25, 0.75, 0.0], [1 / 3] * 3),
-        ("uniform", [1 / 3], [1 / 3] * 3),
+        (None, [0.25, 0.75, 0.0], [1 / 3]),
+        ("uniform", [1 / 3], [1 / 3]),
         ("drop", [0.0], [0.0625, 0.1875, 0.0]),
     ],
 )
@@ -89,13 +104,64 @@ def test_vectors_that_do_not_fit(graph):
         start_of(graph, nstart=[1, 2])
 
 
+def test_dropped_mass_starts_from_the_jump_alone(graph):
+    assert start_of(graph, dangling="drop").x.tolist() == [pytest.approx(0.25 / 3)]
+
+
+def cut_for(start, block):
+    """What the owner of a block starts with."""
+    first, last = block.row_offset, block.row_offset + block.n_rows
+    return start.cut(first, last).bind(bind_kernel(block, "exact"), np.arange(3.0)[first:last])
+
+
 def test_rows_of_a_block_are_views(graph):
-    start = start_of(graph, personalization=[1, 3, 0], dangling="uniform")
-    first, second = (start.cut(bind_kernel(b, "exact")) for b in graph.load(2).blocks("float64"))
+    start = start_of(graph, personalization=[1, 3, 0], dangling="uniform", nstart=[1, 1, 2])
+    first, second = (cut_for(start, block) for block in graph.load(2).blocks("float64"))
     graph.load(1)
     assert (first.start, first.stop, second.stop) == (0, second.start, 3)
     assert first.personalization.tolist() + second.personalization.tolist() == [0.25, 0.75, 0.0]
-    assert first.dangling is start.dangling
-    second.x[:] = 7
-    assert start.x[second.start :].tolist() == [7.0] * (3 - second.start)
-    assert second.nbytes == second.kernel.block.nbytes + 8 * (3 * (3 - second.start) + 1)
+    assert first.weight.tolist() + second.weight.tolist() == [0.0, 1.0, 2.0]
+    assert first.dangling is second.dangling is start.dangling
+    first.x[:] = 7
+    assert start.x.tolist() == [7.0, 7.0, 0.5]
+    assert second.x.tolist() == [0.5]
+    assert first.nbytes == first.kernel.block.nbytes + 8 * (2 + 2 + 2 + 1)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("exact", "f8"), ("float32", "f4")])
+def test_a_uniform_start_is_filled_where_it_is_used(graph, precision, dtype):
+    start = start_of(graph, precision=precision)
+    rows = [cut_for(start, block) for block in graph.load(2).blocks("float64")]
+    graph.load(1)
+    assert [len(r.x) for r in rows] == [r.kernel.block.n_rows for r in rows]
+    assert all((r.x == start.x[0]).all() and r.x.dtype == np.dtype(dtype) for r in rows)
+    rows[0].x[:] = 7
+    assert start.x[0] == rows[1].x[0] != 7
+
+
+def test_a_start_that_came_as_read_only_is_copied(graph):
+    [block] = graph.blocks("float64")
+    start = start_of(graph, nstart=[1, 1, 2])
+    start.x.setflags(write=False)
+    rows = cut_for(start, block)
+    rows.x[:] = 7
+    assert start.x.tolist() == [0.25, 0.25, 0.5]
+
+
+def test_a_worker_without_rows_starts_with_nothing(graph):
+    for given in ({}, {"nstart": [1, 1, 2], "personalization": [1, 3, 0], "dangling": {0: 1}}):
+        for row in range(4):
+            block = CsrBlock(row, 3, np.zeros(1, np.int64), np.empty(0, np.int32), None)
+            rows = cut_for(start_of(graph, **given), block)
+            assert (len(rows.x), len(rows.weight), rows.start, rows.stop) == (0, 0, row, row)
+
+
+def test_out_weights_are_read_only_for_dangling_error(graph, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("the out-weights were read")
+
+    monkeypatch.setattr("mgspmv.iterate.start.read_out_weight", refuse)
+    for rule in (None, "uniform", "drop", {0: 1}):
+        start_of(graph, dangling=rule)
+    with pytest.raises(AssertionError, match="were read"):
+        start_of(graph, dangling="error")

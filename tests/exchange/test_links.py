@@ -1,0 +1,379 @@
+"""Connections between the workers of a run, on workers of Dask in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing
+from itertools import count
+
+import numpy as np
+import pytest
+from clusters import start_cluster
+from distributed.core import Status as ServerStatus
+
+from mgspmv.errors import RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
+
+LONG_S = 60.0
+"""Patience that no test is to wait for."""
+RUNS = (f"run {k}" for k in count())
+
+
+over_both = pytest.mark.parametrize("workers", ["tcp://", "inproc://"], indirect=True)
+"""Over sockets, and by reference as Dask does within a process."""
+
+
+@pytest.fixture(scope="module")
+def _clusters():
+    with ExitStack() as stack:
+        clusters = {}
+
+        def get_cluster(protocol):
+            if protocol not in clusters:
+                clusters[protocol] = stack.enter_context(start_cluster(3, processes=False, protocol=protocol))
+            return clusters[protocol]
+
+        yield get_cluster
+
+
+@pytest.fixture
+def workers(_clusters, request):
+    """Three workers of Dask, on one event loop."""
+    cluster = _clusters(getattr(request, "param", "tcp://"))
+    return [cluster.workers[k] for k in range(3)]
+
+
+class Run:
+    """Links between some workers, closed at the end.
+
+    A worker hands what is opened to it to its links, as the agent of a worker does.
+    """
+
+    def __init__(self, workers, patience=LONG_S, members=None):
+        self.name, self.workers = next(RUNS), workers
+        self.members = members or [Member(w.name, w.address) for w in workers]
+        self.opened = []
+        self.gates = {}
+        self.links = [
+            DaskLinks(w, self.name, rank, self.members, lambda other, own=rank: self.greet(own, other), patience)
+            for rank, w in enumerate(workers)
+        ]
+        for rank, worker in enumerate(workers):
+            worker.handlers[LINK_OP] = self._make_handler(rank)
+
+    def greet(self, rank, other):
+        asked = None if rank == other - 1 else np.arange(10 * rank, 10 * rank + other, dtype=np.uint8)
+        return {"hello": (rank, other), "asked": asked}
+
+    def _make_handler(self, own):
+        async def accept(comm, run, rank):
+            if run == self.name:
+                self.opened.append((rank, own))
+                if (rank, own) in self.gates:
+                    await self.gates[rank, own].wait()
+                await self.links[own].accept(comm, rank)
+            comm.abort()
+            return ServerStatus.dont_reply
+
+        return accept
+
+    def close(self):
+        for links in self.links:
+            links.close("the test is over")
+        for (_, rank), gate in self.gates.items():
+            self.workers[rank].loop.asyncio_loop.call_soon_threadsafe(gate.set)
+
+
+@pytest.fixture
+def make_run(workers):
+    with ExitStack() as stack:
+        yield lambda n=2, **options: stack.enter_context(closing(Run(workers[:n], **options)))
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own, begun at once."""
+
+    def __init__(self, function, *args):
+        super().__init__(daemon=True)
+        self._call, self.value, self.error = (function, args), None, None
+        self.start()
+
+    def run(self):
+        function, args = self._call
+        try:
+            self.value = function(*args)
+        except BaseException as error:
+            self.error = error
+
+    def result(self):
+        self.join(30)
+        assert not self.is_alive(), "the call does not end"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def connect_all(run):
+    return [call.result() for call in [Call(links.connect) for links in run.links]]
+
+
+class WatchedInbox:
+    """The inbox of links, with a sign for what comes and for who waits."""
+
+    def __init__(self, links):
+        self._inbox = links._inbox
+        links._inbox = self
+        self.messages = queue.SimpleQueue()
+        self.is_awaited = threading.Event()
+
+    def put(self, item):
+        self._inbox.put(item)
+        self.messages.put(item)
+
+    def get(self, timeout):
+        self.is_awaited.set()
+        return self._inbox.get(timeout=timeout)
+
+
+def equal(found, wanted):
+    """Whether two messages are the same, which have arrays in them."""
+    return found.keys() == wanted.keys() and all(
+        np.array_equal(found[k], v) and found[k].dtype == v.dtype if isinstance(v, np.ndarray) else found[k] == v
+        for k, v in wanted.items()
+    )
+
+
+# --- connecting ------------------------------------------------------------------------------------------------------
+
+
+@over_both
+def test_everybody_has_the_hello_of_everybody(make_run):
+    run = make_run(3)
+    for rank, hellos in enumerate(connect_all(run)):
+        assert hellos.keys() == {0, 1, 2} - {rank}
+        assert all(equal(hello, run.greet(other, rank)) for other, hello in hellos.items())
+    assert sorted(run.opened) == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_one_worker_has_nobody_to_connect_to(make_run):
+    run = make_run(1)
+    assert connect_all(run) == [{}]
+    assert run.opened == []
+
+
+def test_a_worker_answers_before_its_own_task_began(make_run):
+    run = make_run(2)
+    assert equal(run.links[0].connect()[1], run.greet(1, 0))
+    assert equal(run.links[1].connect()[0], run.greet(0, 1))
+
+
+@over_both
+def test_data_that_come_before_the_hello_of_another_are_kept(make_run):
+    """Worker 1 has all hellos and begins, while worker 0 still waits for that of worker 2."""
+    run = make_run(3)
+    gate = run.gates[0, 2] = asyncio.Event()
+    inbox = WatchedInbox(run.links[0])
+    slow = Call(run.links[0].connect)
+    fast, other = Call(run.links[1].connect), Call(run.links[2].connect)
+    fast.result()
+    run.links[1].send({0: {"number": 0, "z": np.arange(3)}})
+    run.links[1].send({0: {"number": 1, "z": np.arange(4)}})
+    while (inbox.messages.get(timeout=30)[1] or {}).get("number") != 1:
+        pass
+    assert slow.is_alive()
+    run.workers[2].loop.asyncio_loop.call_soon_threadsafe(gate.set)
+    assert slow.result().keys() == {1, 2}
+    assert other.result().keys() == {0, 1}
+    for number in (0, 1):
+        rank, message = run.links[0].receive([1, 2])
+        assert (rank, message["number"], len(message["z"])) == (1, number, 3 + number)
+
+
+def test_a_run_that_the_other_worker_does_not_know(make_run):
+    run = make_run(2)
+    run.name = "another run"
+    with pytest.raises(WorkerLostError) as caught:
+        run.links[0].connect()
+    assert (caught.value.worker, caught.value.phase) == ("1", "connect")
+
+
+def test_a_worker_that_is_not_there_is_named(make_run, workers):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    members = [Member(0, workers[0].address), Member("gone", address)]
+    run = make_run(1, patience=0.5, members=members)
+    with pytest.raises((WorkerLostError, WorkerTimeoutError), match=rf"^worker gone \({address}\) ") as caught:
+        run.links[0].connect()
+    assert (caught.value.worker, caught.value.phase) == ("gone", "connect")
+
+
+def test_a_worker_that_does_not_say_hello_is_named(make_run):
+    run = make_run(3, patience=1.5)
+    run.gates[0, 2] = asyncio.Event()
+    others = [Call(links.connect) for links in run.links[1:]]
+    with pytest.raises(WorkerTimeoutError) as caught:
+        run.links[0].connect()
+    assert str(caught.value) == (
+        f"worker {run.members[2]} was silent for 1.5 s; it hangs, or its threads are taken by other tasks "
+        "(during connect)"
+    )
+    assert (caught.value.worker, caught.value.phase) == ("2", "connect")
+    run.close()
+    for other in others:
+        other.join(30)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+@over_both
+def test_messages_arrive_whole_and_once(make_run):
+    run = make_run(3)
+    connect_all(run)
+    sent = {rank: [] for rank in range(3)}
+    for number, size in enumerate([0, 1, 2_000_000, 7, 300_000, 0]):
+        for rank in range(3):
+            dtype = (np.int64, np.float32, np.float64)[rank]
+            message = {"number": number, "z": np.arange(size).astype(dtype), "sums": (2**62, -1), "raw": bytes(rank)}
+            sent[rank].append(message)
+            run.links[rank].send({other: message for other in range(3) if other != rank})
+    for rank in range(3):
+        others = [other for other in range(3) if other != rank]
+        received = {other: {} for other in others}
+        for _ in range(12):
+            sender, message = run.links[rank].receive(others)
+            assert message["number"] not in received[sender]
+            received[sender][message["number"]] = message
+        for other in others:
+            assert all(equal(received[other][wanted["number"]], wanted) for wanted in sent[other])
+
+
+def test_others_than_those_that_are_missing_are_heard_too(make_run):
+    """As a worker that is a step ahead."""
+    run = make_run(3)
+    connect_all(run)
+    run.links[1].send({0: {"number": 7}})
+    assert run.links[0].receive([2]) == (1, {"number": 7})
+
+
+# --- workers that are lost or silent ---------------------------------------------------------------------------------
+
+
+@over_both
+def test_a_lost_worker_is_named_at_once(make_run):
+    run = make_run(3)
+    connect_all(run)
+    run.links[0].phase = "iteration 7"
+    waiting = Call(run.links[0].receive, [1, 2])
+    run.links[2].close("it is killed")
+    with pytest.raises(WorkerLostError) as caught:
+        waiting.result()
+    assert str(caught.value) == (
+        f"worker {run.members[2]} closed its connection; it died, or gave the run up (during iteration 7)"
+    )
+    assert (caught.value.worker, caught.value.phase) == ("2", "iteration 7")
+    assert isinstance(caught.value, ConnectionError)
+    run.links[0].send({2: {"number": 1}, 1: {"number": 1}})
+    assert run.links[1].receive([0]) == (0, {"number": 1})
+
+
+def test_a_lost_worker_that_nothing_is_waited_for_from_is_no_error(make_run):
+    run = make_run(3)
+    connect_all(run)
+    inbox = WatchedInbox(run.links[0])
+    run.links[2].close("it is killed")
+    assert inbox.messages.get(timeout=30) == (2, None)
+    run.links[1].send({0: {"number": 5}})
+    assert run.links[0].receive([1]) == (1, {"number": 5})
+
+
+def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
+    run = make_run(3, patience=1.5)
+    connect_all(run)
+    run.links[0].phase = "residual"
+    began = time.monotonic()
+    with run.links[1].active(), pytest.raises(WorkerTimeoutError) as caught:
+        run.links[0].receive([1, 2])
+    assert 1.5 <= time.monotonic() - began < 10
+    assert str(caught.value) == (
+        f"worker {run.members[2]} was silent for 1.5 s; it hangs, or its threads are taken by other tasks "
+        "(during residual)"
+    )
+    assert (caught.value.worker, caught.value.phase) == ("2", "residual")
+    assert isinstance(caught.value, TimeoutError)
+
+
+def test_a_worker_that_is_slow_is_waited_for_as_long_as_it_is_busy(make_run):
+    run = make_run(2, patience=1.5)
+    connect_all(run)
+    waiting = Call(run.links[0].receive, [1])
+    with run.links[1].active():
+        time.sleep(3.5)  # it is this time that must not end it
+        assert waiting.is_alive(), waiting.error
+        run.links[1].send({0: {"number": 1}})
+        assert waiting.result() == (1, {"number": 1})
+    with pytest.raises(WorkerTimeoutError, match=r"was silent for 1\.5 s"):
+        run.links[0].receive([1])
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+@over_both
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_who_waits_is_told_why_it_ended(make_run, is_connected):
+    run = make_run(2)
+    run.gates[0, 1] = asyncio.Event()
+    if is_connected:
+        run.gates.clear()
+        connect_all(run)
+    run.links[0].phase = "iteration 3"
+    inbox = WatchedInbox(run.links[0])
+    waiting = Call(run.links[0].receive, [1]) if is_connected else Call(run.links[0].connect)
+    assert inbox.is_awaited.wait(30)
+    run.links[0].close("run 5 was given up: interrupted")
+    run.links[0].close("for another reason")
+    with pytest.raises(RunAbortedError, match=r"^run 5 was given up: interrupted$") as caught:
+        waiting.result()
+    assert (caught.value.worker, caught.value.phase) == (None, "iteration 3")
+    with pytest.raises(RunAbortedError, match=r"^run 5 was given up"):
+        run.links[0].receive([1])
+
+
+def test_the_end_is_told_to_the_others_by_closed_connections(make_run):
+    run = make_run(3)
+    connect_all(run)
+    waiting = [Call(run.links[rank].receive, [other]) for rank, other in ((0, 1), (2, 1))]
+    run.links[1].close("interrupted")
+    for call in waiting:
+        with pytest.raises(WorkerLostError, match=r"^worker 1 \("):
+            call.result()
+
+
+@over_both
+def test_nothing_is_left_on_the_event_loop(make_run, workers):
+    run = make_run(3)
+    connect_all(run)
+    run.links[0].send({1: {"z": np.zeros(10**6)}})
+    comms = [comm for links in run.links for comm in links._comms.values()]
+    assert len(comms) == 6
+    run.close()
+
+    async def drain():
+        while any(links._tasks for links in run.links) or not all(comm.closed() for comm in comms):
+            await asyncio.sleep(0.01)
+
+    assert (
+        asyncio.run_coroutine_threadsafe(asyncio.wait_for(drain(), 5), workers[0].loop.asyncio_loop).result(30) is None
+    )
+
+
+def test_members_are_called_as_their_cluster_calls_them():
+    assert str(Member("tcp://10.0.0.2:40331", "tcp://10.0.0.2:40331")) == "tcp://10.0.0.2:40331"
+    assert str(Member(3, "tcp://10.0.0.2:40331")) == "3 (tcp://10.0.0.2:40331)"
+    assert str(Member("gpu-3", "tls://10.0.0.2:40331")) == "gpu-3 (tls://10.0.0.2:40331)"

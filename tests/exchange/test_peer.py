@@ -1,0 +1,374 @@
+"""Slices and sums between workers: what each sent is what each holds, in any order of messages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from matrices import GRAPHS
+from peers import Network, StuckError, run_workers
+
+import mgspmv as mg
+from mgspmv.exchange import peer
+from mgspmv.exchange.halo import Halo, find_asked, make_halo
+from mgspmv.exchange.peer import PeerTransport
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import LocalSteps, Loop
+from mgspmv.iterate.start import make_start, read_out_weight
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import StepSums
+
+INT64 = np.dtype(np.int64)
+
+
+@pytest.fixture(autouse=True)
+def _without_copies(monkeypatch):
+    """Slices go by reference, also small ones, so that whoever writes into what was sent is found out."""
+    monkeypatch.setattr(peer, "SMALL", 0)
+
+
+def random_halos(bounds, seed=0):
+    """For each worker, some columns of every other one, or all of them."""
+    rng = np.random.default_rng(seed)
+
+    def choose(size):
+        rows = np.flatnonzero(rng.random(size) < rng.choice([0, 0.1, 0.4])).astype(np.int32)
+        return None if rng.random() < 0.3 or not size else rows
+
+    sizes = np.diff(bounds)
+    return [
+        Halo(rank, bounds, tuple(None if owner == rank else choose(size) for owner, size in enumerate(sizes)))
+        for rank in range(len(sizes))
+    ]
+
+
+def make_transport(links, halos, rank, dtype=INT64):
+    """Of one worker; the others ask it for what they need."""
+    n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
+    wanted = [find_asked(h.ask(rank), n_rows) for h in halos]
+    return PeerTransport(links, halos[rank], wanted, dtype)
+
+
+def make_z(step, n, dtype=INT64):
+    """What all workers together write in a step."""
+    return (1000 * step + np.arange(n)).astype(dtype)
+
+
+def write_own(transport, halo, z, n_slots=1):
+    """Fill the slots of a worker's rows, block by block."""
+    start, stop = halo.bounds[halo.rank], halo.bounds[halo.rank + 1]
+    for a, b in pairwise(np.linspace(start, stop, n_slots + 1).astype(int).tolist()):
+        transport.slot(a, b)[:] = z[a:b]
+
+
+BOUNDS = {
+    "two": (0, 11, 20),
+    "three": (0, 7, 9, 20),
+    "five": (0, 4, 8, 13, 17, 20),
+    "without rows": (0, 0, 9, 9, 20),
+    "more than rows": (0, 1, 1, 2, 3, 3),
+}
+
+
+# --- exchanging ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small", [0, 30, 1000], ids=["arrays", "arrays and bytes", "bytes"])
+@pytest.mark.parametrize("last", [None, 0, 1])
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS.keys())
+def test_everybody_holds_what_everybody_wrote(monkeypatch, bounds, last, small):
+    monkeypatch.setattr(peer, "SMALL", small)
+    n, n_workers = bounds[-1], len(bounds) - 1
+    for seed in range(3):
+        halos = random_halos(bounds, seed)
+        network = Network(n_workers, seed, last)
+
+        def work(rank, halos=halos, network=network):
+            transport = make_transport(network.links(rank), halos, rank)
+            for step in range(1, 7):
+                z = make_z(step, n)
+                write_own(transport, halos[rank], z, n_slots=1 + step % 3)
+                sums = transport.exchange(StepSums(step, step + rank, 2 * rank, rank == 1))
+                assert sums == StepSums(n_workers * step, step + n_workers - 1, n_workers * (n_workers - 1), 1)
+                assert transport.z.tolist() == halos[rank].select(z).tolist()
+
+        run_workers(network, n_workers, work)
+        assert network.most_waiting <= 2
+
+
+def test_slots_become_the_next_z_and_not_before():
+    bounds = BOUNDS["two"]
+    halos = random_halos(bounds)
+    network = Network(2)
+
+    def work(rank):
+        transport = make_transport(network.links(rank), halos, rank)
+        for step in range(1, 5):
+            before = transport.z.tolist()
+            write_own(transport, halos[rank], make_z(step, 20))
+            assert not np.shares_memory(transport.z, transport.slot(bounds[rank], bounds[rank + 1]))
+            assert transport.z.tolist() == before
+            transport.exchange(StepSums())
+            assert transport.z.tolist() == halos[rank].select(make_z(step, 20)).tolist()
+
+    run_workers(network, 2, work)
+
+
+def test_what_was_sent_is_not_written_again_before_it_was_read():
+    """Arrays go by reference here, and are compared with copies when they are delivered."""
+    bounds = BOUNDS["five"]
+    halos = random_halos(bounds, seed=2)
+    network = Network(5, last=3)
+    assert {rows is None for halo in halos for rows in halo.needed} == {True, False}
+
+    class Checked:
+        def __init__(self, rank):
+            self._links = network.links(rank)
+
+        def send(self, messages):
+            self._links.send({rank: m | {"as sent": bytes(m["z"])} for rank, m in messages.items()})
+
+        def receive(self, missing):
+            sender, message = self._links.receive(missing)
+            assert isinstance(message["z"], np.ndarray)
+            assert bytes(message["z"]) == message["as sent"]
+            return sender, message
+
+    def work(rank):
+        transport = make_transport(Checked(rank), halos, rank)
+        for step in range(1, 9):
+            if step == 6:
+                transport.restart(INT64)
+            write_own(transport, halos[rank], make_z(step, 20))
+            transport.exchange(StepSums())
+
+    run_workers(network, 5, work)
+
+
+def test_messages_that_come_early_are_kept_for_their_step():
+    """Worker 1 has everybody's first slices, and sends its second one before worker 2's first one is here."""
+    halos = random_halos((0, 2, 4, 6))
+    halos = [Halo(h.rank, h.bounds, (None,) * 3) for h in halos]
+
+    class Scripted:
+        def __init__(self, *arrivals):
+            self.arrivals, self.asked, self.numbers = list(arrivals), [], []
+
+        def send(self, messages):
+            assert sorted(messages) == [1, 2]
+            self.numbers.append(messages[1]["number"])
+
+        def receive(self, missing):
+            self.asked.append(list(missing))
+            rank, step = self.arrivals.pop(0)
+            z = make_z(step, 6)[2 * rank : 2 * rank + 2]
+            return rank, {"number": self.numbers[0] + step, "z": z, "sums": (step, 0, 0, 0), "product_s": 0.0}
+
+    links = Scripted((1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2))
+    transport = make_transport(links, halos, 0)
+    for step in range(3):
+        write_own(transport, halos[0], make_z(step, 6))
+        assert transport.exchange(StepSums(change_l1=step)).change_l1 == 3 * step
+        assert transport.z.tolist() == make_z(step, 6).tolist()
+    assert links.asked == [[1, 2], [2], [2], [2], [1, 2], [1]]
+
+
+def test_each_begins_to_send_to_the_one_after_it():
+    halos = random_halos(BOUNDS["five"])
+    network = Network(5)
+    links = [network.links(rank) for rank in range(5)]
+
+    def work(rank):
+        make_transport(links[rank], halos, rank).exchange(StepSums())
+        return [other for other, _ in links[rank].sent]
+
+    sent = run_workers(network, 5, work)
+    assert sent == [[1, 2, 3, 4], [2, 3, 4, 0], [3, 4, 0, 1], [4, 0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_only_what_was_asked_for_is_sent():
+    halos = random_halos(BOUNDS["three"], seed=4)
+    network = Network(3)
+    links = [network.links(rank) for rank in range(3)]
+
+    def work(rank):
+        transport = make_transport(links[rank], halos, rank)
+        for step in (1, 2):
+            write_own(transport, halos[rank], make_z(step, 20))
+            transport.exchange(StepSums())
+        return transport.exchanged_bytes
+
+    received = run_workers(network, 3, work)
+    for rank in range(3):
+        assert [memoryview(m["z"]).nbytes for _, m in links[rank].sent] == 2 * [
+            8 * halos[other].count(rank) for other in ((rank + 1) % 3, (rank + 2) % 3)
+        ]
+        others = sum(halos[rank].count(other) for other in range(3) if other != rank)
+        assert received[rank] == 2 * 8 * others
+
+
+def test_small_slices_are_copied_into_their_messages(monkeypatch):
+    """Others go as they are."""
+    halos = [Halo(rank, (0, 10, 30), (None, None)) for rank in range(2)]
+    monkeypatch.setattr(peer, "SMALL", 8 * 20)
+    network = Network(2)
+    links = [network.links(rank) for rank in range(2)]
+    run_workers(network, 2, lambda rank: make_transport(links[rank], halos, rank).exchange(StepSums()))
+    assert [type(links[rank].sent[0][1]["z"]) for rank in range(2)] == [bytes, np.ndarray]
+
+
+def test_one_worker_sends_nothing_and_waits_for_nothing():
+    class Nobody:
+        def send(self, messages):
+            assert not messages
+
+        def receive(self, missing):
+            raise AssertionError("nobody is there")
+
+    transport = PeerTransport(Nobody(), Halo(0, (0, 5), (None,)), [None], INT64)
+    transport.slot(0, 5)[:] = range(5)
+    assert transport.exchange(StepSums(7)) == StepSums(7)
+    assert transport.z.tolist() == [0, 1, 2, 3, 4]
+    assert (transport.exchanged_bytes, transport.waited_s) == (0, 0.0)
+
+
+def test_a_worker_that_gives_up_leaves_the_others_waiting():
+    """Who waits is woken by the links alone; a transport makes nothing up."""
+    halos = random_halos(BOUNDS["three"])
+    network = Network(3)
+
+    def work(rank):
+        transport = make_transport(network.links(rank), halos, rank)
+        for step in (1, 2, 3):
+            if (rank, step) == (1, 3):
+                return
+            write_own(transport, halos[rank], make_z(step, 20))
+            transport.exchange(StepSums())
+
+    with pytest.raises(StuckError):
+        run_workers(network, 3, work)
+
+
+# --- sums and times --------------------------------------------------------------------------------------------------
+
+
+def test_sums_are_exact_whatever_their_size():
+    """Each fits an int64, their sum does not; no float64 tells the last digits."""
+    n_workers = 5
+    halos = random_halos(BOUNDS["five"])
+    network = Network(n_workers, seed=5)
+    given = [StepSums(2**62 - rank, 2**62 - 3 * rank, 2**61 + rank, 2**40 + rank) for rank in range(n_workers)]
+
+    def work(rank):
+        transport = make_transport(network.links(rank), halos, rank)
+        return [transport.exchange(given[rank]) for _ in range(3)]
+
+    wanted = StepSums(5 * 2**62 - 10, 2**62, 5 * 2**61 + 10, 5 * 2**40 + 10)
+    assert run_workers(network, n_workers, work) == [[wanted] * 3] * n_workers
+
+
+def test_who_is_faster_than_the_slowest_has_waited_the_difference():
+    halos = random_halos(BOUNDS["three"])
+    network = Network(3)
+    product_s = [(1.0, 2.0, 0.5), (0.25, 2.0, 4.0), (0.25, 1.0, 0.25)]
+
+    def work(rank):
+        transport = make_transport(network.links(rank), halos, rank)
+        waited = []
+        for times in product_s:
+            transport.exchange(StepSums(), times[rank])
+            waited.append(transport.waited_s)
+        return waited
+
+    assert run_workers(network, 3, work) == [[1.0, 4.75, 5.5], [0.0, 2.0, 2.0], [1.5, 1.5, 2.25]]
+
+
+# --- starting again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small", [0, 1000], ids=["arrays", "bytes"])
+@pytest.mark.parametrize("last", range(3))
+def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, last, small):
+    monkeypatch.setattr(peer, "SMALL", small)
+    bounds = BOUNDS["three"]
+    halos = random_halos(bounds, seed=1)
+    network = Network(3, seed=last, last=last)
+
+    def work(rank):
+        transport = make_transport(network.links(rank), halos, rank)
+        for dtype in (INT64, np.dtype(np.float64), np.dtype(np.float32)):
+            transport.restart(dtype)
+            assert transport.z.dtype == transport.slot(bounds[rank], bounds[rank + 1]).dtype == dtype
+            assert not transport.z.any()
+            for step in (1, 2):
+                z = make_z(step, 20, dtype) / dtype.type(4) if dtype.kind == "f" else make_z(step, 20)
+                write_own(transport, halos[rank], z)
+                transport.exchange(StepSums())
+                assert transport.z.dtype == dtype
+                assert transport.z.tolist() == halos[rank].select(z).tolist()
+
+    run_workers(network, 3, work)
+
+
+def test_bytes_held_are_those_of_vectors_lists_and_what_is_packed():
+    halo = Halo(0, (0, 10, 20, 30), (None, np.array([1, 2, 3], np.int32), None))
+    wanted = [None, np.array([0, 9], np.int32), None]
+    transport = PeerTransport(Network(3).links(0), halo, wanted, INT64)
+    assert transport.nbytes == 8 * 23 + 2 * 8 * 10 + 4 * 3 + 4 * 2 + 2 * 8 * 2
+    transport.restart(np.dtype(np.float32))
+    assert transport.nbytes == 4 * 23 + 2 * 4 * 10 + 4 * 3 + 4 * 2 + 2 * 4 * 2
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+TOL = 1e-3
+
+
+def rank_in_lockstep(A, n_workers, seed, precision, **given):
+    """PageRank by so many workers: values, changes, and each one's part of the residual."""
+    options = PageRankOptions(tol=TOL, precision=precision)
+    start = make_start(A.stored, A.vertex_ids, options, **given, use_weights=True)
+    n = A.shape[0]
+    bounds = tuple(n * rank // n_workers for rank in range(n_workers + 1))
+    dtype = "float32" if precision == "float32" else "float64"
+    blocks = [A.stored.read_block(a, b, dtype) for a, b in pairwise(bounds)]
+    made = [make_halo(block, rank, bounds) for rank, block in enumerate(blocks)]
+    halos = [halo for _, halo in made]
+    network = Network(n_workers, seed)
+
+    def work(rank):
+        kernel = bind_kernel(made[rank][0], precision)
+        a, b = bounds[rank : rank + 2]
+        rows = start.cut(a, b).bind(kernel, read_out_weight(A.stored, True, a, b))
+        transport = make_transport(network.links(rank), halos, rank, kernel.z_dtype)
+        steps = LocalSteps([rows], transport, options.alpha)
+        loop = Loop(steps, options, options.threshold(n, A.nnz))
+        loop.start()
+        changes = [event.change for event in loop.advance()]
+        steps.begin_residual()
+        return rows.x, tuple(changes), loop.status, steps.residual(loop.mass)
+
+    values, changes, statuses, residuals = zip(*run_workers(network, n_workers, work), strict=True)
+    assert len(set(changes)) == len(set(statuses)) == 1
+    return np.concatenate(values), changes[0], statuses[0], sum(residuals) / (1 - options.alpha)
+
+
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_workers_in_lockstep_have_the_ranks_of_one_process(name, precision):
+    hard, store = GRAPHS[name], zarr.storage.MemoryStore()
+    mg.ingest(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), store, kind="graph")
+    A = mg.open_matrix(store)
+    n = A.shape[0]
+    for given in ({}, {"personalization": np.arange(n) + 1.0, "dangling": np.arange(n) + 2.0}):
+        embedded = mg.pagerank(A, tol=TOL, precision=precision, **given)
+        for n_workers in (2, 3, min(n + 2, 7)):
+            found = rank_in_lockstep(A, n_workers, seed=n_workers, precision=precision, **given)
+            values, changes, status, bound = found
+            assert values.tobytes() == embedded.values.tobytes()
+            assert (changes, status) == (embedded.changes, embedded.status)
+            assert bound == pytest.approx(embedded.error_bound_l1, rel=1e-6, abs=1e-18)

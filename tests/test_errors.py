@@ -1,0 +1,103 @@
+"""Errors as they travel between processes, and what each of them is."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import pytest
+from distributed.core import clean_exception, error_message
+
+from mgspmv import errors
+from mgspmv.errors import (
+    ClosedError,
+    ClusterError,
+    ConvergenceError,
+    MgspmvError,
+    RunAbortedError,
+    SchedulerNotFoundError,
+    SourceError,
+    VersionMismatchError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+
+CLUSTER = [
+    ClusterError,
+    SchedulerNotFoundError,
+    VersionMismatchError,
+    WorkerLostError,
+    WorkerTimeoutError,
+    RunAbortedError,
+]
+EVERY = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, MgspmvError)]
+
+
+def send_by_dask(error):
+    """From a task to its client, as Dask does it: by tblib, which takes errors apart and makes them in its own way."""
+    return clean_exception(error_message(error)["exception"].data)[1]
+
+
+WAYS = {
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),
+    "cloudpickle": lambda error: cloudpickle.loads(cloudpickle.dumps(error)),
+    "Dask": send_by_dask,
+}
+
+
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("kind", CLUSTER)
+def test_cluster_errors_keep_worker_and_phase(kind, send):
+    for given in ({}, {"worker": "gpu-3"}, {"phase": "load"}, {"worker": "gpu-3", "phase": "iteration 7"}):
+        error = kind("worker gpu-3 is gone; distribute the matrix again", **given)
+        again = send(error)
+        assert type(again) is kind
+        assert str(again) == str(error) == "worker gpu-3 is gone; distribute the matrix again"
+        assert (again.worker, again.phase) == (given.get("worker"), given.get("phase"))
+
+
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+def test_they_keep_them_twice_over(send):
+    """From a worker to the scheduler, and from there to the client."""
+    again = send(send(WorkerLostError("gone", worker="0", phase="load")))
+    assert (str(again), again.worker, again.phase) == ("gone", "0", "load")
+
+
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_error_is_sent_with_its_text(kind, send):
+    again = send(kind("what was wanted, what came, what to do"))
+    assert type(again) is kind
+    assert str(again) == "what was wanted, what came, what to do"
+
+
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+def test_source_errors_keep_the_place(send):
+    error = SourceError("not a number", source="a.mtx", line_number=7, text="x" * 100)
+    again = send(error)
+    assert str(again) == str(error) == f"a.mtx, line 7: {'x' * 77 + '...'!r}: not a number"
+    assert (again.source, again.line_number, again.text) == ("a.mtx", 7, "x" * 100)
+
+
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+def test_a_convergence_error_keeps_its_solution(send):
+    assert send(ConvergenceError("not yet", solution=[1, 2])).solution == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "built_in"),
+    [
+        (ClusterError, MgspmvError),
+        (SchedulerNotFoundError, ConnectionError),
+        (VersionMismatchError, RuntimeError),
+        (WorkerLostError, ConnectionError),
+        (WorkerTimeoutError, TimeoutError),
+        (RunAbortedError, RuntimeError),
+        (ClosedError, ValueError),
+    ],
+)
+def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
+    assert issubclass(kind, built_in)
+    assert issubclass(kind, MgspmvError)
+    assert kind.exit_code == (2 if kind is ClosedError else 7)
+    assert issubclass(kind, ClusterError) == (kind is not ClosedError)
