@@ -215,7 +215,8 @@ def _open_client(place: Place, progress: Monitor) -> Iterator[Any]:
         yield None
         return
     progress.phase("connecting" if place.cluster is None else "starting workers")
-    from mgspmv.distribute.cluster import Cluster, start_local
+    from mgspmv.distribute.cluster import Cluster
+    from mgspmv.distribute.connect import start_local
 
     with ExitStack() as stack:
         stack.enter_context(_quieten_dask())

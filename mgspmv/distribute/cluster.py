@@ -7,24 +7,18 @@ end it with an error that names the worker and what was being done.
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from distributed import Client, Future, LocalCluster
-from distributed.comm import CommClosedError, connect, get_address_host_port
-from distributed.core import send_recv
-from distributed.gc import disable_gc_diagnosis
-from distributed.security import Security
+from distributed import Client, Future
+from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
 from mgspmv.distribute.agent import ABORT_OP, FREE_OP, PING_OP, install
+from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
 from mgspmv.errors import (
     ClusterError,
@@ -39,8 +33,6 @@ from mgspmv.exchange.links import Member
 
 T = TypeVar("T")
 
-CONNECT_S = 10.0
-"""Seconds for a scheduler to answer at first, or the time-out where that is less."""
 JOIN_S = 10.0
 """Seconds for a worker to answer before it is taken into a run."""
 INSTALL_S = 60.0
@@ -57,8 +49,8 @@ PATIENCE = 0.75
 """Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
-CHECKED = ("mgspmv", "python", "dask", "distributed", "numpy", "numba", "zarr")
-"""Versions that workers must have in common with the client."""
+CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
+"""Packages of which workers must have the client's versions, as of Python."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,7 @@ class Cluster:
     Attributes
     ----------
     patience : seconds that a worker may be silent, somewhat less than the time-out
+    is_owner : whether the client was made here, and is known to nobody else
 
     Raises
     ------
@@ -96,8 +89,8 @@ class Cluster:
         self.timeout = float(timeout)
         self.patience = PATIENCE * self.timeout
         self._silent: set[Member] = set()
-        self._is_owner = not isinstance(client, Client)
-        self.client: Client = _connect(client, min(CONNECT_S, self.timeout)) if self._is_owner else client
+        self.is_owner = not isinstance(client, Client)
+        self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
         if self.client.asynchronous:
             raise OptionError("the client is asynchronous; pass one made with asynchronous=False")
         if self.client.status != "running":
@@ -105,7 +98,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close the client, unless it was given."""
-        if self._is_owner:
+        if self.is_owner:
             self.client.close()
 
     def __str__(self) -> str:
@@ -204,7 +197,12 @@ class Cluster:
         WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
         MgspmvError : what a task raised
         """
-        return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
+        try:
+            return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
+        except BaseException:
+            for future in futures:  # else for ever: Dask keeps the error, the error its frames, these the futures
+                future.release()
+            raise
 
     def await_done(self, futures: Sequence[Future]) -> None:
         """Wait until these are done in whatever way, for `timeout` seconds at most."""
@@ -254,6 +252,14 @@ class Cluster:
 
     # --- waiting
 
+    def check_client(self) -> None:
+        """
+        Raises
+        ------
+        SchedulerNotFoundError : the client was closed, or lost its scheduler
+        """
+        self._scheduler()
+
     def _scheduler(self) -> Any:
         scheduler = self.client.scheduler
         if scheduler is None or self.client.status != "running":
@@ -294,14 +300,33 @@ class Cluster:
             await asyncio.sleep(GRACE_S)
             await self._check_members(members, phase)
             raise
+        except TimeoutError as error:
+            if isinstance(error, ClusterError):
+                raise
+            raise ClusterError(
+                f"no worker takes data (during {phase}): {error}; Dask pauses workers whose memory is short",
+                phase=phase,
+            ) from error
         finally:
             await _cancel([working, *watching])
 
     async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
-        """Raise when a member is not in the cluster any more."""
+        """Raise when a member is not in the cluster any more, or paused for longer than it may be silent."""
+        loop = asyncio.get_running_loop()
+        ran = {member: loop.time() for member in members}
         while True:
             await asyncio.sleep(LOOK_S)
             await self._check_members(members, phase)
+            running = await self._ask(self._scheduler().ncores_running(workers=[m.address for m in members]), phase)
+            ran |= {member: loop.time() for member in members if member.address in running}
+            for member in members:
+                if loop.time() > ran[member] + self.patience:
+                    raise WorkerTimeoutError(
+                        f"worker {member} was paused for {self.patience:g} s (during {phase}), which Dask does when "
+                        "its memory is short; give it more, or use more workers",
+                        worker=str(member.name),
+                        phase=phase,
+                    )
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> None:
         there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
@@ -381,114 +406,13 @@ class Cluster:
         return min(causes, key=_rank_cause)
 
 
-def start_local(n_workers: int | None = None, threads: int | None = None) -> LocalCluster:
-    """Start worker processes on this machine that share its processors.
-
-    Parameters
-    ----------
-    n_workers : default as Dask's own: few processes of few threads each
-    threads : of each worker; default so many that all workers together have one for each processor
-    """
-    from distributed.deploy.utils import nprocesses_nthreads
-
-    from mgspmv.model import default_threads
-
-    processors = default_threads()
-    if n_workers is None:
-        n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
-    if n_workers < 1:
-        raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
-    return _start(
-        n_workers=n_workers,
-        threads_per_worker=threads or max(1, processors // n_workers),
-        memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
-        dashboard_address="127.0.0.1:8787",
-        silence_logs=logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
-    )
-
-
-def _start(**options: Any) -> LocalCluster:
-    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
-
-    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
-    so an interrupt waits until it is whole.
-    """
-
-    def make() -> LocalCluster:
-        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        cluster = LocalCluster(**options)
-        disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
-        return cluster
-
-    with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
-        warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
-        starting = starter.submit(make)
-        try:
-            return starting.result()
-        except KeyboardInterrupt:
-            starting.result().close()
-            raise
-        except RuntimeError as error:
-            reason = error.__cause__ or error
-            raise ClusterError(f"a worker of the local cluster did not start: {reason}", phase="start") from error
-
-
-def _connect(client: Any, wait_s: float) -> Client:
-    if isinstance(client, str):
-        _knock(client, wait_s)
-    elif not hasattr(client, "scheduler_address"):
-        raise OptionError(
-            f"client must be a distributed.Client, the address of a scheduler or a cluster, not {client!r}"
-        )
-    try:
-        return Client(client, timeout=wait_s, set_as_default=False, name="mgspmv")
-    except OSError as error:
-        raise _no_answer(client, wait_s, error) from error
-
-
-def _knock(address: str, wait_s: float) -> None:
-    """Raise unless a scheduler answers; a client waits for ever for what is none, or prints a traceback."""
-    if address.startswith("inproc://"):
-        return
-    try:
-        get_address_host_port(address)
-        security = Security().get_connection_args("client")
-        with ThreadPoolExecutor(1) as thread:  # its event loop is its own; a notebook has one that runs in this thread
-            kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
-    except (ValueError, TypeError) as error:  # a TypeError where TLS is asked for and not configured
-        raise OptionError(f"{address!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
-    except (OSError, MemoryError) as error:  # no memory for what others' bytes mean when taken for Dask's
-        raise _no_answer(address, wait_s, error) from error
-    if kind != "Scheduler":
-        raise OptionError(f"{address} is the address of a {kind.lower()}, not of a scheduler")
-
-
-async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> str:
-    """What listens at an address: `Scheduler`, `Worker`, or another of Dask's servers."""
-    async with asyncio.timeout(wait_s):
-        comm = await connect(address, timeout=0.8 * wait_s, **security)
-        try:
-            return str((await send_recv(comm, op="identity"))["type"])
-        finally:
-            comm.abort()
-
-
-def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
-    reason = str(error.__cause__ or error) or "silence"
-    return SchedulerNotFoundError(
-        f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
-        "address, such as tcp://10.0.0.1:8786?"
-    )
-
-
 def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
     """Raise when a worker has other versions than this process; all of them in one message."""
     wanted = get_versions(packages=[*CHECKED])["packages"]
     differences = [
         f"worker {member} has {name} {packages.get(name) or 'not installed'}, not {wanted[name]}"
         for member, packages in found.items()
-        for name in CHECKED
+        for name in ("python", *CHECKED)
         if packages.get(name) != wanted[name]
     ]
     if differences:

@@ -63,6 +63,7 @@ def run_distributed(
     ClosedError : the matrix was closed
     """
     report = on_progress or (lambda phase, done, total: None)
+    matrix.check_open()
     spec = RunSpec(run, matrix.members, options, threshold, dtype, kernel, threads, matrix.cluster.patience)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mgspmv.distribute.agent import load_part, multiply_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
-from mgspmv.errors import ClosedError, ClusterError, KindError, StoreError, StoreNotFoundError
+from mgspmv.errors import ClosedError, ClusterError, KindError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
 from mgspmv.model import MatrixInfo, Precision
@@ -76,9 +76,19 @@ class DistributedMatrix(DescribedMatrix):
         ------
         ClosedError : it was closed
         """
+        self.check_open()
+        return [future.key for future in self._parts]
+
+    def check_open(self) -> None:
+        """
+        Raises
+        ------
+        ClosedError : it was closed
+        SchedulerNotFoundError : the client was closed, or lost its scheduler
+        """
         if not self._parts:
             raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
-        return [future.key for future in self._parts]
+        self.cluster.check_client()
 
     def __matmul__(self, x: Any) -> Any:
         """y = D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
@@ -117,7 +127,7 @@ class DistributedMatrix(DescribedMatrix):
 
         Raises
         ------
-        ShapeError, OptionError : as for `mgspmv.api.spmv`
+        ShapeError, OptionError : as for `mgspmv.api.spmv`; a dask x where the matrix has a client of its own
         WorkerLostError, WorkerTimeoutError : a worker is gone or does not answer
         ClosedError : the matrix was closed
         """
@@ -145,6 +155,7 @@ class DistributedMatrix(DescribedMatrix):
         if not parts:
             return
         try:
+            self.cluster.check_client()
             self.cluster.await_done([f for f in self._pending if not f.done()])
             self.cluster.free([future.key for future in parts], self.members)
         except ClusterError:
@@ -179,6 +190,12 @@ class DistributedMatrix(DescribedMatrix):
     ) -> Any:
         import dask.array as da
 
+        if self.cluster.is_owner:
+            raise OptionError(
+                "x is a dask array, whose product stays on the workers for the client of its user; pass that client to "
+                "distribute instead of an address or a cluster, or pass x as NumPy array"
+            )
+        keys = self.part_keys
         check_form("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         shape = (self.shape[0], *x.shape[1:])
@@ -191,7 +208,6 @@ class DistributedMatrix(DescribedMatrix):
             check_shape(y, shape)
             ys = self._compute_pieces(y.astype(chosen), rows)
         pieces = self._compute_pieces(x.astype(chosen), x.chunks[0])
-        keys = self.part_keys
         futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, kernel, threads))
         self._pending.update(futures)
         chunks = [

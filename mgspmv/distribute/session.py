@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mgspmv.distribute.part import Part
 from mgspmv.errors import ClusterError, RunAbortedError
-from mgspmv.exchange.halo import find_asked
+from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.relay import RelayTransport
@@ -59,7 +60,7 @@ class Session:
         self._rows: Rows = start.bind(kernel, weight)
         assert part.halo is not None
         self._halo = part.halo
-        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, self._greet, spec.patience)
+        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, partial(_greet, part.halo), spec.patience)
         self._relay: RelayTransport | None = None
         self._steps: LocalSteps | None = None
         self._loop: Loop | None = None
@@ -126,9 +127,6 @@ class Session:
         self._loop = loop
         return loop
 
-    def _greet(self, rank: int) -> dict[str, Any]:
-        return {"asked": self._halo.ask(rank)}
-
     # --- driven by the scheduler
 
     def scale(self) -> tuple[np.ndarray, StepSums]:
@@ -194,6 +192,11 @@ class Session:
                 yield
         finally:
             self.is_busy = False
+
+
+def _greet(halo: Halo, rank: int) -> dict[str, Any]:
+    """The first message to the worker of a rank. No method: links that held their session would outlive both."""
+    return {"asked": halo.ask(rank)}
 
 
 def check_agreement(reports: Sequence[tuple[list[Event], Status | None]]) -> None:

@@ -1,0 +1,129 @@
+"""Reaching a Dask cluster, and starting one on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from typing import Any
+
+from distributed import Client, LocalCluster
+from distributed.comm import connect, get_address_host_port
+from distributed.core import send_recv
+from distributed.deploy.utils import nprocesses_nthreads
+from distributed.gc import disable_gc_diagnosis
+from distributed.security import Security
+
+from mgspmv.errors import ClusterError, OptionError, SchedulerNotFoundError
+from mgspmv.model import default_threads
+
+CONNECT_S = 10.0
+"""Seconds for a scheduler to answer at first, or the time-out where that is less."""
+
+
+def connect_client(client: Any, timeout: float) -> Client:
+    """A client of the scheduler at an address, or of a cluster object; not the default one of this process.
+
+    Raises
+    ------
+    OptionError : neither of these, or no address of a scheduler
+    SchedulerNotFoundError : nothing answers there
+    """
+    wait_s = min(CONNECT_S, timeout)
+    if isinstance(client, str):
+        _knock(client, wait_s)
+    elif not hasattr(client, "scheduler_address"):
+        raise OptionError(
+            f"client must be a distributed.Client, the address of a scheduler or a cluster, not {client!r}"
+        )
+    try:
+        return Client(client, timeout=wait_s, set_as_default=False, name="mgspmv")
+    except OSError as error:
+        raise _no_answer(client, wait_s, error) from error
+
+
+def _knock(address: str, wait_s: float) -> None:
+    """Raise unless a scheduler answers; a client waits for ever for what is none, or prints a traceback."""
+    if address.startswith("inproc://"):
+        return
+    try:
+        get_address_host_port(address)
+        security = Security().get_connection_args("client")
+        with ThreadPoolExecutor(1) as thread:  # its event loop is its own; a notebook has one that runs in this thread
+            kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
+    except (ValueError, TypeError) as error:  # a TypeError where TLS is asked for and not configured
+        raise OptionError(f"{address!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
+    except (OSError, MemoryError) as error:  # no memory for what others' bytes mean when taken for Dask's
+        raise _no_answer(address, wait_s, error) from error
+    if kind != "Scheduler":
+        raise OptionError(f"{address} is the address of a {kind.lower()}, not of a scheduler")
+
+
+async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> str:
+    """What listens at an address: `Scheduler`, `Worker`, or another of Dask's servers."""
+    async with asyncio.timeout(wait_s):
+        comm = await connect(address, timeout=0.8 * wait_s, **security)
+        try:
+            return str((await send_recv(comm, op="identity"))["type"])
+        finally:
+            comm.abort()
+
+
+def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
+    reason = str(error.__cause__ or error) or "silence"
+    return SchedulerNotFoundError(
+        f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
+        "address, such as tcp://10.0.0.1:8786?"
+    )
+
+
+def start_local(n_workers: int | None = None, threads: int | None = None) -> LocalCluster:
+    """Start worker processes on this machine that share its processors.
+
+    Parameters
+    ----------
+    n_workers : default as Dask's own: few processes of few threads each
+    threads : of each worker; default so many that all workers together have one for each processor
+    """
+    processors = default_threads()
+    if n_workers is None:
+        n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
+    if n_workers < 1:
+        raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
+    return _start(
+        n_workers=n_workers,
+        threads_per_worker=threads or max(1, processors // n_workers),
+        memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
+        dashboard_address="127.0.0.1:8787",
+        silence_logs=logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
+    )
+
+
+def _start(**options: Any) -> LocalCluster:
+    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
+
+    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
+    so an interrupt waits until it is whole.
+    """
+
+    def make() -> LocalCluster:
+        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        cluster = LocalCluster(**options)
+        disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
+        return cluster
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
+        warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
+        starting = starter.submit(make)
+        try:
+            return starting.result()
+        except KeyboardInterrupt:
+            starting.result().close()
+            raise
+        except RuntimeError as error:
+            reason = error.__cause__ or error
+            raise ClusterError(f"a worker of the local cluster did not start: {reason}", phase="start") from error
