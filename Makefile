@@ -11,11 +11,11 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help quickstart test lint types imports package check format bench clean
+.PHONY: help quickstart test lint types imports package check format bench bench-drives clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
-	@echo "PYTHON=python3.12 makes .venv with that Python; quickstart, test and bench pass ARGS=... on."
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo "PYTHON=python3.12 makes .venv with that Python; quickstart, test and the benchmarks pass ARGS=... on."
 
 quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank it
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
@@ -50,6 +50,9 @@ format: $(VENV)/.ready-dev ## let ruff mend what it can
 
 bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
 	$(BIN)/python tests/benchmarks/compare.py $(ARGS)
+
+bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cluster (ARGS="--help")
+	$(BIN)/python tests/benchmarks/drives.py $(ARGS)
 
 clean: ## remove .venv, caches and whatever the targets made
 	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +39,69 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
         return mg.open_matrix(stores[key])
 
     return open_ingested
+
+
+# --- clusters, started when they are first asked for -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A cluster of 4 worker processes."""
+    from clusters import start_cluster
+
+    with start_cluster(4) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def _client(cluster: Any) -> Iterator[Any]:
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture
+def client(_client: Any) -> Iterator[Any]:
+    """Of the cluster of 4 worker processes, on which a test must leave nothing."""
+    from clusters import check_left, find_left
+
+    before = find_left(_client)
+    yield _client
+    check_left(_client, before)
+
+
+@pytest.fixture(scope="session")
+def _in_process() -> Iterator[Callable[[int], Any]]:
+    from clusters import start_cluster
+    from distributed import Client
+
+    started: dict[int, Any] = {}
+
+    def get_client(n_workers: int) -> Any:
+        if n_workers not in started:
+            started[n_workers] = Client(start_cluster(n_workers, processes=False), set_as_default=False)
+        return started[n_workers]
+
+    yield get_client
+    for client in started.values():
+        cluster = client.cluster
+        client.close()
+        cluster.close()
+
+
+@pytest.fixture
+def in_process(_in_process: Callable[[int], Any]) -> Iterator[Callable[[int], Any]]:
+    """`in_process(n)` is a client of n workers in this process, on which a test must leave nothing."""
+    from clusters import check_left, find_left
+
+    before: dict[int, set[str]] = {}
+
+    def get_client(n_workers: int) -> Any:
+        client = _in_process(n_workers)
+        before.setdefault(n_workers, find_left(client))
+        return client
+
+    yield get_client
+    for n_workers, left in before.items():
+        check_left(_in_process(n_workers), left)

@@ -10,21 +10,17 @@ named and left out; one whose result is wrong gets no time, and the exit code is
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 
 import products
 import rankings
-from graphs import Graph
-from measure import Peer, Rounds, Row, compare
-from tables import LEGEND, Setting, format_markdown, format_text
+from graphs import Graph, open_cache
+from measure import Peer, Rounds, Row, compare, say
+from tables import LEGEND, Setting, add_file_options, format_text, tabulate, write_files
 
 from mgspmv.model import default_threads
 
@@ -35,10 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparisons that were asked for; 1 when a result was wrong."""
     options = _parse(arguments)
     os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read by each library's OpenMP when it is first imported
-    setting = Setting.observe(" ".join(["python tests/benchmarks/compare.py", *_given(arguments)]))
-    cache = nullcontext(options.cache) if options.cache else tempfile.TemporaryDirectory(prefix="mgspmv-compare-")
-    with cache as folder:
-        rows = [row for scale in options.scales for row in _compare_at(scale, Path(folder), options)]
+    setting = Setting.observe("compare.py", arguments)
+    with open_cache(options.cache) as folder:
+        rows = [row for scale in options.scales for row in _compare_at(scale, folder, options)]
     _report(rows, setting, options)
     return int(any(row.is_wrong for row in rows))
 
@@ -51,23 +46,21 @@ def choose_peers(peers: Sequence[Peer], wanted: Sequence[str] | None) -> list[Pe
 
 
 def _compare_at(scale: int, folder: Path, options: argparse.Namespace) -> list[Row]:
-    _say(f"making the graph of scale {scale}")
+    say(f"making the graph of scale {scale}")
     graph, rounds = Graph.make(scale, folder), Rounds(options.repeats, *options.seconds)
     rows: list[Row] = []
     for key, (title, module) in TASKS.items():
         if options.only in (None, key):
             peers = choose_peers(module.make_peers(), options.peers)
-            rows += compare(title, peers, graph, options.threads, rounds, _say)
+            rows += compare(title, peers, graph, options.threads, rounds, say)
     return rows
 
 
 def _report(rows: Sequence[Row], setting: Setting, options: argparse.Namespace) -> None:
-    if options.json:
-        options.json.write_text(json.dumps({"setting": asdict(setting), "rows": [asdict(r) for r in rows]}, indent=1))
-    if options.markdown:
-        options.markdown.write_text(format_markdown(rows, setting))
+    tables = tabulate(rows)
+    write_files(options, rows, tables, setting, LEGEND)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-    print("\n".join([*setting.lines(), f"memory:   {peak:.1f} GiB at most", "", format_text(rows), "", *LEGEND]))
+    print("\n".join([*setting.lines(), f"memory:   {peak:.1f} GiB at most", "", format_text(tables), "", *LEGEND]))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -80,18 +73,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=list(TASKS), help="one task")
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="others than mgspmv to run, by parts of their names")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the graphs here (a temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+    add_file_options(parser)
     return parser.parse_args(arguments)
-
-
-def _given(arguments: Sequence[str] | None) -> Sequence[str]:
-    return sys.argv[1:] if arguments is None else arguments
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

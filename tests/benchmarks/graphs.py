@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +20,16 @@ REFERENCE_L1 = 1e-9
 """L1 distance of the reference ranks to the exact ones is less."""
 
 
+@contextmanager
+def open_cache(folder: Path | None) -> Iterator[Path]:
+    """Where stores are kept; without a folder a temporary one."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="mgspmv-benchmark-") as temporary:
+        yield Path(temporary)
+
+
 @dataclass(frozen=True)
 class Graph:
     """The graph that all peers get: no arc is there twice, self loops are kept, every arc counts as 1."""
@@ -27,11 +40,11 @@ class Graph:
     """2^scale vertices."""
 
     @classmethod
-    def make(cls, scale: int, folder: Path) -> Graph:
-        """R-MAT of 16 arcs a vertex before duplicates are dropped; what is in `folder` already is used."""
-        store = folder / f"rmat-{scale}-{EDGE_FACTOR}.zarr"
+    def make(cls, scale: int, folder: Path, edge_factor: int = EDGE_FACTOR) -> Graph:
+        """R-MAT of so many arcs a vertex before duplicates are dropped; what is in `folder` already is used."""
+        store = folder / f"rmat-{scale}-{edge_factor}.zarr"
         if not store.exists():
-            mg.generate("rmat", store, scale=scale, edge_factor=EDGE_FACTOR)
+            mg.generate("rmat", store, scale=scale, edge_factor=edge_factor)
         return cls(store, scale)
 
     @property
@@ -58,6 +71,14 @@ class Graph:
     def step(self, x: np.ndarray) -> np.ndarray:
         """P x, the rank that arrives over arcs; what is on vertices without out-arcs is lost."""
         return self._pull_ones @ (x / np.maximum(self.out_degree, 1))
+
+    def iterate(self, n: int) -> np.ndarray:
+        """Ranks after n iterations from uniform ones, with the rank of dangling vertices spread uniformly."""
+        x = np.full(self.n, 1.0 / self.n)
+        for _ in range(n):
+            lost = x[self.out_degree == 0].sum()
+            x = ALPHA * (self.step(x) + lost / self.n) + (1.0 - ALPHA) / self.n
+        return x
 
     @cached_property
     def _pull_ones(self) -> sp.csr_array:

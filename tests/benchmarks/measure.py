@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from graphs import Graph
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -107,6 +110,11 @@ class Row:
         return median(self.seconds) if self.seconds else math.nan
 
 
+def say(message: str) -> None:
+    """Tell who waits what is being done."""
+    print(message, file=sys.stderr, flush=True)
+
+
 def compare(task: str, peers: Sequence[Peer], graph: Graph, threads: int, rounds: Rounds, say: Say) -> list[Row]:
     """Check every peer, then time those that were right, in turn: A B C A B C ..."""
     rows, able = [], []
@@ -116,7 +124,7 @@ def compare(task: str, peers: Sequence[Peer], graph: Graph, threads: int, rounds
         rows.append(row)
         able += [peer] if not row.remark else []
     say(f"{task}, scale {graph.scale}: timing {len(able)} programs in turn")
-    seconds = _time_in_turn(able, rounds)
+    seconds = take_turns({peer.name: partial(_time_once, peer) for peer in able}, rounds)
     return _add_times(rows, {peer.name: peer for peer in able}, seconds)
 
 
@@ -139,8 +147,9 @@ def _check(task: str, peer: Peer, graph: Graph, threads: int) -> Row:
     return Row(**known, error=verdict.error, iterations=iterations, remark=remark, is_wrong=not verdict.is_right)
 
 
-def _time_in_turn(peers: Sequence[Peer], rounds: Rounds) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {peer.name: [] for peer in peers}
+def take_turns(tasks: Mapping[str, Callable[[], T]], rounds: Rounds) -> dict[str, list[T]]:
+    """What each task gives each time, when they take turns: A B C A B C ..."""
+    results: dict[str, list[T]] = {name: [] for name in tasks}
     began = time.perf_counter()
     gc.collect()
     gc.disable()  # a collection would walk the graphs of all the others
@@ -148,11 +157,11 @@ def _time_in_turn(peers: Sequence[Peer], rounds: Rounds) -> dict[str, list[float
         for done in itertools.count():
             if rounds.is_over(done, time.perf_counter() - began):
                 break
-            for peer in peers:
-                seconds[peer.name].append(_time_once(peer))
+            for name, task in tasks.items():
+                results[name].append(task())
     finally:
         gc.enable()
-    return seconds
+    return results
 
 
 def _time_once(peer: Peer) -> float:

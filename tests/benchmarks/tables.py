@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 from measure import Row
 
+Table = tuple[str, Sequence[Sequence[str]]]
+"""Title and lines, the header first. Where the fifth cell of a line is empty, the fourth is a remark."""
+
 DISTRIBUTIONS = (
-    "mgspmv", "numpy", "scipy", "numba", "python-graphblas", "suitesparse-graphblas", "scikit-network", "networkit",
-    "igraph", "networkx",
+    "mgspmv", "dask", "numpy", "scipy", "numba", "python-graphblas", "suitesparse-graphblas", "scikit-network",
+    "networkit", "igraph", "networkx",
 )  # fmt: skip
 HEADER = (
     "scale", "program", "threads", "median ms", "least ms", "runs", "iterations", "ms / iter.", "error", "ratio",
@@ -47,10 +54,12 @@ class Setting:
     """Processes that wanted a processor in the minute before: 0 on an idle machine."""
 
     @classmethod
-    def observe(cls, command: str) -> Setting:
+    def observe(cls, program: str, arguments: Sequence[str] | None) -> Setting:
+        """What this process runs on; `arguments` are those of the program, None for those of this process."""
+        command = ["python", f"tests/benchmarks/{program}", *(sys.argv[1:] if arguments is None else arguments)]
         memory = psutil.virtual_memory().total / 2**30
         return cls(
-            command,
+            " ".join(command),
             datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             f"{_name_processor()}, {psutil.cpu_count()} processors, {memory:.0f} GiB",
             f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -70,21 +79,43 @@ class Setting:
         ]
 
 
-def format_text(rows: Sequence[Row]) -> str:
-    """A table a task, in columns."""
-    return "\n\n".join(f"{task}\n{_align(cells)}" for task, cells in _tables(rows))
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Where graphs are kept and what was found is written."""
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the graphs here (a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
 
 
-def format_markdown(rows: Sequence[Row], setting: Setting) -> str:
+def write_files(
+    options: argparse.Namespace,
+    rows: Sequence[Any],
+    tables: Sequence[Table],
+    setting: Setting,
+    legend: Sequence[str],
+) -> None:
+    """Write what was found where `add_file_options` was told to; `rows` are dataclasses."""
+    if options.json:
+        options.json.write_text(json.dumps({"setting": asdict(setting), "rows": [asdict(r) for r in rows]}, indent=1))
+    if options.markdown:
+        options.markdown.write_text(format_markdown(tables, setting, legend))
+
+
+def format_text(tables: Sequence[Table]) -> str:
+    """Each table in columns."""
+    return "\n\n".join(f"{title}\n{_align(lines)}" for title, lines in tables)
+
+
+def format_markdown(tables: Sequence[Table], setting: Setting, legend: Sequence[str]) -> str:
     """The same in Markdown, with what it was measured on."""
     parts = ["```", *setting.lines(), "```"]
-    for task, (header, *cells) in _tables(rows):
+    for title, (header, *lines) in tables:
         rule = ["---" if k == 1 else "---:" for k in range(len(header))]
-        parts += ["", f"### {task}", "", *("| " + " | ".join(line) + " |" for line in (header, rule, *cells))]
-    return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
+        parts += ["", f"### {title}", "", *("| " + " | ".join(line) + " |" for line in (header, rule, *lines))]
+    return "\n".join([*parts, "", *(f"- {line}" for line in legend), ""])
 
 
-def _tables(rows: Sequence[Row]) -> list[tuple[str, list[Sequence[str]]]]:
+def tabulate(rows: Sequence[Row]) -> list[Table]:
+    """A table a task."""
     tasks = dict.fromkeys(row.task for row in rows)
     return [(task, [HEADER, *(_cells(row) for row in rows if row.task == task)]) for task in tasks]
 
@@ -105,20 +136,19 @@ def _cells(row: Row) -> Sequence[str]:
         per_iteration,
         f"{row.error:.0e}",
         "" if row.ratio is None else f"{row.ratio:.2f}",
-        _judge(row),
+        judge(row.ratio, row.floor),
     )
 
 
-def _judge(row: Row) -> str:
-    if row.ratio is None or row.floor is None:
-        return ""
-    return f"{row.floor:.1f} {'met' if row.ratio >= row.floor else 'NOT MET'}"
+def judge(ratio: float | None, floor: float | None) -> str:
+    """What a ratio is to be at least, and whether it is."""
+    return "" if ratio is None or floor is None else f"{floor:.1f} {'met' if ratio >= floor else 'NOT MET'}"
 
 
-def _align(table: Sequence[Sequence[str]]) -> str:
-    timed = [line for line in table if line[4]]  # where there is no time, the remark runs on over the columns after it
-    widths = [max(len(line[k]) for line in (table if k < 3 else timed)) for k in range(len(HEADER))]
-    return "\n".join(_align_line(line, widths) for line in table)
+def _align(lines: Sequence[Sequence[str]]) -> str:
+    timed = [line for line in lines if line[4]]  # where there is no time, the remark runs on over the columns after it
+    widths = [max(len(line[k]) for line in (lines if k < 3 else timed)) for k in range(len(lines[0]))]
+    return "\n".join(_align_line(line, widths) for line in lines)
 
 
 def _align_line(line: Sequence[str], widths: Sequence[int]) -> str:

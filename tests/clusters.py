@@ -1,0 +1,77 @@
+"""Dask clusters on this machine, and what is left on them."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+"""For workers that share a process, whose watching of themselves adds up."""
+
+
+def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
+    """A cluster of workers of one thread each, in processes or in threads of this one."""
+    given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
+    with warnings.catch_warnings(), dask.config.set({} if processes else QUIET):
+        warnings.filterwarnings("ignore", "Port 8787 is already in use")
+        return LocalCluster(n_workers=n_workers, processes=processes, **given)
+
+
+def find_held(client: Client) -> dict[Any, tuple[int, int]]:
+    """Parts and sessions that the agent of each worker holds, by the worker's address; only where there are any."""
+    held: dict[Any, tuple[int, int]] = client.run(_count_held)
+    return {address: counts for address, counts in held.items() if any(counts)}
+
+
+def find_left(client: Client) -> set[str]:
+    """What there is on a cluster of clients' work: keys of tasks and data, who has a lease, and what agents hold."""
+    left: set[str] = set(client.run_on_scheduler(_list_keys))
+    return left | {f"{worker} holds {counts}" for worker, counts in find_held(client).items()}
+
+
+def wait_for(is_so: Callable[[], Any], timeout_s: float = 10.0) -> bool:
+    """Wait until something is so for which nobody gives a sign; whether it was in time."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def check_left(client: Client, before: set[str], timeout_s: float = 10.0) -> None:
+    """Fail unless all is gone by and by that was not there before."""
+    if not wait_for(lambda: find_left(client) <= before, 1.0):
+        gc.collect()  # errors that were caught hold the frames of what raised them
+        assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
+
+
+def _count_held(dask_worker: Any) -> tuple[int, int]:
+    agent = dask_worker.plugins.get("mgspmv")
+    return (0, 0) if agent is None else (len(agent._parts), len(agent._sessions))
+
+
+def _list_keys(dask_scheduler: Any) -> list[str]:
+    leases = dask_scheduler.extensions["semaphores"].leases.values()
+    return [*map(str, dask_scheduler.tasks), *(f"lease {name}" for lease in leases for name in lease)]
+
+
+def find_alive(client: Client) -> dict[Any, dict[str, int]]:
+    """Parts, sessions and links that each worker still has in memory, whoever holds them."""
+    alive: dict[Any, dict[str, int]] = client.run(_count_alive)
+    return {address: counts for address, counts in alive.items() if counts}
+
+
+def _count_alive() -> dict[str, int]:
+    names = [type(thing).__name__ for thing in gc.get_objects()]
+    return {name: names.count(name) for name in ("Part", "Session", "DaskLinks") if name in names}

@@ -1,0 +1,79 @@
+"""A client's view of a cluster: versions, and waits that end whatever their watch is doing at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import mgspmv as mg
+from mgspmv.distribute import cluster as module
+from mgspmv.distribute.cluster import Cluster
+from mgspmv.errors import ClosedError, VersionMismatchError
+from mgspmv.exchange.links import Member
+
+MEMBER = Member("somebody", "tcp://127.0.0.1:1")
+CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]
+
+
+@pytest.fixture
+def graph(tmp_path):
+    mg.generate("rmat", tmp_path / "graph.zarr", scale=6)
+    return mg.open_matrix(tmp_path / "graph.zarr")
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_workers_of_another_version_are_refused(name, graph, in_process, monkeypatch):
+    get_versions = module.get_versions
+    here = get_versions(packages=CHECKED[1:])["packages"]
+
+    def get_others(packages):
+        return {"packages": get_versions(packages=packages)["packages"] | {name: "0.0.1"}}
+
+    monkeypatch.setattr(module, "get_versions", get_others)
+    client = in_process(2)
+    with pytest.raises(VersionMismatchError) as caught:
+        graph.distribute(client)
+    workers = [f"worker {w['name']} ({address})" for address, w in client.scheduler_info()["workers"].items()]
+    differences = "; ".join(f"{worker} has {name} {here[name]}, not 0.0.1" for worker in workers)
+    assert str(caught.value) == f"{differences}. Install the same versions on all workers as here"
+    assert here[name][0].isdigit()
+
+
+def test_ranks_of_a_closed_matrix_whose_client_is_closed_too(graph, in_process):
+    D = graph.distribute(in_process(2).scheduler.address)
+    D.close()
+    with pytest.raises(ClosedError, match="was closed; distribute it again"):
+        mg.pagerank(D)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+
+    async def wait_for_work() -> str:
+        cluster: Any = object.__new__(Cluster)
+        cluster.timeout, cluster.patience, cluster._silent = 30.0, 20.0, set()
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def tell_workers(workers: list[str]) -> dict[str, int]:
+            asked.set()
+            await answered.wait()
+            return dict.fromkeys(workers, 1)
+
+        async def stay_silent(**message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def work() -> str:
+            await asked.wait()
+            answered.set()
+            for _ in range(turns):  # of the event loop
+                await asyncio.sleep(0)
+            return "done"
+
+        cluster._scheduler = lambda: SimpleNamespace(ncores=tell_workers, broadcast=stay_silent)
+        return await asyncio.wait_for(cluster._watch(work(), [MEMBER], "step"), 10)
+
+    assert asyncio.run(wait_for_work()) == "done"
