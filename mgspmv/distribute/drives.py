@@ -70,6 +70,7 @@ def run_distributed(
         began = time.perf_counter()
         with _Workers(matrix, spec, start) as workers:
             driven = _Scheduled(workers, emit) if drive == "scheduler" else _Supersteps(workers, emit)
+            driven.start()
             started = time.perf_counter()
             status = driven.iterate()
             iterated = time.perf_counter()
@@ -155,9 +156,12 @@ class _Scheduled:
         self._loop = Loop(_Rounds(workers), workers.spec.options, workers.spec.threshold, workers.spec.run)
         self.events: list[Event] = []
 
+    def start(self) -> None:
+        """Make the first z."""
+        self._loop.start()
+
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
-        self._loop.start()
         for event in self._loop.advance():
             self.events.append(event)
             self._emit(event)
@@ -211,6 +215,10 @@ class _Supersteps:
     def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
         self._workers, self._emit = workers, emit
         self.events: list[Event] = []
+
+    def start(self) -> None:
+        """Let the workers open their links and make the first z."""
+        self._workers.do("connect", agent.advance_session, 0)
 
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""

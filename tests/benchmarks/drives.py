@@ -47,8 +47,8 @@ HEADER = (
 LEGEND = (
     "threads: workers x threads of each; embedded has as many in one process.",
     "median ms, least ms: of all iterations of a run, without its start and its end.",
-    "product: of the worker that is slowest in each iteration; exchange: of the one that moves slices longest, less "
-    "what it waits for slower ones; scheduling: all other time, opening connections included.",
+    "product: of the worker that is slowest in each iteration; exchange: moving slices, the mean of the workers, less "
+    "what they wait for slower ones; scheduling: all other time.",
     "received MB: by a worker in an iteration, on average, in 10^6 bytes.",
     "ratio: the row's median over that of superstep; 2 says that supersteps take half.",
 )
