@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -10,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import networkx as nx
@@ -18,14 +16,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zarr
+from commands import ENVIRONMENT, heed_interrupts, invoke, invoke_json, start
 
 import mgspmv.api
-from mgspmv.cli import app
 from mgspmv.errors import CapacityError
 from mgspmv.results import load_solution
-
-PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5)]
 MATRIX_MARKET = "%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 1.5\n2 3 -2\n1 2 4\n"
@@ -39,24 +34,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "edges.txt").write_text("# arcs\n" + "".join(f"{i} {j}\n" for i, j in EDGES))
     (tmp_path / "a.mtx").write_text(MATRIX_MARKET)
     return tmp_path
-
-
-def invoke(*args: str, code: int = 0):
-    """Run a command in this process and give its (stdout, stderr)."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
-        app(args, prog_name="mgspmv")
-    assert ended.value.code == code, stdout.getvalue() + stderr.getvalue()
-    return stdout.getvalue(), stderr.getvalue()
-
-
-def invoke_json(*args: str, code: int = 0):
-    stdout, _ = invoke(*args, "--json", code=code)
-    return json.loads(stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-
-
-def start(*args: str, **options) -> subprocess.Popen:
-    return subprocess.Popen([*PROGRAM, *args], env=ENVIRONMENT, text=True, **options)
 
 
 # --- starting --------------------------------------------------------------------------------------------------------
@@ -409,11 +386,6 @@ def test_capacity_while_running(monkeypatch):
 
     monkeypatch.setattr(mgspmv.api, "verify", fail)
     assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
-
-
-def heed_interrupts():
-    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_interrupt(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -33,7 +34,10 @@ def test_phases_are_shown_with_their_counts():
         last = console.file.getvalue().splitlines()[-1]
         assert "sort" in last
         assert "read" not in last
-        assert "0/?" in last
+        assert "/" not in last
+        progress.advance(3)
+        progress._bars.refresh()
+        assert "3/?" in console.file.getvalue().splitlines()[-1]
 
 
 def test_on_progress_begins_and_updates_a_phase():
@@ -46,6 +50,50 @@ def test_on_progress_begins_and_updates_a_phase():
         assert len(progress._bars.tasks) == 1
         progress.on_progress("check", 1, 2)
         assert [task.description for task in progress._bars.tasks] == ["check"]
+
+
+def test_a_phase_takes_the_line_of_the_one_before_it():
+    """No frame is of two phases, or of none."""
+    console = make_console()
+    with Progress(console) as progress:
+        for phase, done, total in (
+            ("join", 0, None),
+            ("queue", 0, None),
+            ("load", 0, 2),
+            ("load", 2, 2),
+            ("start", 0, None),
+            ("residual", 0, None),
+        ):
+            progress.on_progress(phase, done, total)
+            progress._bars.refresh()
+    frames = [" ".join(re.sub("[⠀-⣿━╸╺]", " ", strip(f)).split()) for f in console.file.getvalue().split("\r")]
+    shown = [frame.removesuffix(" 0:00:00") for frame in frames if frame]
+    assert list(dict.fromkeys(shown)) == [
+        "joining the workers",
+        "waiting for another run",
+        "load 0/2",
+        "load 2/2",
+        "starting the run",
+        "bounding the error",
+    ]
+
+
+def strip(frame: str) -> str:
+    """Without what moves the cursor and hides it."""
+    return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", frame).strip()
+
+
+def test_iterations_of_several_workers():
+    """They come all at once, after a phase of which nothing is known."""
+    console = make_console()
+    with Progress(console, tol=1e-3, max_iter=100) as progress:
+        progress.on_progress("start", 0, None)
+        for k in range(1, 9):
+            progress.on_event(Event("run", 0, k, 0.5**k, (0.1, 0.2), (0.0, 0.1), (0.1, 0.0), (8, 8), (64, 64)))
+        progress._bars.refresh()
+        last = strip(console.file.getvalue().split("\r")[-1])
+    assert "iterate  change 3.91e-03, about 2 to go" in last
+    assert "8/10" in last
 
 
 @pytest.mark.parametrize(

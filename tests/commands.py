@@ -1,0 +1,42 @@
+"""The program `mgspmv`, run in this process or in its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from mgspmv.cli import app
+
+PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def invoke(*args: str, code: int = 0):
+    """Run a command in this process and give its (stdout, stderr)."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
+        app(args, prog_name="mgspmv")
+    assert ended.value.code == code, stdout.getvalue() + stderr.getvalue()
+    return stdout.getvalue(), stderr.getvalue()
+
+
+def invoke_json(*args: str, code: int = 0):
+    stdout, _ = invoke(*args, "--json", code=code)
+    return json.loads(stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def start(*args: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([*PROGRAM, *args], env=ENVIRONMENT, text=True, **options)
+
+
+def heed_interrupts():
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

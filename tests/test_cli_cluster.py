@@ -1,0 +1,350 @@
+"""`mgspmv pagerank` and `spmv` on clusters: the embedded results, and nothing but the answer on stdout."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from clusters import find_left, start_cluster, wait_for
+from commands import heed_interrupts, invoke, invoke_json, start
+from distributed import Client
+
+import mgspmv.api
+import mgspmv.distribute.connect
+from mgspmv.cli import _quieten_dask
+from mgspmv.results import load_solution
+
+DASHBOARD = re.compile(r"dashboard: http://\S+:\d+/status\n")
+ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000")
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    """A folder with a graph, and with a matrix and its x."""
+    folder = tmp_path_factory.mktemp("stores")
+    invoke("generate", "rmat", str(folder / "g.zarr"), "--scale", "9", "--edge-factor", "8")
+    invoke("generate", "stencil2d", str(folder / "a.zarr"), "--nx", "20", "--ny", "30")
+    np.save(folder / "x.npy", np.random.default_rng(5).normal(size=600))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(stores, tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    for store in stores.iterdir():
+        Path(store.name).symlink_to(store)
+    return tmp_path
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_pagerank_on_local_workers(folder):
+    embedded = invoke_json("pagerank", "g.zarr", "-o", "e.zarr")
+    on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
+    with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0
+    answer = json.loads(stdout)
+    assert DASHBOARD.fullmatch(stderr)
+    assert (answer["options"]["drive"], embedded["options"]["drive"]) == ("superstep", "embedded")
+    assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
+    assert answer["digest"] == embedded["digest"]
+    assert load_solution("c.zarr").values.tobytes() == load_solution("e.zarr").values.tobytes()
+    assert answer["changes"] == embedded["changes"]
+    assert answer["top"] == embedded["top"]
+
+
+@pytest.mark.slow
+def test_spmv_on_local_workers(folder):
+    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", "--alpha", "2")
+    on_cluster = ("--cluster", "local", "--workers", "3", "--timeout", "60")
+    with start("spmv", "a.zarr", "x.npy", "-o", "c.npy", "--alpha", "2", *on_cluster, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert re.fullmatch(r"c\.npy: float64 of shape \(600,\) in \S+ m?s\n", stdout)
+    assert DASHBOARD.fullmatch(stderr)
+    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
+
+
+@pytest.mark.parametrize("drive", ["auto", "scheduler", "superstep"])
+def test_pagerank_on_a_running_cluster(cluster, client, drive):
+    embedded = invoke_json("pagerank", "g.zarr")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--drive", drive)
+    answer = invoke_json("pagerank", "g.zarr", *on_cluster)
+    assert answer["digest"] == embedded["digest"]
+    assert answer["changes"] == embedded["changes"]
+    assert answer["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+
+
+def test_spmv_on_a_running_cluster(cluster, client):
+    np.save("y.npy", np.arange(600.0))
+    options = ("--beta", "-1", "--y", "y.npy", "--precision", "float32")
+    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", *options)
+    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *options, "--scheduler", cluster.scheduler_address)
+    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
+
+
+def test_not_converged_on_a_cluster_is_written(cluster, client):
+    stdout, stderr = invoke(
+        "pagerank", "g.zarr", "--max-iter", "2", "-o", "r.zarr", "--scheduler", cluster.scheduler_address, code=5
+    )
+    assert "max_iter" in stdout
+    assert "\nerror: PageRank ended as max_iter after 2 iterations" in stderr
+    assert load_solution("r.zarr").iterations == 2
+
+
+def test_options_reach_the_workers(monkeypatch, cluster, client):
+    given = []
+    distribute = mgspmv.api.Matrix.distribute
+
+    def look(self, client, **options):
+        given.append((options["threads"], options["timeout"]))
+        return distribute(self, client, **options)
+
+    monkeypatch.setattr(mgspmv.api.Matrix, "distribute", look)
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "17", "--threads", "2")
+    invoke("pagerank", "g.zarr", *on_cluster)
+    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)
+    assert given == [(2, 17.0), (2, 17.0)]
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--workers", "2"], "--workers says how many --cluster local starts; give both or neither"),
+        (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster local starts"),
+        (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
+        (["--cluster", "cuda"], "--cluster cuda is not there yet; start the workers yourself, with Dask's own tools, "
+         "and give the address of their scheduler with --scheduler"),
+        (["--cluster", "slurm"], "--cluster slurm is not there yet"),
+        (["--cluster", "ssh"], "--cluster ssh is not there yet"),
+        (["--cluster", "lokal"], "--cluster must be local, not 'lokal'; for a cluster that runs use --scheduler"),
+        (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
+        (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]])
+def test_usage(monkeypatch, command, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    stdout, stderr = invoke(*command, *args, code=2)
+    assert stdout == ""
+    assert message in stderr
+    assert invoke_json(*command, *args, code=2)["error"]["type"] == "OptionError"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--drive", "superstep"], "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
+        (["--drive", "scheduler"], "--drive scheduler needs a cluster"),
+        (["--drive", "embedded", "--cluster", "local"],
+         "--drive embedded computes in this process; leave out --cluster and --scheduler"),
+        (["--drive", "embedded", "--scheduler", "a:1"], "--drive embedded computes in this process"),
+        (["--drive", "peer", "--cluster", "local"],
+         "--drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'peer'"),
+    ],
+)  # fmt: skip
+def test_drives_that_a_place_does_not_have(monkeypatch, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    assert f"error: {message}" in invoke("pagerank", "g.zarr", *args, code=2)[1]
+
+
+def test_embedded_drive_is_the_default():
+    assert invoke_json("pagerank", "g.zarr", "--drive", "embedded")["options"]["drive"] == "embedded"
+
+
+@contextmanager
+def listen(reply: bytes) -> Iterator[str]:
+    """Address of a server that answers each connection with some bytes, or with silence."""
+    held = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connection.sendall(reply)
+            held.append(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    for connection in held:
+        connection.close()
+
+
+def refuse(address: str, code: int) -> str:
+    """What is said of an address that no scheduler has; in the time that was given."""
+    began = time.monotonic()
+    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "1", code=code)
+    assert time.monotonic() - began < 9
+    assert stdout == ""
+    return stderr
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    stderr = refuse(address, code=7)
+    assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (")
+    assert "Connection refused" in stderr or "Timed out trying to connect" in stderr  # as the last try ended
+    assert stderr.endswith("; is it running, and is this its address, such as tcp://10.0.0.1:8786?\n")
+
+
+def test_somebody_listens_and_is_silent():
+    with listen(b"") as address:
+        stderr = refuse(address, code=7)
+    assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (silence); is it running")
+
+
+def test_somebody_answers_who_is_no_scheduler(cluster):
+    with listen(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
+        assert refuse(address, code=7).startswith(f"error: no Dask scheduler answers at {address} within 1 s")
+    address = cluster.workers[0].worker_address
+    assert refuse(address, code=2) == f"error: {address} is the address of a worker, not of a scheduler\n"
+
+
+@pytest.mark.parametrize("address", ["", "scheduler", "udp://127.0.0.1:8786", "tls://127.0.0.1:8786"])
+def test_what_is_no_address(address):
+    stderr = refuse(address, code=2)
+    assert stderr.startswith(f"error: {address!r} is no address of a scheduler (")
+    assert stderr.endswith("); such as tcp://10.0.0.1:8786\n")
+
+
+def test_cluster_without_workers():
+    with start_cluster(0, processes=False, protocol="tcp") as empty:
+        address = empty.scheduler_address
+        _, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "1", code=7)
+    assert stderr.endswith(f"/status\nerror: {address} has no running workers (none came, after 1 s); start some\n")
+
+
+def test_scheduler_without_dashboard(monkeypatch, cluster, client):
+    """Dask serves one even where it is told not to, but its client allows for none."""
+    monkeypatch.setattr(Client, "dashboard_link", property(lambda self: {}["dashboard"]))
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    assert invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)[1] == ""
+
+
+def test_local_workers_that_do_not_start(monkeypatch):
+    def fail(**options):
+        assert (options["n_workers"], options["threads_per_worker"]) == (3, 2)
+        raise RuntimeError("Nanny failed to start.") from OSError("no processes are left")
+
+    monkeypatch.setattr(mgspmv.distribute.connect, "LocalCluster", fail)
+    on_cluster = ("--cluster", "local", "--workers", "3", "--threads", "2")
+    _, stderr = invoke("pagerank", "g.zarr", *on_cluster, code=7)
+    assert stderr == "error: a worker of the local cluster did not start: no processes are left\n"
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
+    terminal, stderr = pty.openpty()
+    shown = []
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    with start("pagerank", "g.zarr", "--json", *on_cluster, stdout=subprocess.PIPE, stderr=stderr) as process:
+        os.close(stderr)
+        reading = threading.Thread(target=read_all, args=(terminal, shown))
+        reading.start()
+        stdout, _ = process.communicate(timeout=120)
+    reading.join()
+    os.close(terminal)
+    assert json.loads(stdout)["status"] == "converged"
+    text = b"".join(shown).decode()
+    assert DASHBOARD.search(text.replace("\r\n", "\n"))
+    for phase in ("connecting", "joining the workers", "load", "starting the run", "iterate", "bounding the error"):
+        assert phase in text
+
+
+def read_all(terminal: int, into: list[bytes]) -> None:
+    """Read until nobody writes to the terminal any more, which Linux tells by an error."""
+    while True:
+        try:
+            into.append(os.read(terminal, 100_000))
+        except OSError:
+            return
+
+
+def test_warnings_are_short_and_loggers_silent(capsys):
+    log = logging.getLogger("distributed.worker")
+    with _quieten_dask():
+        warnings.warn("worker a does not answer", stacklevel=1)
+        log.error("Compute Failed")
+        assert not log.isEnabledFor(logging.CRITICAL)
+    assert capsys.readouterr().err == "warning: worker a does not answer\n"
+    assert log.isEnabledFor(logging.CRITICAL)
+    with pytest.warns(UserWarning, match="as usual"):
+        warnings.warn("as usual", stacklevel=1)
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    before = find_left(client)
+    with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES, preexec_fn=heed_interrupts) as process:
+        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), 60)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert re.fullmatch(DASHBOARD.pattern + "interrupted\n", stderr)
+    assert invoke_json("pagerank", "g.zarr", *on_cluster)["status"] == "converged"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["the workers start", "the run goes on"])
+def test_interrupt_ends_local_workers(moment):
+    """Ctrl-C in a terminal goes to the workers too."""
+    on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
+    options = {"start_new_session": True, "preexec_fn": heed_interrupts}
+    with start("pagerank", "g.zarr", *on_cluster, **PIPES, **options) as process:
+        if moment == "the workers start":
+            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, 60)  # and one counts resources
+            shown = ""
+        else:
+            shown = process.stderr.readline()
+            assert DASHBOARD.fullmatch(shown)
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert stderr == "interrupted\n"
+    assert wait_for(lambda: not is_there(process.pid))
+
+
+def is_there(group: int) -> bool:
+    """Whether a process group has processes."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
