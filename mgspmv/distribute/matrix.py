@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
@@ -282,12 +283,16 @@ def _load(
     report("load", 0, len(workers))
     try:
         cluster.settle(futures, members, "load", lambda done: report("load", done, len(workers)))
-    except StoreNotFoundError as error:
-        raise StoreNotFoundError(
-            f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
-        ) from error
-    except StoreError as error:
-        raise type(error)(f"a worker cannot use the store: {error}") from error
+    except BaseException as error:
+        with suppress(Exception):  # what led here is what is raised
+            cluster.client.cancel(futures, force=True)
+        if isinstance(error, StoreNotFoundError):
+            raise StoreNotFoundError(
+                f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
+            ) from error
+        if isinstance(error, StoreError):
+            raise type(error)(f"a worker cannot use the store: {error}") from error
+        raise
     return futures
 
 
