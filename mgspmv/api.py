@@ -436,7 +436,7 @@ def spmv(
         return distributed.multiply(x, **options, threads=threads)
     assert isinstance(A, Matrix)
     if client is not None:
-        reads: Precision = "float32" if precision == "float32" else "float64"
+        reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
         distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress}
         with A.distribute(client, precision=reads, **distributing) as distributed:
             return distributed.multiply(x, **options, threads=threads)
