@@ -33,6 +33,12 @@ SUPERSTEP_S = 1.0
 """Seconds of a superstep: long beside what the scheduler takes for a task, short for who waits for news."""
 GROWTH = 16
 """How many times as many iterations as the one before a superstep may have, whose first ones are slow."""
+FIRST_S = 0.25
+"""Seconds of the first superstep, on workers that are slow."""
+SLOW_EDGES_PER_S = 1e8
+"""What a slow worker multiplies."""
+MOST_FIRST = 100
+"""Iterations of the first superstep at most: those of small graphs take the time of their messages."""
 
 
 def run_distributed(
@@ -223,7 +229,7 @@ class _Supersteps:
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
         status: Status | None = None
-        made, n = 0, 1
+        made, n = 0, min(self._choose_first_length(), self._workers.spec.options.max_iter)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, agent.advance_session, n)
@@ -236,6 +242,12 @@ class _Supersteps:
             made += len(events)
             n = min(_choose_length(events), self._workers.spec.options.max_iter - made)
         return status
+
+    def _choose_first_length(self) -> int:
+        """How many iterations the first superstep has, before anything was measured."""
+        matrix = self._workers.matrix
+        edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
+        return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz, 1))))
 
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""

@@ -209,29 +209,6 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     check_serves(client, graph, wanted)
 
 
-# --- tasks that fail -------------------------------------------------------------------------------------------------
-
-
-def break_worker(dask_worker):
-    """Let products of one worker fail as a bug of ours would."""
-    from mgspmv.distribute.session import Session
-
-    def fail(self, *arguments):
-        raise ZeroDivisionError("the cause")
-
-    Session.advance = Session.step = fail
-
-
-@pytest.mark.parametrize("drive", DRIVES)
-def test_the_cause_is_raised_and_not_what_followed_from_it(drive, graph, three):
-    client, _ = three
-    address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 1)
-    client.run(break_worker, workers=[address])
-    with pytest.raises(ZeroDivisionError, match="the cause"):
-        mg.pagerank(graph, client=client, drive=drive)
-    assert wait_for(lambda: not find_held(client))
-
-
 # --- schedulers and clients that go away -----------------------------------------------------------------------------
 
 SCRIPT = """
