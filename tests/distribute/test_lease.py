@@ -1,0 +1,68 @@
+"""Runs that are started together take turns on a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from distributed import Client
+
+import mgspmv as mg
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    store = tmp_path_factory.mktemp("lease") / "graph.zarr"
+    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
+    return mg.open_matrix(store)
+
+
+@pytest.mark.parametrize("drives", [("superstep", "superstep"), ("superstep", "scheduler")], ids="+".join)
+def test_runs_that_are_started_together_take_turns(drives, graph, client):
+    options = {"tol_mode": "fixed", "max_iter": 30}
+    wanted = mg.pagerank(graph, **options).digest()
+    started, solutions = threading.Barrier(len(drives)), []
+
+    def run(drive):
+        with Client(client.scheduler.address, set_as_default=False) as mine, graph.distribute(mine) as D:
+            times, said = [], []
+            started.wait()
+            solution = mg.pagerank(
+                D,
+                drive=drive,
+                on_event=lambda event: times.append(time.monotonic()),
+                on_progress=lambda phase, done, total: said.append(phase),
+                **options,
+            )
+            solutions.append((times, said, solution))
+
+    threads = [threading.Thread(target=run, args=[drive]) for drive in drives]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [s.digest() for _, _, s in solutions] == [wanted] * len(drives)
+    (first, said, _), (second, waited, _) = sorted(solutions, key=lambda each: each[0][0])
+    assert first[-1] < second[0]
+    assert said == ["start", "residual"]
+    assert waited == ["queue", "start", "residual"]
+
+
+def test_runs_of_two_processes_take_turns(graph, client, tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import sys, mgspmv as mg\n"
+        "if __name__ == '__main__':\n"
+        "    print(mg.pagerank(mg.open_matrix(sys.argv[2]), client=sys.argv[1]).digest())\n"
+    )
+    arguments = [sys.executable, script, client.scheduler.address, graph.info.url]
+    others = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    wanted = mg.pagerank(graph).digest()
+    while any(other.poll() is None for other in others):
+        assert mg.pagerank(graph, client=client).digest() == wanted
+    for other in others:
+        with other:
+            assert other.stdout.read().split() == [wanted]

@@ -1,0 +1,467 @@
+"""Matrices on clusters: products with the bits that this process computes, and how long workers hold them."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from clusters import find_alive, find_held, wait_for
+from conftest import shared_data
+from distributed import Client
+from matrices import HARD
+from stores import find_group, make_scipy
+
+import mgspmv as mg
+from mgspmv.errors import (
+    CapacityError,
+    ChecksumError,
+    ClosedError,
+    KindError,
+    MissingChunkError,
+    OptionError,
+    SchedulerNotFoundError,
+    ShapeError,
+    StoreDamagedError,
+    StoreError,
+    StoreNotFoundError,
+)
+from mgspmv.partition import plan_rows
+
+
+def store_matrix(source, path, **options):
+    mg.ingest(source, path, **{"kind": "matrix", "overwrite": True, **options})
+    return mg.open_matrix(path)
+
+
+def check_bits(got, wanted):
+    assert isinstance(got, np.ndarray)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    assert got.tobytes() == wanted.tobytes()
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+@pytest.mark.parametrize("name", HARD)
+def test_products_of_hard_matrices(name, n_workers, in_process, tmp_path):
+    hard = HARD[name]
+    coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
+    A = store_matrix(coo, tmp_path / "matrix.zarr", transpose=True)
+    rng = np.random.default_rng(1)
+    for matrix in (A, A.T):
+        x, y = rng.random((matrix.shape[1], 2)), rng.random((matrix.shape[0], 2))
+        options, client = {"alpha": -1.5, "beta": 0.5, "y": y}, in_process(n_workers)
+        with matrix.distribute(client) as D:
+            assert D.bounds[-1] == matrix.shape[0]
+            check_bits(D @ x[:, 0], matrix @ x[:, 0])
+            single = options | {"precision": "float32"}
+            check_bits(mg.spmv(D, x, **single), mg.spmv(matrix, x, **single))
+            lazy = mg.spmv(D, da.from_array(x, chunks=(3, 1)), **options)
+            check_bits(lazy.compute(scheduler=client), mg.spmv(matrix, x, **options))
+
+
+@pytest.mark.parametrize("name", ["bcsstk13.mtx.gz", "lp_e226.mtx", "west0479.mtx"])
+def test_products_of_real_matrices(name, ingested, client):
+    shared_data(f"matrices/{name}")
+    A = ingested(f"matrices/{name}", transpose=True)
+    for matrix in (A, A.T):
+        x = np.random.default_rng(1).standard_normal((matrix.shape[1], 3))
+        with matrix.distribute(client) as D:
+            check_bits(D @ x, matrix @ x)
+
+
+@pytest.fixture(scope="module")
+def rectangle(tmp_path_factory):
+    """A matrix of 300 rows and 170 columns with its transpose."""
+    return store_matrix(make_scipy(300, 170, 0.05), tmp_path_factory.mktemp("wide") / "matrix.zarr", transpose=True)
+
+
+@pytest.fixture(scope="module")
+def spread(rectangle, _client):
+    """That matrix on 4 processes."""
+    with rectangle.distribute(_client) as D:
+        yield D
+
+
+STRIDED = np.random.default_rng(0).random((340, 3))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(170),
+        np.arange(170, dtype=np.int8) % 3 == 0,
+        np.arange(170, dtype=np.float32),
+        np.arange(170, dtype=">f8"),
+        list(range(170)),
+        STRIDED[::2, 1],
+        STRIDED[:170, 0][::-1],
+        STRIDED[::2],
+        np.asfortranarray(STRIDED[:170]),
+        STRIDED[:170, :1],
+        np.empty((170, 0)),
+    ],
+    ids=[
+        "integers",
+        "booleans",
+        "float32",
+        "big-endian",
+        "list",
+        "strided",
+        "backwards",
+        "strided columns",
+        "Fortran",
+        "one column",
+        "no columns",
+    ],
+)
+def test_vectors_of_every_sort(x, rectangle, spread, client):
+    before = np.array(x)
+    check_bits(spread @ x, rectangle @ x)
+    np.testing.assert_array_equal(np.array(x), before)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float64", None])
+@pytest.mark.parametrize("given", [np.float32, np.float64, np.int64])
+def test_dtype_of_the_product(stored, given, in_process, tmp_path):
+    A = store_matrix(make_scipy(9, 9), tmp_path / "matrix.zarr", dtype=stored, ignore_weights=stored is None)
+    x = np.arange(9).astype(given)
+    with A.distribute(client := in_process(3)) as D:
+        check_bits(D @ x, A @ x)
+        check_bits((D @ da.from_array(x, chunks=4)).compute(scheduler=client), A @ x)
+        for precision in ("float32", "float64"):
+            check_bits(mg.spmv(D, x, precision=precision), mg.spmv(A, x, precision=precision))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial"])
+@pytest.mark.parametrize("columns", [(), (1,), (5,)])
+def test_alpha_beta_and_y(columns, kernel, rectangle, spread, client):
+    rng = np.random.default_rng(2)
+    x, y = rng.random((170, *columns)), rng.random((300, *columns))
+    before = x.copy(), y.copy()
+    options = {"alpha": 2.0, "beta": -0.5, "y": y, "kernel": kernel, "threads": 2}
+    got = mg.spmv(spread, x, **options)
+    check_bits(got, mg.spmv(rectangle, x, **options))
+    assert ((x == before[0]).all(), (y == before[1]).all()) == (True, True)
+    assert not np.shares_memory(got, y)
+
+
+def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
+    check_bits(mg.spmv(spread, np.ones(170), y=np.full(300, np.nan)), rectangle @ np.ones(170))
+    lazy = mg.spmv(spread, da.ones(170, chunks=50), y=np.full(300, np.nan))
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+
+
+def test_a_product_may_be_distributed_for_itself(rectangle, client):
+    held, x, said = find_held(client), np.ones(170), []
+    check_bits(mg.spmv(rectangle, x, client=client, on_progress=lambda *s: said.append(s)), rectangle @ x)
+    assert said == [("join", 0, None), *(("load", done, 4) for done in range(5))]
+    assert find_held(client) == held
+
+
+def test_a_graph_is_multiplied_on_the_columns_that_it_reads(client, tmp_path):
+    A = store_matrix(make_scipy(80, 80, 0.02), tmp_path / "graph.zarr", kind="graph")
+    x = np.random.default_rng(3).random((80, 2))
+    with A.distribute(client) as D:
+        check_bits(D @ x, A @ x)
+        check_bits(D @ x[:, 0].astype(np.float32), A @ x[:, 0].astype(np.float32))
+
+
+# --- dask arrays -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [(170,), (1,), (7,), ((1, 0, 100, 69),), (170, 3), (50, 1), ((3, 167), (2, 1)), ((169, 1), (1, 1, 1))],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_dask_arrays(chunks, dtype, rectangle, spread, client):
+    x = np.random.default_rng(4).random((170, 3)[: len(chunks)]).astype(dtype)
+    lazy = spread @ da.from_array(x, chunks=chunks)
+    wanted = rectangle @ x
+    assert isinstance(lazy, da.Array)
+    assert (lazy.shape, lazy.dtype) == (wanted.shape, wanted.dtype)
+    assert lazy.chunks[0] == tuple(np.diff(spread.bounds))
+    check_bits(lazy.compute(scheduler=client), wanted)
+
+
+@pytest.mark.parametrize("y_chunks", [None, (300,), (11,), ((1, 299),)], ids=str)
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_dask_arrays_with_y(y_chunks, columns, rectangle, spread, client):
+    rng = np.random.default_rng(5)
+    x, y = rng.random((170, *columns)), rng.random((300, *columns))
+    wanted = mg.spmv(rectangle, x, alpha=-1.0, beta=3.0, y=y)
+    given = y if y_chunks is None else da.from_array(y, chunks=(*y_chunks, *((1,) * len(columns))))
+    lazy = mg.spmv(spread, da.from_array(x, chunks=40), alpha=-1.0, beta=3.0, y=given)
+    check_bits(lazy.compute(scheduler=client), wanted)
+    check_bits(mg.spmv(spread, x, alpha=-1.0, beta=3.0, y=given), wanted)
+
+
+def test_dask_products_follow_each_other_without_the_client(client, tmp_path):
+    A = store_matrix(make_scipy(100, 100), tmp_path / "matrix.zarr")
+    x = np.ones(100)
+    with A.distribute(client) as D:
+        lazy = da.from_array(x, chunks=30)
+        for _ in range(3):
+            x, lazy = A @ x / 1000, D @ lazy / 1000
+        check_bits(lazy.compute(scheduler=client), x)
+
+
+def test_dask_arrays_of_unknown_length_are_refused(spread, client):
+    x = da.ones(170, chunks=50)
+    with pytest.raises(ShapeError, match="x has nan entries but the matrix has 170 columns"):
+        spread @ x[x > 0]
+
+
+def test_a_dask_product_outlives_its_matrix(rectangle, client):
+    held, x = find_held(client), da.ones(170, chunks=60)
+    with rectangle.distribute(client) as D:
+        lazy = D @ x
+    assert find_held(client) == held
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+    lazy = mg.spmv(rectangle, x, client=client)
+    assert find_held(client) == held
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "error"),
+    [
+        (np.ones(9), {}, ShapeError),
+        (np.ones((9, 2)), {}, ShapeError),
+        (np.ones((170, 1, 1)), {}, ShapeError),
+        (1.0, {}, ShapeError),
+        (np.ones(170) * 1j, {}, OptionError),
+        (["a"] * 170, {}, OptionError),
+        (sp.csr_array(np.ones((170, 1))), {}, OptionError),
+        (np.ones(170), {"beta": 1, "y": np.ones(4)}, ShapeError),
+        (np.ones(170), {"beta": 1, "y": np.ones((300, 2))}, ShapeError),
+        (np.ones(170), {"beta": 1}, OptionError),
+        (np.ones(170), {"kernel": "csr"}, OptionError),
+        (np.ones(170), {"threads": 0}, OptionError),
+        (np.ones(170), {"precision": "exact"}, OptionError),
+    ],
+)
+def test_products_are_refused_as_in_this_process(x, options, error, rectangle, spread, client):
+    with pytest.raises(error) as wanted:
+        mg.spmv(rectangle, x, **options)
+    with pytest.raises(error) as caught:
+        mg.spmv(spread, x, **options)
+    assert str(caught.value) == str(wanted.value)
+    if isinstance(x, np.ndarray) and options.get("kernel") is None:
+        with pytest.raises(error) as caught:
+            mg.spmv(spread, da.from_array(x), **options)
+        assert str(caught.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("x", [np.ones(300), [1.0] * 300, np.ones((2, 300)), da.ones(300)], ids=type)
+def test_products_from_the_left_are_refused(x, spread, client):
+    with pytest.raises(KindError) as caught:
+        x @ spread
+    assert str(caught.value) == (
+        "x @ D needs the transpose on the cluster: ingest with transpose=True, distribute A.T, and compute "
+        "A.T.distribute(client) @ x"
+    )
+
+
+def test_the_transpose_is_distributed_by_itself(rectangle, client):
+    x = np.random.default_rng(6).random(300)
+    with rectangle.T.distribute(client) as D:
+        assert D.shape == (170, 300)
+        assert D.is_transpose
+        check_bits(D @ x, x @ rectangle)
+
+
+def test_a_distributed_matrix_is_not_distributed_again(spread, client):
+    with pytest.raises(OptionError) as caught:
+        mg.spmv(spread, np.ones(170), client=client)
+    assert str(caught.value) == "the matrix is on a cluster already; leave client out"
+
+
+# --- how long it is held ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A graph that a test may change the store of."""
+    return store_matrix(make_scipy(50, 50), tmp_path / "graph.zarr", kind="graph")
+
+
+def test_close_frees_at_once(graph, client):
+    held, alive = find_held(client), find_alive(client)
+    D = graph.distribute(client)
+    mg.pagerank(D)
+    mg.pagerank(D, drive="scheduler")
+    D @ np.ones(50)
+    assert len(find_held(client)) == 4
+    assert find_held(client) != held
+    D.close()
+    assert find_held(client) == held
+    assert find_alive(client) == alive
+
+
+def test_sessions_are_freed_at_once(graph, client):
+    with graph.distribute(client) as D:
+        before = find_alive(client)
+        for drive in ("scheduler", "superstep"):
+            mg.pagerank(D, drive=drive)
+            assert find_alive(client) == before
+
+
+def test_what_is_not_closed_is_freed_with_the_object(graph, client):
+    held = find_held(client)
+    D = graph.distribute(client)
+    assert find_held(client) != held
+    del D
+    gc.collect()
+    assert wait_for(lambda: find_held(client) == held)
+
+
+def test_what_is_not_closed_is_freed_with_the_client(graph, client):
+    held = find_held(client)
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        D = graph.distribute(other)
+        assert find_held(client) != held
+    assert wait_for(lambda: find_held(client) == held)
+    for use in (lambda: D @ np.ones(50), lambda: D @ da.ones(50), lambda: mg.pagerank(D)):
+        with pytest.raises(SchedulerNotFoundError) as caught:
+            use()
+        assert str(caught.value) == "the connection to the scheduler was lost; start the cluster again"
+    D.close()
+
+
+def test_use_after_close(graph, client):
+    with graph.distribute(client) as D:
+        assert repr(D) == (
+            f"<DistributedMatrix: graph of shape (50, 50), {graph.nnz} entries, float64, on 4 workers of "
+            f"{client.scheduler.address}>"
+        )
+        assert D.workers == (0, 1, 2, 3)
+    D.close()
+    assert repr(D).endswith(", closed>")
+    message = f"the distributed matrix of {graph.info.url} was closed; distribute it again"
+    for use in (
+        lambda: D @ np.ones(50),
+        lambda: D @ da.ones(50),
+        lambda: mg.spmv(D, np.ones(50)),
+        lambda: mg.pagerank(D),
+        lambda: mg.pagerank(D, drive="scheduler"),
+    ):
+        with pytest.raises(ClosedError) as caught:
+            use()
+        assert str(caught.value) == message
+    with graph.distribute(client) as again:
+        check_bits(again @ np.ones(50), graph @ np.ones(50))
+
+
+def test_several_matrices_on_one_cluster(graph, rectangle, client):
+    held = find_held(client)
+    with graph.distribute(client) as first, rectangle.distribute(client) as second:
+        third = graph.distribute(client)
+        check_bits(first @ np.ones(50), graph @ np.ones(50))
+        check_bits(second @ np.ones(170), rectangle @ np.ones(170))
+        third.close()
+        assert mg.pagerank(first).digest() == mg.pagerank(graph).digest()
+        check_bits(second @ np.ones(170), rectangle @ np.ones(170))
+    assert find_held(client) == held
+
+
+def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):
+    def count_clients():
+        return len(cluster.scheduler.clients)
+
+    n_clients = count_clients()
+    for given in (client, cluster, cluster.scheduler_address):
+        with graph.distribute(given) as D:
+            check_bits(D @ np.ones(50), graph @ np.ones(50))
+            assert mg.pagerank(D).digest() == mg.pagerank(graph).digest()
+            if given is not client:
+                with pytest.raises(OptionError, match="pass that client to distribute instead of an address or a clus"):
+                    D @ da.ones(50)
+        assert wait_for(lambda: count_clients() == n_clients)
+    assert client.status == "running"
+    assert mg.pagerank(graph, client=cluster.scheduler_address).digest() == mg.pagerank(graph).digest()
+
+
+# --- the store as workers find it ------------------------------------------------------------------------------------
+
+
+def refused(matrix, client, error):
+    with pytest.raises(error) as caught:
+        matrix.distribute(client)
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+@pytest.fixture
+def before_loading(monkeypatch):
+    """Have something done after the matrix was planned here and before workers load it."""
+
+    def set_action(action):
+        def plan(*args, **options):
+            planned = plan_rows(*args, **options)
+            action()
+            return planned
+
+        monkeypatch.setattr("mgspmv.distribute.matrix.plan_rows", plan)
+
+    yield set_action
+    monkeypatch.undo()
+
+
+def test_a_store_that_was_replaced(graph, client, before_loading, tmp_path):
+    before_loading(lambda: mg.ingest(make_scipy(9, 9), graph.info.url, kind="graph", overwrite=True))
+    message = refused(graph, client, StoreError)
+    assert message.startswith("a worker cannot use the store: ")
+    assert "was replaced since then, or this machine has another file there: open it again" in message
+    refused(graph, client, StoreDamagedError)  # found here, when it is planned
+    before_loading(lambda: None)
+    with mg.open_matrix(tmp_path / "graph.zarr").distribute(client) as D:
+        assert D.shape == (9, 9)
+
+
+def test_a_store_that_workers_do_not_see(graph, client, before_loading):
+    before_loading(lambda: shutil.rmtree(graph.info.url))
+    message = refused(graph, client, StoreNotFoundError)
+    assert message.startswith("a worker finds no store: ")
+    assert "graph.zarr" in message
+    assert message.endswith("; the path or URL must lead all workers to the same store")
+
+
+def test_a_relative_path_leads_workers_to_the_same_store(graph, client, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with mg.open_matrix("graph.zarr").distribute(client) as D:
+        check_bits(D @ np.ones(50), graph @ np.ones(50))
+
+
+@pytest.mark.parametrize(("damage", "error"), [("missing", MissingChunkError), ("flipped", ChecksumError)])
+def test_a_store_that_is_damaged(damage, error, client, tmp_path):
+    A = store_matrix(make_scipy(50, 50), tmp_path / "graph.zarr", kind="graph")
+    [chunk] = [p for p in (find_group(tmp_path / "graph.zarr") / "indices" / "c").rglob("*") if p.is_file()]
+    if damage == "missing":
+        chunk.unlink()
+    else:
+        content = bytearray(chunk.read_bytes())
+        content[len(content) // 2] ^= 1
+        chunk.write_bytes(content)
+    message = refused(A, client, error)
+    assert message.startswith("a worker cannot use the store: ")
+
+
+def test_more_than_the_memory_of_workers(graph, in_process, monkeypatch):
+    need = graph.plan(4, threads=1).memory_bytes
+    monkeypatch.setattr("mgspmv.distribute.agent.free_memory", lambda: 2 * need)
+    message = refused(graph, in_process(2), CapacityError)
+    assert "on 2 workers needs" in message
+    assert message.endswith("; 4 workers of that size would do")
+    monkeypatch.setattr("mgspmv.distribute.agent.free_memory", lambda: 2)
+    assert "no number of workers of that size would do" in refused(graph, in_process(2), CapacityError)
