@@ -7,6 +7,7 @@ end it with an error that names the worker and what was being done.
 from __future__ import annotations
 
 import asyncio
+import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -89,6 +90,7 @@ class Cluster:
         self.timeout = float(timeout)
         self.patience = PATIENCE * self.timeout
         self._silent: set[Member] = set()
+        self._forgetting: set[asyncio.Future[None]] = set()
         self.is_owner = not isinstance(client, Client)
         self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
         if self.client.asynchronous:
@@ -174,10 +176,22 @@ class Cluster:
     # --- tasks
 
     def submit(self, member: Member, key: str, function: Callable[..., Any], *args: Any) -> Future:
-        """Start a task on one worker and nowhere else; never twice."""
+        """Start a task on one worker and nowhere else; never twice. Who waits for it must watch the worker.
+
+        By address: one that was restarted under the same name has nothing of what tasks need, and names that are
+        integers, as those of `LocalCluster`, are refused by the scheduler while there is no such worker.
+        """
         return self.client.submit(
-            function, *args, key=key, workers=[member.name], allow_other_workers=False, pure=False, retries=0
+            function, *args, key=key, workers=[member.address], allow_other_workers=False, pure=False, retries=0
         )
+
+    def check_members(self, members: Sequence[Member], phase: str) -> None:
+        """
+        Raises
+        ------
+        WorkerLostError : a member is not in the cluster any more
+        """
+        self._sync(self._check_members(members, phase))
 
     def settle(
         self,
@@ -197,12 +211,17 @@ class Cluster:
         WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
         MgspmvError : what a task raised
         """
-        try:
-            return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
-        except BaseException:
-            for future in futures:  # else for ever: Dask keeps the error, the error its frames, these the futures
-                future.release()
-            raise
+        return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
+
+    def release(self, futures: Iterable[Future]) -> None:
+        """End tasks that failed, or whose results nobody wants any more.
+
+        Else they are kept for ever: Dask keeps the error of a task, the error the frames that it went through, and
+        these the futures. `Client.cancel` is not the way: of a key that nobody wants, such as one of a graph that came
+        too late, it breaks the client's connection, and with it all that the user has on the cluster.
+        """
+        for future in futures:
+            future.release()
 
     def await_done(self, futures: Sequence[Future]) -> None:
         """Wait until these are done in whatever way, for `timeout` seconds at most."""
@@ -216,23 +235,41 @@ class Cluster:
             self._sync(asyncio.wait_for(wait(), self.timeout))
 
     def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Future:
-        """Send data to all members."""
-        addresses = [m.address for m in members]
+        """Send data to the first member, from which Dask brings them to the others when their tasks need them.
 
-        async def send() -> Future:
-            return await _finish(self.client.scatter(data, workers=addresses, broadcast=True, hash=False))
-
-        return self._sync(self._watch(send(), members, phase))
+        As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
+        reach it for 30 s, and until then nobody on the cluster can broadcast.
+        """
+        return self._sync(self._watch(self._send(data, members[0]), members, phase))
 
     def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> list[Future]:
         """Send a piece to each member."""
 
         async def send() -> list[Future]:
-            pairs = zip(members, pieces, strict=True)
-            sent = (_finish(self.client.scatter(piece, workers=[m.address], hash=False)) for m, piece in pairs)
-            return list(await asyncio.gather(*sent))
+            return list(await asyncio.gather(*map(self._send, pieces, members)))
 
         return self._sync(self._watch(send(), members, phase))
+
+    async def _send(self, data: Any, member: Member) -> Future:
+        """Scatter. What is cut off or fails halfway is released, which Dask does not do."""
+        key = f"mgspmv-data-{uuid.uuid4().hex}"
+        sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[member.address]))
+        try:
+            sent: dict[str, Future] = await asyncio.shield(sending)
+        except BaseException:
+            forgetting = asyncio.ensure_future(self._forget(key, sending))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
+            raise
+        return sent[key]
+
+    async def _forget(self, key: str, sending: asyncio.Future[Any]) -> None:
+        """Release data until the scheduler has ended sending them: only then does it note that this client wants them."""
+        while not sending.done():
+            Future(key, self.client).release()
+            await asyncio.wait([sending], timeout=LOOK_S)
+        if sending.cancelled() or sending.exception() is not None:
+            Future(key, self.client).release()
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
         """Let go of what a key holds on each member, at once where the member answers."""
@@ -277,12 +314,12 @@ class Cluster:
         return result
 
     async def _ask(self, request: Awaitable[T], phase: str) -> T:
-        """The answer of the scheduler, which has `timeout` seconds for it."""
+        """The answer of the scheduler, which may be silent for as long as a worker."""
         try:
-            return await asyncio.wait_for(request, self.timeout)
+            return await asyncio.wait_for(request, self.patience)
         except (OSError, TimeoutError) as error:
             raise SchedulerNotFoundError(
-                f"{self} did not answer within {self.timeout:g} s (during {phase})", phase=phase
+                f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
             ) from error
 
     async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
@@ -349,6 +386,7 @@ class Cluster:
             if not isinstance(answer, Exception):
                 answered = loop.time()
             elif loop.time() >= answered + self.patience:
+                await self._check_members([member], phase)  # it is the scheduler that asks, and may be what hangs
                 self._silent.add(member)
                 raise WorkerTimeoutError(
                     f"worker {member} did not answer for {self.patience:g} s (during {phase}); it hangs, or cannot be "
@@ -442,13 +480,6 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=CANCEL_S)
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _finish(sending: Coroutine[Any, Any, Future]) -> Future:
-    """Let data arrive although nobody waits any more: cut off in the middle, it would never be released."""
-    task = asyncio.ensure_future(sending)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(task)
 
 
 def _watch_done(futures: Sequence[Future]) -> asyncio.Queue[Future]:

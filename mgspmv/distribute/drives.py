@@ -148,8 +148,8 @@ class _Workers:
     def _abandon(self, error: BaseException) -> None:
         """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
         reason = f"run {self.spec.run} was given up: {error or type(error).__name__}"
+        self.matrix.cluster.release([*self._sessions, *self._running])
         with suppress(Exception):  # what led here is what is raised
-            self.matrix.client.cancel([*self._sessions, *self._running], force=True)
             self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
         self._sessions, self._running = [], []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
@@ -146,7 +145,12 @@ class DistributedMatrix(DescribedMatrix):
             y_sent = list(self.cluster.scatter_each([out[a:b] for a, b in slices], self.members, "send y"))
         options = (alpha, beta, chosen, kernel, threads)
         futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
-        for (start, stop), rows in zip(slices, self.cluster.settle(futures, self.members, "product"), strict=True):
+        try:
+            results = self.cluster.settle(futures, self.members, "product")
+        except BaseException:
+            self.cluster.release(futures)
+            raise
+        for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         return out
 
@@ -197,6 +201,7 @@ class DistributedMatrix(DescribedMatrix):
                 "distribute instead of an address or a cluster, or pass x as NumPy array"
             )
         keys = self.part_keys
+        self.cluster.check_members(self.members, "product")  # nobody watches the tasks of this product
         check_form("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         shape = (self.shape[0], *x.shape[1:])
@@ -284,8 +289,7 @@ def _load(
     try:
         cluster.settle(futures, members, "load", lambda done: report("load", done, len(workers)))
     except BaseException as error:
-        with suppress(Exception):  # what led here is what is raised
-            cluster.client.cancel(futures, force=True)
+        cluster.release(futures)
         if isinstance(error, StoreNotFoundError):
             raise StoreNotFoundError(
                 f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"

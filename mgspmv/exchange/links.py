@@ -31,7 +31,7 @@ class Member:
     """A worker of a run."""
 
     name: str | int
-    """As the cluster calls it; tasks are pinned by it."""
+    """As the cluster calls it, and as errors do; it stays when the worker is restarted."""
     address: str
     """Of its comm, such as tcp://10.0.0.2:40331."""
 

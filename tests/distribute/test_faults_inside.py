@@ -51,10 +51,10 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def three():
-    """A cluster that is hurt again and again; leases of the dead end soon."""
-    locks = "distributed.scheduler.locks"
+    """A cluster that is hurt again and again. Dask gives a worker up that is not there 15 s after it died, even when it
+    was there in between and has died again."""
     with (
-        dask.config.set({f"{locks}.lease-timeout": "2s", f"{locks}.lease-validation-interval": "250ms"}),
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         start_cluster(3) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -136,6 +136,26 @@ def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
     assert caught.value.phase.startswith("iteration")
     fragile.wait_for_workers(3, timeout=30)
     check_served(fragile, graph, 3)
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(drive, graph, fragile, monkeypatch):
+    """They are submitted before the loss was noticed, when the scheduler knows no worker of that name."""
+    monkeypatch.setattr("mgspmv.distribute.cluster.LOOK_S", 0.5)
+    act, scheduler = kill(fragile, 0), fragile.cluster.scheduler
+    mine = fragile.submit(sum, [1, 2], workers=[2])
+    assert mine.result() == 3
+    n_before = len(scheduler.workers)
+
+    def lose(event):
+        if event.iteration == 3:
+            act()
+            assert wait_for(lambda: len(scheduler.workers) < n_before)
+
+    with pytest.raises(WorkerLostError, match=r"^worker 0 "):
+        mg.pagerank(graph, client=fragile, drive=drive, on_event=lose, **LONG)
+    assert (fragile.status, mine.status) == ("running", "finished")
+    assert mine.result() == 3
 
 
 def multiply_until_it_fails(D, x):
