@@ -264,7 +264,7 @@ class Cluster:
         return sent[key]
 
     async def _forget(self, key: str, sending: asyncio.Future[Any]) -> None:
-        """Release data until the scheduler has ended sending them: only then does it note that this client wants them."""
+        """Release data until the scheduler has ended sending them, when it notes that this client wants them."""
         while not sending.done():
             Future(key, self.client).release()
             await asyncio.wait([sending], timeout=LOOK_S)

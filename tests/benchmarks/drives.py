@@ -48,7 +48,7 @@ LEGEND = (
     "threads: workers x threads of each; embedded has as many in one process.",
     "median ms, least ms: of all iterations of a run, without its start and its end.",
     "product: of the worker that is slowest in each iteration; exchange: moving slices, the mean of the workers, less "
-    "what they wait for slower ones; scheduling: all other time.",
+    "what they wait for slower ones; scheduling: all other time, of scheduler also z's way from worker to worker.",
     "received MB: by a worker in an iteration, on average, in 10^6 bytes.",
     "ratio: the row's median over that of superstep; 2 says that supersteps take half.",
 )

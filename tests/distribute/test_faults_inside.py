@@ -116,9 +116,9 @@ def stopped(client, name):
         os.kill(pid, signal.SIGCONT)
 
 
-def check_served(client, A, n_workers):
+def check_served(client, A, n_workers, drive="superstep"):
     """The next run has the right bits on so many workers."""
-    solution = mg.pagerank(A, client=client)
+    solution = mg.pagerank(A, client=client, drive=drive)
     assert solution.digest() == mg.pagerank(A).digest()
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
 
@@ -135,7 +135,7 @@ def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
     assert caught.value.worker == "1"
     assert caught.value.phase.startswith("iteration")
     fragile.wait_for_workers(3, timeout=30)
-    check_served(fragile, graph, 3)
+    check_served(fragile, graph, 3, drive)
 
 
 @pytest.mark.parametrize("drive", DRIVES)
@@ -156,6 +156,18 @@ def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(drive, graph, fra
         mg.pagerank(graph, client=fragile, drive=drive, on_event=lose, **LONG)
     assert (fragile.status, mine.status) == ("running", "finished")
     assert mine.result() == 3
+
+
+def test_nothing_is_replicated(graph, fragile, monkeypatch):
+    """When a worker is lost meanwhile, the scheduler replicates nothing else for the 30 s in which it looks for it."""
+
+    def refuse(*args, **options):
+        raise AssertionError("the scheduler was asked to replicate")
+
+    monkeypatch.setattr(fragile.cluster.scheduler, "replicate", refuse)
+    with graph.distribute(fragile) as D:
+        check_served(fragile, graph, 3, "scheduler")
+        assert (D @ np.ones(3000)).tobytes() == (graph @ np.ones(3000)).tobytes()
 
 
 def multiply_until_it_fails(D, x):
