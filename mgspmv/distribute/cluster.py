@@ -465,7 +465,7 @@ def _find_memory(workers: dict[str, Any], address: str, ping: Any) -> int:
     on_host = sum(w["host"] == worker["host"] for w in workers.values())
     free = int(ping["free_memory"] // on_host) if isinstance(ping, dict) else 0
     limit = worker["memory_limit"]
-    return min(free, int(limit - worker["metrics"]["memory"])) if limit else free
+    return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
