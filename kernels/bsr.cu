@@ -1,0 +1,46 @@
+// y = alpha A x + beta y for CSR of dense blocks (register blocking), a warp a block row.
+//
+// Formula: y[I B + r] = alpha sum_K sum_c data[K][r][c] x[indices[K] B + c] + beta y[...], K of block row I
+// Shapes: indptr (n_block_rows + 1), indices (n_blocks), data (n_blocks, B, B) with 0 where there is no entry;
+//   x (n_cols), y (n_rows). Only one index a block is read. A pattern has the count of the entry as its value.
+// Threads: entries of a block row are consecutive; of the warp's lanes the first L, the multiple of B B below 32, take
+//   entries lane, lane + L, ..., so that a lane stays in one row and column of its blocks. The lanes of a row are added in
+//   ascending order through shared memory.
+// Deterministic: yes.
+// Needs: sm_70; 2 KiB of shared memory.
+// Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004; the form
+//   for GPUs is this project's. Places of 0 are skipped, so that an infinite x makes no NaN there.
+#include "types.cuh"
+
+#define THREADS 256
+#define B BLOCK_DIM
+#define L (32 / (B * B) * (B * B))
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+bsr(int64 n_rows, int64 n_cols, const OFFSET* indptr, const INDEX* __restrict__ indices, const VALUE* __restrict__ data,
+    const X* __restrict__ x, SUM* y, SUM alpha, SUM beta) {
+    __shared__ volatile SUM sums[THREADS];
+    const int lane = threadIdx.x % 32;
+    const int64 block_row = (int64(blockIdx.x) * THREADS + threadIdx.x) / 32;
+    if (block_row * B >= n_rows) return;
+    SUM sum = 0;
+    if (lane < L) {
+        const int64 start = int64(__ldg(indptr + block_row)), stop = int64(__ldg(indptr + block_row + 1));
+        const int c = lane % B;
+#pragma unroll 2
+        for (int64 block = start + lane / (B * B); block < stop; block += L / (B * B)) {
+            const VALUE value = LOAD_ONCE(data + block * (B * B) + lane % (B * B));
+            const int64 column = int64(__ldg(indices + block)) * B + c;
+            if (value != 0 && column < n_cols) sum += contribute(value, __ldg(x + column));
+        }
+    }
+    sums[threadIdx.x] = sum;
+    SYNC_LANES();
+    const int64 row = block_row * B + lane;
+    if (lane < B && row < n_rows) {
+        SUM total = 0;
+        for (int block = 0; block < L; block += B * B)
+            for (int c = 0; c < B; ++c) total += sums[threadIdx.x - lane + block + lane * B + c];
+        store_row(y, row, alpha, total, beta);
+    }
+}

@@ -1,0 +1,90 @@
+// What a PageRank step does beside the product, with the bits of the CPU's: see mgspmv/iterate/pagerank.py.
+//
+// Formula: x' = alpha (A z + m d) + (1 - alpha) p;  z' = x' / w (0 where w = 0); and the sums over rows of |x' - x|, of x'
+//   where w = 0, the largest |x' - x| and the number of ranks that are none, all in integers.
+// Shapes: all vectors (n_rows); `dangling` and `personalization` may hold one value for all rows (stride 0).
+//   RANK float | double is the type of x; Z float | double | int64 of z, int64 in units of 2^-62; PRODUCT double | int64 of A z.
+// Threads: thread i has row i; sums of a thread block are added in shared memory and then by integer atomics, which no order changes.
+// Deterministic: yes. Compiled without contraction: in exact fixed point the ranks have the bits of the CPU kernels.
+// Needs: sm_70; 8 KiB of shared memory.
+// Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999; the fixed point is this project's.
+typedef long long int64;
+
+#define THREADS 256
+#define FIXED_POINT 4611686018427387904.0   // 2^62
+#define CHANGE_POINT 2305843009213693952.0  // 2^61
+
+__device__ __forceinline__ void quantize(double value, float* place) { *place = float(value); }
+__device__ __forceinline__ void quantize(double value, double* place) { *place = value; }
+__device__ __forceinline__ void quantize(double value, int64* place) { *place = __double2ll_rn(value); }
+
+// Adds what the threads of a block found to sums: [0] and [2] and [3] by addition, [1] by maximum.
+__device__ __forceinline__ void add_sums(const int64 (&own)[4], int64* sums) {
+    __shared__ int64 all[4][THREADS];
+    for (int s = 0; s < 4; ++s) all[s][threadIdx.x] = own[s];
+    for (int distance = THREADS / 2; distance > 0; distance /= 2) {
+        __syncthreads();
+        if (threadIdx.x < distance)
+            for (int s = 0; s < 4; ++s) {
+                const int64 other = all[s][threadIdx.x + distance];
+                int64& mine = all[s][threadIdx.x];
+                mine = s == 1 ? max(mine, other) : mine + other;
+            }
+    }
+    __syncthreads();
+    if (threadIdx.x == 1)
+        atomicMax(sums + 1, all[1][0]);
+    else if (threadIdx.x < 4 && all[threadIdx.x][0] != 0)
+        atomicAdd(reinterpret_cast<unsigned long long*>(sums + threadIdx.x), (unsigned long long)(all[threadIdx.x][0]));
+}
+
+// Next z of a row, and what the row adds to the sums.
+__device__ __forceinline__ void finish_row(double change, double rank, double weight, double unit, Z* z, int64 (&own)[4]) {
+    const bool is_dangling = weight == 0.0;
+    const double ratio = (is_dangling ? 0.0 : rank / weight) / unit;
+    const bool is_right = change <= 2.0 && rank >= 0.0 && rank <= 2.0 && ratio < __longlong_as_double(0x7ff0000000000000ll);
+    own[0] = own[1] = __double2ll_rn((is_right ? change : 0.0) * CHANGE_POINT);
+    own[2] = __double2ll_rn((is_dangling && is_right ? rank : 0.0) * FIXED_POINT);
+    own[3] = is_right ? 0 : 1;
+    quantize(ratio, z);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int64* sums) {
+    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
+    int64 own[4] = {0, 0, 0, 0};
+    if (row < n_rows) finish_row(0.0, double(x[row]), weight[row], unit, z + row, own);
+    add_sums(own, sums);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, double unit, Z* z, double alpha,
+       double alpha_mass, double jump, const double* dangling, int d_stride, const double* personalization,
+       int p_stride, int64* sums) {
+    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
+    int64 own[4] = {0, 0, 0, 0};
+    if (row < n_rows) {
+        const double rest = alpha_mass * dangling[row * d_stride] + jump * personalization[row * p_stride];
+        const double old = double(x[row]);
+        const RANK next = RANK(alpha * (double(product[row]) * unit) + rest);
+        x[row] = next;
+        finish_row(fabs(double(next) - old), double(next), weight[row], unit, z + row, own);
+    }
+    add_sums(own, sums);
+}
+
+// out[i] = |alpha (A z + m d) + (1 - alpha) p - x| of row i and a bound on the rounding of computing it.
+// `touched` is the sum of z over the row's columns where values are float32 and may have been rounded, else null.
+extern "C" __global__ void __launch_bounds__(THREADS)
+residual(int64 n_rows, const OFFSET* indptr, const double* product, const double* touched, const RANK* x, double alpha,
+         double alpha_mass, double jump, double value_rounding, double least_rounding, const double* dangling,
+         int d_stride, const double* personalization, int p_stride, double* out) {
+    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
+    if (row >= n_rows) return;
+    const double scaled = alpha * product[row], rank = double(x[row]);
+    const double rest = alpha_mass * dangling[row * d_stride] + jump * personalization[row * p_stride];
+    const double n_entries = double(indptr[row + 1] - indptr[row]);
+    double rounding = 0x1p-53 * ((n_entries + 4.0) * scaled + 4.0 * rest + rank);
+    if (touched) rounding += value_rounding * scaled + least_rounding * touched[row];
+    out[row] = fabs(scaled + rest - rank) + rounding;
+}
