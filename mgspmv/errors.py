@@ -30,6 +30,14 @@ class ShapeError(OptionError):
     """An array does not fit the matrix it is used with."""
 
 
+class FormatError(OptionError):
+    """A kernel that was asked for cannot do this matrix: its format does not suit it."""
+
+
+class BackendError(OptionError):
+    """The backend that was asked for cannot compute here."""
+
+
 class MissingDependencyError(MgspmvError, ImportError):
     """An optional library is needed and not installed."""
 

@@ -66,21 +66,22 @@ class CooBatch:
 
 @dataclass(frozen=True)
 class CsrBlock:
-    """Rows `row_offset` .. `row_offset + n_rows` of a matrix, in memory."""
+    """Rows `row_offset` .. `row_offset + n_rows` of a matrix, in memory: NumPy's arrays, or CuPy's on a device."""
 
     row_offset: int
     """Global number of the block's first row."""
     n_cols: int
     """Columns of the whole matrix."""
     indptr: np.ndarray
-    """int64, shape (n_rows + 1,), starting at 0."""
+    """int64, on a device also int32; shape (n_rows + 1,), starting at 0."""
     indices: np.ndarray
     """int32 or int64, shape (nnz,), global columns, sorted in each row."""
     data: np.ndarray | None
     """float32 or float64, shape (nnz,); None for a pattern, whose entries are all 1."""
 
     def __post_init__(self) -> None:
-        if self.indptr.dtype != np.int64 or self.indptr.ndim != 1 or not len(self.indptr):
+        dtypes = (np.int64,) if isinstance(self.indptr, np.ndarray) else (np.int64, np.int32)
+        if self.indptr.dtype not in dtypes or self.indptr.ndim != 1 or not len(self.indptr):
             raise ShapeError("indptr must be a one-dimensional int64 array of n_rows + 1 entries")
         if self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
             raise ShapeError(
@@ -124,6 +125,11 @@ class CsrArrays:
     """float64, shape (n_cols,): sum of each column; None for a pattern or kind `matrix`."""
     vertex_ids: np.ndarray | None = None
     """int64 or strings, shape (n_rows,): the source's name of each vertex; None when they are 0..n-1."""
+    order: np.ndarray | None = None
+    """Like indices, shape (n_rows,): the source's number of each row and column; None when they are in its order. The
+    ids are not reordered: they are those of the source's numbers."""
+    order_method: str | None = None
+    """What made the order."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ class MatrixInfo:
     """SHA-256 over the arrays' digests: same matrix, same digest."""
     nbytes: int
     """Bytes of the arrays, uncompressed."""
+    order: str | None = None
+    """What renumbered the stored rows and columns, such as `rcm`; None when they are in the order of the source."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Source, size, checksum, options, program version, time."""
 

@@ -23,6 +23,18 @@ def shared_data(name: str) -> Path:
     return path
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a CUDA device where there is none."""
+    on_device = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_device:
+        return
+    from mgspmv.kernels.device import has_device
+
+    if not has_device():
+        for item in on_device:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session")
 def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """`ingested(name, **options)` opens the store of a reference file, which is made once in a session."""

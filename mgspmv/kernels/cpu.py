@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -52,6 +53,11 @@ class CpuBlock:
         n_parts = self.threads * PARTS_PER_THREAD
         item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
         self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix in the format of this kernel."""
+        return self.block.nbytes
 
     @property
     def z_dtype(self) -> np.dtype[Any]:
@@ -144,6 +150,26 @@ class CpuBlock:
         plain = CpuBlock(empty, "float64")
         plain.scale(x, one[:0], one[:0])
         plain.residual(one[:0], x, 0.5, 0.0, one, one)
+
+    def with_precision(self, precision: Precision) -> CpuBlock:
+        """The same block with steps in another precision."""
+        return CpuBlock(self.block, precision, self.threads)
+
+    def zeros(self, n: int, dtype: Any) -> np.ndarray:
+        """(n,) zeros."""
+        return np.zeros(n, dtype)
+
+    def put(self, vector: np.ndarray) -> np.ndarray:
+        """The vector itself: it is where the kernels compute."""
+        return vector
+
+    def get(self, vector: np.ndarray) -> np.ndarray:
+        """The vector itself."""
+        return vector
+
+    def describe(self) -> str:
+        """What computes."""
+        return f"{platform.machine()}, {self.threads} threads"
 
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

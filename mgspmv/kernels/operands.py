@@ -61,6 +61,8 @@ def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray
     ShapeError : another shape
     OptionError : not dense, or not real numbers
     """
+    if hasattr(vectors, "__cuda_array_interface__"):
+        raise OptionError(f"{name} must be an array of NumPy, not one on a GPU; pass cupy.asnumpy({name})")
     if hasattr(vectors, "tocsr"):
         raise OptionError(f"{name} must be dense; pass {name}.toarray()")
     try:

@@ -10,37 +10,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from blocks import cut_rows, make_block, to_scipy
 from matrices import HARD
 
 from mgspmv.errors import OptionError
 from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
-from mgspmv.kernels.select import KERNELS
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, StepSums
 
 FINE, COARSE = 2**62, 2**61
 """Units of ranks and changes, as integers."""
 
 
-def make_block(hard, *, indices=np.int32, data=np.float64):
-    """CSR with sorted rows; entries at the same place are kept. `data` None leaves the values out."""
-    rows, cols, values = (np.array(column) for column in (hard.rows, hard.cols, hard.values))
-    order = np.lexsort((cols, rows))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.astype(int), minlength=hard.shape[0]))]).astype(np.int64)
-    values = None if data is None else values[order].astype(data)
-    return CsrBlock(0, hard.shape[1], indptr, cols[order].astype(indices), values)
-
-
-def cut_rows(block, start, stop):
-    first, last = block.indptr[start], block.indptr[stop]
-    indptr, data = block.indptr[start : stop + 1] - first, block.data
-    return CsrBlock(start, block.n_cols, indptr, block.indices[first:last], None if data is None else data[first:last])
-
-
-def to_scipy(block):
-    data = np.ones(block.nnz) if block.data is None else block.data.astype(np.float64)
-    return sp.csr_array((data, block.indices, block.indptr), shape=(block.n_rows, block.n_cols))
+KERNELS = {"csr-rows": CpuBlock, "csr-serial": SerialBlock}
+"""Those whose sums are made in float64; the twins of the CUDA kernels are tested in test_twins.py."""
 
 
 def random_block(n_rows, n_cols, nnz, *, data=np.float64, seed=0):

@@ -1,0 +1,403 @@
+"""The CUDA kernels bound to one CSR block on a device: products, and the parts of a PageRank step.
+
+Each kernel is a class that makes its format once and then runs on CuPy's current stream; formula, thread mapping and
+source are in the header of its file in `kernels/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.kernels import formats
+from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
+from mgspmv.kernels.dense import sum_vector
+from mgspmv.kernels.device import describe_device, get, load_kernel, put, put_block, zeros
+from mgspmv.kernels.specialise import product_types, step_types
+from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
+
+THREADS = 256
+"""Threads of a thread block where a source names no other number."""
+CACHED_ROWS = 512
+"""Rows, and threads, of a thread block of csr-cached."""
+ITEMS = 1792
+"""Items of a thread block of csr-split and coo."""
+
+
+class Product(Protocol):
+    """A kernel with its format: y = alpha A x + beta y."""
+
+    nbytes: int
+    """Bytes that it reads of the matrix."""
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        """Enqueue the product of x (n_cols,) into y (n_rows,), both of the kernel's types and on the device."""
+        ...
+
+
+class CudaBlock:
+    """The kernels bound to one block on the current device, as `CpuBlock` is on the host.
+
+    Parameters
+    ----------
+    block : on the device, or on the host, from where it is copied
+    precision : as for `CpuBlock`
+    kernel : of products; steps of PageRank use csr-split
+
+    Raises
+    ------
+    BackendError : there is no CUDA device
+    FormatError : the kernel cannot do this matrix
+    OptionError : no kernel has that name
+    """
+
+    def __init__(self, block: CsrBlock, precision: Precision = "float64", kernel: str = "csr-split") -> None:
+        if kernel not in PRODUCTS:
+            raise OptionError(f"kernel must be 'auto' or one of {', '.join(PRODUCTS)}, not {kernel!r}")
+        self.block = put_block(block)
+        self.precision = precision
+        self.kernel = kernel
+        self._products: dict[tuple[Any, ...], Product] = {}
+        if kernel in ("ell", "dia", "bsr"):
+            self._bind(kernel, self._plain_types(np.dtype(precision)))  # refused now or never
+
+    @property
+    def z_dtype(self) -> np.dtype[Any]:
+        """Dtype of the vector that a step multiplies."""
+        dtype: np.dtype[Any] = product_types(self.precision, self._value)["X"]
+        return dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the product's kernel reads of the matrix."""
+        return self._bind(self.kernel, self._plain_types(self._value or np.dtype(self.precision))).nbytes
+
+    def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """y = alpha A x + beta y, in place; y is not read when beta is 0. Enqueued, not waited for.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), float32 or float64, on the device; values are of the same dtype
+        y : (n_rows,) or (n_rows, k) of the same dtype, on the device
+
+        Sums are made in the dtype of x, and alpha and beta are rounded to it.
+        """
+        product = self._bind(self.kernel, self._plain_types(x.dtype))
+        if x.ndim == 1:
+            product.run(x, y, alpha, beta)
+            return
+        for c in range(x.shape[1]):
+            column = y[:, c].copy()
+            product.run(x[:, c].copy(), column, alpha, beta)
+            y[:, c] = column
+
+    def scale(self, x: Any, weight: Any, z: Any) -> StepSums:
+        """As `CpuBlock.scale`, with vectors on the device."""
+        sums = zeros(4, np.int64)
+        self._run_rows("scale", x.dtype, x, weight, np.float64(self._unit), z, sums)
+        return StepSums(*(int(s) for s in get(sums)))
+
+    def step(
+        self,
+        z: Any,
+        x: Any,
+        z_next: Any,
+        weight: Any,
+        alpha: float,
+        mass: float,
+        dangling: Any,
+        personalization: Any,
+    ) -> StepSums:
+        """As `CpuBlock.step`, with vectors on the device; in exact fixed point with its bits."""
+        types = product_types(self.precision, self._value)
+        product, sums = zeros(self.block.n_rows, types["SUM"]), zeros(4, np.int64)
+        self._bind("csr-split", types).run(z, product, 1.0, 0.0)
+        scalars = (np.float64(alpha), np.float64(alpha * mass), np.float64(1.0 - alpha))
+        vectors = (product, x, weight, np.float64(self._unit), z_next)
+        self._run_rows("update", x.dtype, *vectors, *scalars, *_stride(dangling), *_stride(personalization), sums)
+        return StepSums(*(int(s) for s in get(sums)))
+
+    def residual(self, z: Any, x: Any, alpha: float, mass: float, dangling: Any, personalization: Any) -> float:
+        """As `CpuBlock.residual`, with vectors on the device."""
+        n_rows, is_rounded = self.block.n_rows, self._value == np.float32
+        product, touched, out = zeros(n_rows, np.float64), np.uint64(0), zeros(n_rows, np.float64)
+        self._bind("csr-split", product_types("float64", self._value)).run(z, product, 1.0, 0.0)
+        if is_rounded:
+            touched = zeros(n_rows, np.float64)
+            self._bind("csr-split", product_types("float64", None)).run(z, touched, 1.0, 0.0)
+        scalars = (alpha, alpha * mass, 1.0 - alpha, FLOAT32_ROUNDING if is_rounded else 0.0, FLOAT32_LEAST_ROUNDING)
+        vectors = (self.block.indptr, product, touched, x, *map(np.float64, scalars))
+        self._run_rows("residual", x.dtype, *vectors, *_stride(dangling), *_stride(personalization), out)
+        return float(sum_vector(out))
+
+    def compile(self) -> None:
+        """Make the kernels of a PageRank run ready, so that no step is timed with it."""
+        self._bind("csr-split", product_types(self.precision, self._value))
+        self._bind("csr-split", product_types("float64", self._value))
+        rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
+        for name in ("scale", "update"):
+            self._load_step(name, rank)
+
+    def with_precision(self, precision: Precision) -> CudaBlock:
+        """The same block with steps in another precision."""
+        return CudaBlock(self.block, precision, self.kernel)
+
+    def zeros(self, n: int, dtype: Any) -> Any:
+        """(n,) zeros where this block's vectors are."""
+        return zeros(n, dtype)
+
+    def put(self, vector: np.ndarray) -> Any:
+        """The vector where this block's vectors are."""
+        return put(vector)
+
+    def get(self, vector: Any) -> np.ndarray:
+        """The vector on the host."""
+        return get(vector)
+
+    def describe(self) -> str:
+        """What computes."""
+        return describe_device()
+
+    @property
+    def _value(self) -> np.dtype[Any] | None:
+        return None if self.block.data is None else self.block.data.dtype
+
+    @property
+    def _unit(self) -> float:
+        return 1.0 / FIXED_POINT if self.precision == "exact" else 1.0
+
+    def _plain_types(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+        return {"VALUE": dtype, "PATTERN": int(self._value is None)}
+
+    def _bind(self, kernel: str, types: dict[str, Any]) -> Product:
+        key = (kernel, *sorted((name, str(value)) for name, value in types.items()))
+        if key not in self._products:
+            self._products[key] = PRODUCTS[kernel](self.block, types)
+        return self._products[key]
+
+    def _load_step(self, name: str, rank: np.dtype[Any]) -> Any:
+        types = step_types(self.precision, self._value, rank)
+        return load_kernel("pagerank.cu", name, OFFSET=self.block.indptr.dtype, **types)
+
+    def _run_rows(self, name: str, rank: np.dtype[Any], *arguments: Any) -> None:
+        n_rows = self.block.n_rows
+        if n_rows:
+            self._load_step(name, rank)((_count(n_rows, THREADS),), (THREADS,), (np.int64(n_rows), *arguments))
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+# Each is made of (block, types); types are the macros VALUE and PATTERN, and X, SUM and EXACT where they differ.
+
+
+class _CsrRows:
+    """Kernels over the rows of CSR itself."""
+
+    def __init__(
+        self, block: CsrBlock, types: dict[str, Any], source: str, rows: int, threads: int, **more: Any
+    ) -> None:
+        self._csr = (block.indptr, block.indices, _address(block.data))
+        self._sum = np.dtype(types.get("SUM", types["VALUE"]))
+        self._grid, self._threads, self._n_rows = _count(block.n_rows, rows), threads, np.int64(block.n_rows)
+        index = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
+        self._kernel = load_kernel(f"{source}.cu", source, **types, **index, **more)
+        self._place: tuple[Any, ...] = ()
+        self.nbytes = block.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._grid:
+            arguments = (self._n_rows, *self._place, *self._csr, x, y, self._sum.type(alpha), self._sum.type(beta))
+            self._kernel((self._grid,), (self._threads,), arguments)
+
+
+class _CsrScalar(_CsrRows):
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        super().__init__(block, types, "csr_scalar", THREADS, THREADS)
+
+
+class _CsrWarp(_CsrRows):
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        super().__init__(block, types, "csr_warp", THREADS // 32, THREADS)
+
+
+class _CsrVector(_CsrRows):
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        plan = formats.plan_vector(block)
+        lanes = {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
+        super().__init__(block, types, "csr_vector", plan.rows, THREADS, **lanes)
+        self._place = (np.int64(block.nnz), np.int32(plan.rows))
+
+
+class _CsrCached(_CsrRows):
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        super().__init__(block, types, "csr_cached", CACHED_ROWS, CACHED_ROWS)
+        self._place = (np.int64(block.n_cols), np.int64(block.row_offset))
+
+
+class _Carries:
+    """The sums that cross from one thread block into the next, and how they are added."""
+
+    def __init__(self, n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> None:
+        self.rows, self.sums = zeros(n, np.int64), zeros(n, dtype)
+        self._n_rows, self._kernel = np.int64(n_rows), kernel
+
+    @property
+    def arguments(self) -> tuple[Any, Any]:
+        return self.rows, self.sums
+
+    def add(self, y: Any, alpha: Any) -> None:
+        n = len(self.rows)
+        self._kernel((_count(n, THREADS),), (THREADS,), (np.int64(n), self.rows, self.sums, self._n_rows, alpha, y))
+
+
+class _CsrSplit:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        split = formats.build_split(block)
+        self._starts = (split.row_starts, split.nonzero_starts)
+        self._csr = (block.indptr, block.indices, _address(block.data))
+        self._sum, self._n_chunks = np.dtype(types.get("SUM", types["VALUE"])), len(split.row_starts) - 1
+        types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
+        self._kernel = load_kernel("csr_split.cu", "csr_split", **types)
+        add = load_kernel("csr_split.cu", "add_carries", **types)
+        self._carries = _Carries(self._n_chunks, block.n_rows, self._sum, add)
+        self.nbytes = block.nbytes + split.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_chunks:
+            scalars = (self._sum.type(alpha), self._sum.type(beta))
+            arguments = (*self._starts, *self._csr, x, y, *scalars, *self._carries.arguments)
+            self._kernel((self._n_chunks,), (THREADS,), arguments)
+            self._carries.add(y, scalars[0])
+
+
+class _Ell:
+    def __init__(self, block: CsrBlock, types: dict[str, Any], ell: formats.Ell | None = None) -> None:
+        ell = ell or formats.build_ell(_widen(block))
+        self._n_rows, self._sum = block.n_rows, np.dtype(types["VALUE"])
+        self._arrays = (np.int64(ell.width), ell.indices, _address(ell.data))
+        self._kernel = load_kernel("ell.cu", "ell", **types, INDEX=ell.indices.dtype)
+        self.nbytes = ell.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_rows:
+            scalars = (self._sum.type(alpha), self._sum.type(beta))
+            arguments = (np.int64(self._n_rows), *self._arrays, x, y, *scalars)
+            self._kernel((_count(self._n_rows, THREADS),), (THREADS,), arguments)
+
+
+class _Coo:
+    def __init__(self, block: CsrBlock, types: dict[str, Any], coo: formats.Coo | None = None) -> None:
+        coo = coo or formats.build_coo(_widen(block))
+        self._n_rows, self._sum, self._nnz = block.n_rows, np.dtype(types["VALUE"]), len(coo.rows)
+        self._arrays = (coo.rows, coo.indices, _address(coo.data))
+        types = {**types, "INDEX": coo.indices.dtype, "ROW": coo.rows.dtype}
+        self._scale, self._kernel, add = (
+            load_kernel("coo.cu", name, **types) for name in ("scale", "coo", "add_carries")
+        )
+        self._carries = _Carries(_count(self._nnz, ITEMS), block.n_rows, self._sum, add)
+        self.nbytes = coo.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_rows and beta != 1:
+            grid = (_count(self._n_rows, THREADS),)
+            self._scale(grid, (THREADS,), (np.int64(self._n_rows), self._sum.type(beta), y))
+        self.add(x, y, alpha)
+
+    def add(self, x: Any, y: Any, alpha: float) -> None:
+        """y += alpha A x."""
+        if self._nnz:
+            arguments = (np.int64(self._nnz), *self._arrays, x, y, self._sum.type(alpha), *self._carries.arguments)
+            self._kernel((_count(self._nnz, ITEMS),), (THREADS,), arguments)
+            self._carries.add(y, self._sum.type(alpha))
+
+
+class _Hyb:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        hyb = formats.build_hyb(_widen(block))
+        self._ell, self._coo = _Ell(block, types, hyb.ell), _Coo(block, types, hyb.coo)
+        self.nbytes = hyb.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        self._ell.run(x, y, alpha, beta)
+        self._coo.add(x, y, alpha)
+
+
+class _Dia:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        dia = formats.build_dia(_widen(block), dtype=types["VALUE"])
+        self._sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
+        self._arrays, self._sum = (np.int32(len(dia.offsets)), dia.offsets, dia.data), np.dtype(types["VALUE"])
+        self._kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
+        self.nbytes = dia.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if n_rows := int(self._sizes[0]):
+            arguments = (*self._sizes, *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
+            self._kernel((_count(n_rows, THREADS),), (THREADS,), arguments)
+
+
+class _Bsr:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        bsr = formats.build_bsr(_widen(block), dtype=types["VALUE"])
+        self._sizes, self._sum = (np.int64(block.n_rows), np.int64(block.n_cols)), np.dtype(types["VALUE"])
+        self._arrays, self._n_block_rows = (bsr.indptr, bsr.indices, bsr.data), len(bsr.indptr) - 1
+        index = {"INDEX": bsr.indices.dtype, "OFFSET": bsr.indptr.dtype}
+        self._kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=bsr.block_dim)
+        self.nbytes = bsr.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_block_rows:
+            arguments = (*self._sizes, *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
+            self._kernel((_count(self._n_block_rows, THREADS // 32),), (THREADS,), arguments)
+
+
+class _Sell:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        sell = formats.build_sell(_widen(block))
+        self._n_slices, self._sum = len(sell.slice_ptr) - 1, np.dtype(types["VALUE"])
+        self._arrays = (sell.slice_ptr, sell.order, sell.indices, _address(sell.data))
+        self._kernel = load_kernel("sell.cu", "sell", **types, INDEX=sell.indices.dtype, ROW=sell.order.dtype)
+        self.nbytes = sell.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_slices:
+            arguments = (np.int64(self._n_slices), *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
+            self._kernel((_count(self._n_slices * 32, THREADS),), (THREADS,), arguments)
+
+
+PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
+    "csr-scalar": _CsrScalar,
+    "csr-warp": _CsrWarp,
+    "csr-vector": _CsrVector,
+    "csr-cached": _CsrCached,
+    "csr-split": _CsrSplit,
+    "ell": _Ell,
+    "coo": _Coo,
+    "dia": _Dia,
+    "hyb": _Hyb,
+    "bsr": _Bsr,
+    "sell": _Sell,
+}
+
+
+def _widen(block: CsrBlock) -> CsrBlock:
+    """The block with int64 row pointers, in which places of formats are counted."""
+    return replace(block, indptr=block.indptr.astype(np.int64, copy=False))
+
+
+def _stride(vector: Any) -> tuple[Any, np.int32]:
+    """A vector of a value a row, or of one value for all rows, as a kernel takes it."""
+    return vector, np.int32(len(vector) > 1)
+
+
+def _address(array: Any) -> Any:
+    """The array as a kernel's argument; a null pointer where there is none."""
+    return np.uint64(0) if array is None else array
+
+
+def _count(n: int, size: int) -> int:
+    """Pieces of a size that n needs."""
+    return -(-n // size)

@@ -1,0 +1,129 @@
+"""Dense matrix-vector products and sums: the kernels of `kernels/dense.cu` and `kernels/reduce.cu`, and their twins."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.errors import OptionError, ShapeError
+from mgspmv.kernels.device import get, load_kernel, put, zeros
+
+DENSE_KERNELS = {
+    "dense-rows": "a thread a row",
+    "dense-block": "a thread block a row, with a reduction",
+    "dense-tiles": "tiles of 64 rows and 1024 columns over a grid, then the tiles' sums",
+}
+"""By the name a user gives; formula, thread mapping and source are in kernels/dense.cu."""
+THREADS = 256
+SUM_CHUNK = 4096
+"""Elements that a thread block of a sum adds."""
+TILE_ROWS, TILE_COLS = 64, 1024
+"""Of a tile of dense-tiles."""
+SHORT_ROW = 32
+"""Columns up to which a thread a row reads whole sectors."""
+FEW_ROWS = 1024
+"""Rows under which a thread block a row leaves multiprocessors idle."""
+
+
+def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", "cuda"]) -> np.ndarray:
+    """y = A x + b; see `mgspmv.api.gemv`.
+
+    Raises
+    ------
+    ShapeError, OptionError : arrays that do not fit each other, or are not real; no kernel of that name
+    """
+    if kernel != "auto" and kernel not in DENSE_KERNELS:
+        raise OptionError(f"kernel must be 'auto' or one of {', '.join(DENSE_KERNELS)}, not {kernel!r}")
+    A, x, b = _check_operands(A, x, b)
+    if backend == "cuda":
+        chosen = _choose_kernel(A.shape) if kernel == "auto" else kernel
+        return get(multiply_on_device(put(A), put(x), None if b is None else put(b), chosen))
+    if kernel == "auto":
+        product: np.ndarray = A @ x if b is None else A @ x + b
+        return product
+    from mgspmv.kernels import dense_twins
+
+    y = np.empty(A.shape[0], A.dtype)
+    getattr(dense_twins, kernel.replace("-", "_"))(A, x, b, y)
+    return y
+
+
+def sum_vector(x: Any) -> Any:
+    """Sum of a device vector in a fixed order, by parallel reduction.
+
+    Parameters
+    ----------
+    x : (n,) float32 or float64, on the device
+
+    Returns
+    -------
+    0-dimensional array of its dtype, on the device. The bits depend on n alone.
+    """
+    kernel = load_kernel("reduce.cu", "sum_chunks", VALUE=x.dtype, PATTERN=0)
+    while len(x) != 1:
+        out = zeros(max(1, _cut(len(x), SUM_CHUNK)), x.dtype)
+        if len(x):
+            kernel((len(out),), (THREADS,), (np.int64(len(x)), x, out))
+        x = out
+    return x[0]
+
+
+def multiply_on_device(A: Any, x: Any, b: Any, kernel: str) -> Any:
+    """y = A x + b on the device.
+
+    Parameters
+    ----------
+    A : (n_rows, n_cols) C-ordered, float32 or float64, on the device
+    x, b : (n_cols,) and (n_rows,) or None, of the same dtype
+    kernel : `dense-rows`, `dense-block` or `dense-tiles`; see kernels/dense.cu
+    """
+    n_rows, n_cols = A.shape
+    y = zeros(n_rows, A.dtype)
+    if not n_rows:
+        return y
+    b = np.uint64(0) if b is None else b
+    sizes = (np.int64(n_rows), np.int64(n_cols))
+
+    def run(name: str, grid: tuple[int, ...], *arguments: Any) -> None:
+        load_kernel("dense.cu", name, VALUE=A.dtype, PATTERN=0)(grid, (THREADS,), arguments)
+
+    if kernel == "dense-rows":
+        run("dense_rows", (_cut(n_rows, THREADS),), *sizes, A, x, b, y)
+    elif kernel == "dense-block":
+        run("dense_block", (n_rows,), sizes[1], A, x, b, y)
+    else:
+        n_tiles = _cut(n_cols, TILE_COLS)
+        partial = zeros(n_tiles * n_rows, A.dtype)
+        if n_tiles:
+            run("dense_tiles", (_cut(n_rows, TILE_ROWS) * n_tiles,), *sizes, A, x, partial)
+        run("add_tiles", (_cut(n_rows, THREADS),), sizes[0], np.int64(n_tiles), partial, b, y)
+    return y
+
+
+def _choose_kernel(shape: tuple[int, int]) -> str:
+    n_rows, n_cols = shape
+    if n_cols <= SHORT_ROW:
+        return "dense-rows"
+    return "dense-tiles" if n_rows < FEW_ROWS and n_cols > TILE_COLS else "dense-block"
+
+
+def _check_operands(A: Any, x: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The operands in the dtype of the product, C-ordered."""
+    named = {"A": np.asarray(A), "x": np.asarray(x)} | ({} if b is None else {"b": np.asarray(b)})
+    for name, array in named.items():
+        if array.dtype.kind not in "biuf":
+            raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
+    if named["A"].ndim != 2:
+        raise ShapeError(f"A must have two dimensions, not {named['A'].ndim}")
+    for name, length, what in (("x", named["A"].shape[1], "columns"), ("b", named["A"].shape[0], "rows")):
+        if name in named and named[name].shape != (length,):
+            raise ShapeError(f"{name} has shape {named[name].shape} and A has {length} {what}; pass shape ({length},)")
+    is_single = all(array.dtype == np.float32 for array in named.values())
+    made = {n: np.ascontiguousarray(a, np.float32 if is_single else np.float64) for n, a in named.items()}
+    return made["A"], made["x"], made.get("b")
+
+
+def _cut(n: int, size: int) -> int:
+    """Pieces of a size that n needs."""
+    return -(-n // size)

@@ -1,0 +1,230 @@
+"""The CUDA device: whether there is one, its memory, and compiled kernels.
+
+CuPy is imported when a device is first asked for, and not before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import BackendError
+from mgspmv.kernels.specialise import LEAST_ARCH, Specialisation, read_source, specialise
+from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
+from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+
+STAGING_BYTES = 8 * CHUNK_ELEMENTS
+"""Bytes of a pinned buffer: of the largest chunk of a store."""
+
+
+def has_device() -> bool:
+    """Whether this process can compute on a CUDA device. CuPy is imported only if it is installed."""
+    if importlib.util.find_spec("cupy") is None:
+        return False
+    return _find_problem() is None
+
+
+def check_device() -> None:
+    """
+    Raises
+    ------
+    BackendError : CuPy or a usable device is missing; the message says which
+    """
+    if importlib.util.find_spec("cupy") is None:
+        raise BackendError(
+            "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
+            "backend='cpu'"
+        )
+    if (problem := _find_problem()) is not None:
+        raise BackendError(f"backend='cuda' needs a CUDA GPU, and {problem}; use backend='cpu'")
+
+
+def describe_device() -> str:
+    """Name of the current device."""
+    import cupy
+
+    name: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
+    return name.decode()
+
+
+def free_device_memory() -> int:
+    """Bytes of the current device that this process may still take."""
+    import cupy
+
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    return int(free + cupy.get_default_memory_pool().free_bytes())
+
+
+def load_kernel(source: str, name: str, **types: Any) -> Any:
+    """A kernel of a CUDA source, compiled for the current device, or loaded from CuPy's cache of compiled modules.
+
+    Parameters
+    ----------
+    types : by macro, as for `specialise`
+
+    Returns
+    -------
+    Called with (grid, block, arguments), it runs on CuPy's current stream; scalars have to be NumPy's.
+    """
+    return _load_module(specialise(source, **types)).get_function(name)
+
+
+def zeros(n: int, dtype: Any) -> Any:
+    """(n,) zeros on the device."""
+    import cupy
+
+    return cupy.zeros(n, dtype)
+
+
+def put(array: Any) -> Any:
+    """The array on the device; as it is where it is there already."""
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def get(array: Any) -> np.ndarray:
+    """The array on the host."""
+    import cupy
+
+    host: np.ndarray = cupy.asnumpy(array)
+    return host
+
+
+def put_block(block: CsrBlock) -> CsrBlock:
+    """The block on the device, with int32 row pointers while it has fewer than 2^31 nonzeros; indices and values are
+    aligned to 16 bytes."""
+    import cupy
+
+    offset = np.int32 if block.nnz < INT32_LIMIT else np.int64
+    indptr = cupy.asarray(block.indptr.astype(offset, copy=False))
+    data = None if block.data is None else _align(cupy.asarray(block.data))
+    return CsrBlock(block.row_offset, block.n_cols, indptr, _align(cupy.asarray(block.indices)), data)
+
+
+def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads: int | None = None) -> CsrBlock:
+    """Read rows `start` .. `stop` of a store to the device, as `StoredMatrix.read_block` does to the host.
+
+    Chunks are decompressed into pinned buffers by all threads while others are copied; the host never holds the block.
+    """
+    staging = Staging(threads or default_threads())
+
+    def allocate(n: int, dtype: Any) -> DeviceArray:
+        return DeviceArray(n, dtype, staging)
+
+    block = stored.read_block(start, stop, dtype, threads, allocate)
+    staging.finish()
+    return put_block(block)
+
+
+class DeviceArray:
+    """An array on the device that threads fill from the host piece by piece, through pinned memory.
+
+    Parameters
+    ----------
+    staging : buffers that pieces are read into; several arrays may share them
+
+    Attributes
+    ----------
+    array : (n,) on the device; whole after `Staging.finish`
+    """
+
+    def __init__(self, n: int, dtype: Any, staging: Staging) -> None:
+        import cupy
+
+        self.array = cupy.empty(n, dtype)
+        self._staging = staging
+        # The memory may be that of an array whose last kernel, on this stream, is still running.
+        cupy.cuda.get_current_stream().synchronize()
+
+    @contextmanager
+    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Pinned memory for elements start .. stop; what is in it at the end of the `with` is on its way to them."""
+        buffer = self._staging.take()
+        try:
+            yield buffer.memory[: (stop - start) * self.array.itemsize].view(self.array.dtype)
+            buffer.send(self.array[start:stop])
+        finally:
+            self._staging.give_back(buffer)
+
+
+class Staging:
+    """A few pinned buffers with a stream that copies them to the device, while others are filled.
+
+    Parameters
+    ----------
+    n_threads : how many fill buffers; each has one that is filled and one that is on its way
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        import cupy
+
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
+        for _ in range(2 * n_threads):
+            self._free.put(_Buffer(self._stream))
+
+    def take(self) -> _Buffer:
+        """A buffer that nobody else uses and whose last copy is over."""
+        buffer = self._free.get()
+        buffer.wait()
+        return buffer
+
+    def give_back(self, buffer: _Buffer) -> None:
+        """Let others use the buffer."""
+        self._free.put(buffer)
+
+    def finish(self) -> None:
+        """Wait until all that was sent is there."""
+        self._stream.synchronize()
+
+
+class _Buffer:
+    def __init__(self, stream: Any) -> None:
+        import cupy
+        import cupyx
+
+        self.memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
+        self._device, self._stream, self._copied = cupy.cuda.Device(), stream, cupy.cuda.Event(disable_timing=True)
+
+    def wait(self) -> None:
+        self._copied.synchronize()
+
+    def send(self, target: Any) -> None:
+        with self._device, self._stream:  # the thread's own would be device 0 and the default stream
+            source = self.memory[: target.nbytes].view(target.dtype)
+            target.set(source, self._stream)
+            self._copied.record(self._stream)
+
+
+def _align(array: Any) -> Any:
+    """The device array, or a copy of it if it is a part of another that begins anywhere."""
+    return array if array.data.ptr % 16 == 0 else array.copy()
+
+
+@functools.cache
+def _find_problem() -> str | None:
+    """What keeps this process from using a CUDA device; None when nothing does."""
+    import cupy
+
+    try:
+        n_devices = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CUDA found none ({error})"
+    if n_devices == 0:
+        return "CUDA found none"
+    arch = int(cupy.cuda.Device().compute_capability)
+    return None if arch >= LEAST_ARCH else f"{describe_device()} is of architecture {arch}, older than {LEAST_ARCH}"
+
+
+@functools.cache
+def _load_module(specialisation: Specialisation) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=read_source(specialisation.source), options=specialisation.options)

@@ -1,0 +1,523 @@
+"""CSR into the formats of the other kernels, where the block lies: on NumPy and on CuPy arrays alike.
+
+Entries are numbered as in CSR. What takes an int64 an entry (numbers of rows and places) is made for PIECE entries at
+a time, so that a block of billions of them fits a device with its new format and little more. Columns are in order in
+each row, as `CsrBlock` says; entries at the same place are neighbours then.
+
+Only what NumPy and CuPy have in common is used, in the form that both take. Places are written by `put`: CuPy's
+`a[places] = values` counts the elements of `a` in 32 bits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import FormatError
+from mgspmv.model import CsrBlock, index_dtype
+
+Array = Any
+"""A NumPy or CuPy array."""
+
+PIECE = 1 << 27
+"""Entries that are worked on at a time."""
+LIMIT_RATIO = 4
+"""Times the bytes of CSR that a padded format may take, beside LIMIT_BYTES."""
+LIMIT_BYTES = 1 << 20
+"""Bytes that a padded format may take in any case."""
+ELL_ROWS = 4096
+"""Rows that must have so many entries for HYB to hold them in ELL, where a third of the rows is fewer."""
+BLOCK_DIMS = (2, 3, 4, 5)
+"""Rows and columns of a block of BSR, to choose from."""
+SLICE = 32
+"""Rows of a slice of SELL: C."""
+SIGMA = 1024
+"""Rows that SELL sorts by length at a time; a multiple of SLICE."""
+WARP = 32
+"""Threads that run in step."""
+TILE, TILE_ROWS = 2048, 1024
+"""Entries, and rows, that a thread block of csr-vector stages at most."""
+EVEN_ROWS, FILL = 4, 0.75
+"""Rows are cut by the longest one where it has so many times the mean at most; else by the mean, to fill this part."""
+CHUNK_THREADS, ITEMS_PER_THREAD = 256, 7
+ITEMS = CHUNK_THREADS * ITEMS_PER_THREAD
+"""Entries, or entries and row ends, that a thread block takes of COO and Split."""
+
+
+class _Format:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(part.nbytes for part in vars(self).values() if hasattr(part, "nbytes"))
+
+
+@dataclass(frozen=True, eq=False)
+class Ell(_Format):
+    """ELLPACK: rows padded to one length, in columns, so that neighbouring rows are neighbours in memory.
+
+    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
+    """
+
+    width: int
+    """Entries of a row, with padding."""
+    indices: Array
+    """(width, n_rows): column of entry k of row i at [k, i], -1 where row i has none."""
+    data: Array | None
+    """(width, n_rows): values at the same places; None for a pattern."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coo(_Format):
+    """Entries with the numbers of their rows, in the order of CSR."""
+
+    rows: Array
+    """(nnz,) local rows, ascending; int32 while they fit."""
+    indices: Array
+    """(nnz,) columns."""
+    data: Array | None
+    """(nnz,) values; None for a pattern."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hyb(_Format):
+    """The first entries of each row in ELLPACK, the others in COO.
+
+    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
+    """
+
+    ell: Ell
+    coo: Coo
+
+
+@dataclass(frozen=True, eq=False)
+class Dia(_Format):
+    """Whole diagonals. A place that holds 0 has no entry, and entries at the same place are added up.
+
+    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.1.
+    """
+
+    offsets: Array
+    """(n_diags,) int64: column minus row, both global; ascending."""
+    data: Array
+    """(n_diags, n_rows): value of row i on diagonal d at [d, i]; of a pattern how many entries are there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bsr(_Format):
+    """CSR of dense blocks, in line with the block's first row and with column 0. 0 is as in `Dia`.
+
+    Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
+    """
+
+    block_dim: int
+    """Rows and columns of a block: b."""
+    indptr: Array
+    """(n_block_rows + 1,) int64."""
+    indices: Array
+    """(n_blocks,) columns of blocks, ascending in each row of blocks."""
+    data: Array
+    """(n_blocks, b, b)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sell(_Format):
+    """SELL-C-sigma: ELLPACK slices of C = 32 rows, which were sorted by length within windows of sigma = 1024 rows.
+
+    Entry k of slot l of slice s is at `slice_ptr[s] + 32 k + l`.
+
+    Source: Kreutzer, Hager, Wellein, Fehske, Bishop, SIAM J. Sci. Comput. 36(5), 2014.
+    """
+
+    slice_ptr: Array
+    """(n_slices + 1,) int64."""
+    order: Array
+    """(32 n_slices,) row of each slot, -1 for none; int32 while rows fit."""
+    indices: Array
+    """(slice_ptr[-1],) columns, -1 where there is no entry."""
+    data: Array | None
+    """(slice_ptr[-1],) values; None for a pattern."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split(_Format):
+    """The merge path through row ends and nonzeros of CSR, cut into chunks of 1792 items, the last one shorter.
+
+    On the path the end of a row comes right after the row's last nonzero, and an empty row is its end alone. Chunk c
+    has the ends of rows `row_starts[c]` up to `row_starts[c + 1]` and the nonzeros `nonzero_starts[c]` up to
+    `nonzero_starts[c + 1]`.
+
+    Source: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+    """
+
+    row_starts: Array
+    """(n_chunks + 1,) int64."""
+    nonzero_starts: Array
+    """(n_chunks + 1,) int64."""
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    """How csr-vector cuts the rows of a block."""
+
+    rows: int
+    """Rows of a thread block."""
+    lanes: int
+    """Threads a row, where the rows of a thread block are too long to be staged."""
+    staged_lanes: int
+    """Threads a row, where they are staged in shared memory: at least lanes / 8, at most lanes."""
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def choose_lanes(n_rows: int, nnz: int, wavefront: int = 32) -> int:
+    """Threads a row of csr-vector: the largest power of two <= max(1, nnz / n_rows), at most `wavefront`."""
+    mean = max(1, nnz // max(1, n_rows))
+    return min(wavefront, 1 << (mean.bit_length() - 1))
+
+
+def plan_vector(block: CsrBlock) -> VectorPlan:
+    """How csr-vector cuts a block: in so many rows as fill what a thread block stages, and so many lanes as it has for
+    them. Rows of which fewer than 8 fit are summed in place."""
+    lanes = choose_lanes(block.n_rows, block.nnz)
+    places, longest = TILE - 3, max(1, _longest(_row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
+    mean = max(1.0, block.nnz / max(1, block.n_rows))
+    rows = places // longest if longest <= EVEN_ROWS * mean else int(FILL * places / mean)
+    if rows < CHUNK_THREADS // WARP:
+        return VectorPlan(CHUNK_THREADS // lanes, lanes, lanes)
+    rows = min(rows // 8 * 8, TILE_ROWS)
+    if 0 < rows % CHUNK_THREADS < CHUNK_THREADS // 4 < CHUNK_THREADS < rows:
+        rows -= rows % CHUNK_THREADS  # a last round of few threads costs more than a tile that is not full
+    staged = 1 << (max(1, CHUNK_THREADS // rows).bit_length() - 1)
+    return VectorPlan(rows, lanes, min(max(staged, lanes // 8), lanes))
+
+
+def choose_ell_width(block: CsrBlock) -> int:
+    """Entries a row that HYB holds in ELL: the most that max(4096, n_rows / 3) rows have."""
+    needed = max(ELL_ROWS, -(-block.n_rows // 3))
+    if needed > block.n_rows:
+        return 0
+    return int(_module(block.indptr).sort(_row_lengths(block))[block.n_rows - needed])
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+def build_ell(block: CsrBlock, *, limit: int | None = None) -> Ell:
+    """ELLPACK of a block.
+
+    Parameters
+    ----------
+    limit : most bytes that it may take; default 4 times those of the block and 1 MiB more
+
+    Raises
+    ------
+    FormatError : it would take more
+    """
+    width = _longest(_row_lengths(block))
+    places = width * block.n_rows
+    mean = block.nnz / max(1, block.n_rows)
+    why = f"the longest row has {width:,} entries, the mean is {mean:.1f}; use hyb, sell or csr-split"
+    _check_bytes("ell", block, places, places * _entry_bytes(block), limit, why)
+    return _fill_ell(block, width)
+
+
+def build_coo(block: CsrBlock) -> Coo:
+    """COO of a block, whose columns and values it shares."""
+    xp = _module(block.indptr)
+    rows = xp.empty(block.nnz, index_dtype(block.n_rows))
+    for start, stop in _cut_entries(block.nnz):
+        rows[start:stop] = _find_rows(block, start, stop)
+    return Coo(rows, block.indices, block.data)
+
+
+def build_hyb(block: CsrBlock) -> Hyb:
+    """HYB of a block. Where ELL takes nothing, COO shares the columns and values of the block."""
+    width = choose_ell_width(block)
+    return Hyb(_fill_ell(block, width), _take_beyond(block, width) if width else build_coo(block))
+
+
+def build_dia(block: CsrBlock, *, limit: int | None = None, dtype: Any = np.float64) -> Dia:
+    """Diagonals of a block.
+
+    Parameters
+    ----------
+    limit : as for `build_ell`
+    dtype : float32 or float64, of the counts that a pattern gets
+
+    Raises
+    ------
+    FormatError : they would take more
+    """
+    xp, offsets = _module(block.indptr), _find_offsets(block)
+    dtype = _value_dtype(block, dtype)
+    places = len(offsets) * block.n_rows
+    why = f"they lie on {len(offsets):,} diagonals; use csr-vector, hyb or sell"
+    _check_bytes("dia", block, places, places * dtype.itemsize + offsets.nbytes, limit, why)
+    data = xp.zeros((len(offsets), block.n_rows), dtype)
+    for start, stop in _cut_entries(block.nnz):
+        rows = _find_rows(block, start, stop)
+        diagonals = xp.searchsorted(offsets, _subtract_rows(block, rows, start, stop))
+        _add(data.reshape(-1), diagonals * block.n_rows + rows, _take_values(block, start, stop, dtype))
+    return Dia(offsets, data)
+
+
+def build_bsr(
+    block: CsrBlock, block_dim: int | None = None, *, limit: int | None = None, dtype: Any = np.float64
+) -> Bsr:
+    """BSR of a block.
+
+    Parameters
+    ----------
+    block_dim : default: the one of 2, 3, 4 and 5 that takes the least bytes
+    limit : as for `build_ell`
+    dtype : float32 or float64, of the counts that a pattern gets
+
+    Raises
+    ------
+    FormatError : it would take more; or blocks cannot be numbered in 64 bits
+    """
+    dtype = _value_dtype(block, dtype)
+    counts = {b: _count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
+    sizes = {b: _count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
+    b = min(sizes, key=lambda b: sizes[b])
+    why = f"they are in {counts[b]:,} blocks of {b} x {b}; use csr-vector or sell"
+    _check_bytes("bsr", block, counts[b] * b * b, sizes[b], limit, why)
+    return _fill_bsr(block, b, counts[b], dtype)
+
+
+def build_sell(block: CsrBlock) -> Sell:
+    """SELL-C-sigma of a block. Rows of equal length stay in their order."""
+    xp = _module(block.indptr)
+    lengths = _row_lengths(block)
+    order = _sort_windows(lengths)
+    slice_ptr = _accumulate(SLICE * lengths[order[::SLICE]])  # sorted: the first row of a slice is the longest
+    slots = xp.empty(block.n_rows, np.int64)
+    xp.put(slots, order[: block.n_rows], xp.arange(block.n_rows), mode="wrap")
+    bases = slice_ptr[slots // SLICE] + slots % SLICE - SLICE * block.indptr[:-1]
+    indices, data = _make_padded(block, (int(slice_ptr[-1]),))
+    for start, stop in _cut_entries(block.nnz):
+        places = bases[_find_rows(block, start, stop)] + SLICE * xp.arange(start, stop)
+        xp.put(indices, places, block.indices[start:stop], mode="wrap")
+        if data is not None and block.data is not None:
+            xp.put(data, places, block.data[start:stop], mode="wrap")
+    return Sell(slice_ptr, order, indices, data)
+
+
+def build_split(block: CsrBlock) -> Split:
+    """The merge path of a block, cut into chunks: the end of row i is item `indptr[i + 1] + i` of it."""
+    xp = _module(block.indptr)
+    ends = block.indptr[1:] + xp.arange(block.n_rows)
+    n_items = block.n_rows + block.nnz
+    items = xp.minimum(xp.arange(-(-n_items // ITEMS) + 1) * ITEMS, n_items)
+    row_starts = xp.searchsorted(ends, items)
+    return Split(row_starts, items - row_starts)
+
+
+# --- parts of them ---------------------------------------------------------------------------------------------------
+
+
+def _fill_ell(block: CsrBlock, width: int) -> Ell:
+    """The first `width` entries of each row."""
+    xp = _module(block.indptr)
+    indices, data = _make_padded(block, (width, block.n_rows))
+    for start, stop in _cut_entries(block.nnz if width else 0):
+        rows = _find_rows(block, start, stop)
+        numbers = xp.arange(start, stop) - block.indptr[rows]
+        is_held = numbers < width
+        places = (numbers * block.n_rows + rows)[is_held]
+        xp.put(indices, places, block.indices[start:stop][is_held], mode="wrap")
+        if data is not None and block.data is not None:
+            xp.put(data, places, block.data[start:stop][is_held], mode="wrap")
+    return Ell(width, indices, data)
+
+
+def _take_beyond(block: CsrBlock, width: int) -> Coo:
+    """The entries after the first `width` of each row."""
+    xp = _module(block.indptr)
+    nnz = int(xp.maximum(_row_lengths(block) - width, 0).sum())
+    taken = xp.empty(nnz, index_dtype(block.n_rows)), xp.empty(nnz, block.indices.dtype)
+    data = None if block.data is None else xp.empty(nnz, block.data.dtype)
+    begin = 0
+    for start, stop in _cut_entries(block.nnz):
+        rows = _find_rows(block, start, stop)
+        is_beyond = xp.arange(start, stop) - block.indptr[rows] >= width
+        end = begin + int(is_beyond.sum())
+        taken[0][begin:end] = rows[is_beyond]
+        taken[1][begin:end] = block.indices[start:stop][is_beyond]
+        if data is not None and block.data is not None:
+            data[begin:end] = block.data[start:stop][is_beyond]
+        begin = end
+    return Coo(*taken, data)
+
+
+def _find_offsets(block: CsrBlock) -> Array:
+    """Column minus row of every diagonal that has an entry, ascending. The marks take less than x and y."""
+    xp = _module(block.indptr)
+    least = 1 - block.row_offset - block.n_rows
+    has_entry = xp.zeros(max(0, block.n_rows + block.n_cols - 1), bool)
+    for start, stop in _cut_entries(block.nnz):
+        offsets = _subtract_rows(block, _find_rows(block, start, stop), start, stop)
+        xp.put(has_entry, offsets - least, xp.ones(1, bool), mode="wrap")
+    return xp.flatnonzero(has_entry) + least
+
+
+def _subtract_rows(block: CsrBlock, rows: Array, start: int, stop: int) -> Array:
+    """Column minus row, both global, of entries start .. stop."""
+    return block.indices[start:stop].astype(np.int64) - (rows + block.row_offset)
+
+
+def _sort_windows(lengths: Array) -> Array:
+    """Rows by length, longest first, within each window of SIGMA; then -1 up to whole slices."""
+    xp, n_rows, longest = _module(lengths), len(lengths), _longest(lengths)
+    windows = xp.arange(n_rows) // SIGMA
+    order = xp.full(-(-n_rows // SLICE) * SLICE, -1, index_dtype(n_rows))
+    order[:n_rows] = xp.argsort(windows * (longest + 1) + (longest - lengths), kind="stable")
+    return order
+
+
+def _number_blocks(block: CsrBlock, b: int, start: int, stop: int) -> tuple[Array, Array, Array]:
+    """Of the entries of rows start .. stop: numbers of their blocks, counted along rows of blocks, rows and columns."""
+    first, last = int(block.indptr[start]), int(block.indptr[stop])
+    rows, columns = _find_rows(block, first, last), block.indices[first:last].astype(np.int64)
+    return (rows // b) * _count_block_columns(block, b) + columns // b, rows, columns
+
+
+def _count_block_columns(block: CsrBlock, b: int) -> int:
+    return max(1, -(-block.n_cols // b))
+
+
+def _count_blocks(block: CsrBlock, b: int) -> int:
+    """Blocks of b rows and columns that have an entry."""
+    if -(-block.n_rows // b) * _count_block_columns(block, b) >= 2**63:
+        raise FormatError(
+            f"bsr cannot number the blocks of {block.n_rows:,} x {block.n_cols:,} in 64 bits; use csr-vector or sell"
+        )
+    pieces = _cut_rows(block.indptr, b)
+    return sum(len(_find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
+
+
+def _count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
+    block_bytes = block.indices.itemsize + b * b * dtype.itemsize
+    return 8 * (-(-block.n_rows // b) + 1) + n_blocks * block_bytes
+
+
+def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
+    xp, n_columns = _module(block.indptr), _count_block_columns(block, b)
+    counts = xp.zeros(-(-block.n_rows // b), np.int64)
+    indices, data = xp.empty(n_blocks, block.indices.dtype), xp.zeros((n_blocks, b, b), dtype)
+    begin = 0
+    for start, stop in _cut_rows(block.indptr, b):
+        numbers, rows, columns = _number_blocks(block, b, start, stop)
+        blocks = _find_distinct(numbers)
+        first, last = start // b, -(-stop // b)
+        counts[first:last] = xp.bincount(blocks // n_columns - first, minlength=last - first)
+        indices[begin : begin + len(blocks)] = blocks % n_columns
+        places = (begin + xp.searchsorted(blocks, numbers)) * (b * b) + rows % b * b + columns % b
+        entries = int(block.indptr[start]), int(block.indptr[stop])
+        _add(data.reshape(-1), places, _take_values(block, *entries, dtype))
+        begin += len(blocks)
+    return Bsr(b, _accumulate(counts), indices, data)
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _module(array: Array) -> Any:
+    """CuPy for its arrays, which is loaded then; else NumPy."""
+    return sys.modules["cupy"] if type(array).__module__.partition(".")[0] == "cupy" else np
+
+
+def _cut_entries(nnz: int) -> Iterator[tuple[int, int]]:
+    """Pieces of at most PIECE entries."""
+    return ((start, min(start + PIECE, nnz)) for start in range(0, nnz, PIECE))
+
+
+def _cut_rows(indptr: Array, multiple: int) -> Iterator[tuple[int, int]]:
+    """Pieces of whole groups of so many rows, with at most PIECE entries unless one group has more."""
+    xp, start, n_rows = _module(indptr), 0, len(indptr) - 1
+    while start < n_rows:
+        most = int(indptr[start]) + PIECE
+        stop = int(xp.searchsorted(indptr, xp.full(1, most, np.int64), side="right")[0]) - 1
+        if stop < n_rows:
+            stop = min(n_rows, max(start + multiple, stop // multiple * multiple))
+        yield start, stop
+        start = stop
+
+
+def _find_rows(block: CsrBlock, start: int, stop: int) -> Array:
+    """Local rows of entries start .. stop, int64."""
+    xp = _module(block.indptr)
+    return xp.searchsorted(block.indptr, xp.arange(start, stop), side="right") - 1
+
+
+def _row_lengths(block: CsrBlock) -> Array:
+    return block.indptr[1:] - block.indptr[:-1]
+
+
+def _longest(lengths: Array) -> int:
+    return int(lengths.max()) if len(lengths) else 0
+
+
+def _accumulate(counts: Array) -> Array:
+    """0 and the sums of the first 1, 2, ... counts, int64."""
+    xp = _module(counts)
+    sums = xp.zeros(len(counts) + 1, np.int64)
+    sums[1:] = xp.cumsum(counts)
+    return sums
+
+
+def _make_padded(block: CsrBlock, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """Columns of -1, and zeros for values."""
+    xp = _module(block.indptr)
+    data = None if block.data is None else xp.zeros(shape, block.data.dtype)
+    return xp.full(shape, -1, block.indices.dtype), data
+
+
+def _entry_bytes(block: CsrBlock) -> int:
+    return int(block.indices.itemsize + (0 if block.data is None else block.data.itemsize))
+
+
+def _value_dtype(block: CsrBlock, dtype: Any) -> np.dtype[Any]:
+    return np.dtype(dtype if block.data is None else block.data.dtype)
+
+
+def _take_values(block: CsrBlock, start: int, stop: int, dtype: Any) -> Array:
+    return _module(block.indptr).ones(stop - start, dtype) if block.data is None else block.data[start:stop]
+
+
+def _find_distinct(numbers: Array) -> Array:
+    """Each number once, ascending. NumPy's `unique` hashes, which takes a hundred times as long."""
+    numbers = _module(numbers).sort(numbers)
+    return numbers[_is_first(numbers)]
+
+
+def _is_first(numbers: Array) -> Array:
+    """Whether each number differs from the one before it."""
+    marks = _module(numbers).ones(len(numbers), bool)
+    marks[1:] = numbers[1:] != numbers[:-1]
+    return marks
+
+
+def _add(target: Array, places: Array, values: Array) -> None:
+    """target[places] += values, in order, so that NumPy and CuPy make the same bits; equal places are neighbours."""
+    xp = _module(target)
+    while len(places):
+        is_first = _is_first(places)
+        first = places[is_first]
+        xp.put(target, first, target[first] + values[is_first], mode="wrap")
+        places, values = places[~is_first], values[~is_first]
+
+
+def _check_bytes(name: str, block: CsrBlock, places: int, nbytes: int, limit: int | None, why: str) -> None:
+    if limit is None:
+        limit = LIMIT_RATIO * block.nbytes + LIMIT_BYTES
+    if nbytes > limit:
+        raise FormatError(
+            f"{name} would hold {places:,} places for {block.nnz:,} nonzeros, {nbytes:,} bytes where the limit is "
+            f"{limit:,}: {why}"
+        )

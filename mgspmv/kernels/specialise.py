@@ -1,0 +1,123 @@
+"""Which CUDA sources are compiled for which types: the one list that running and checking without a GPU share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.sources import find_cuda_sources
+from mgspmv.model import Precision
+
+LEAST_ARCH = 70
+"""Compute capability, times 10, that every kernel runs on; none needs more, so nothing stands in below it."""
+ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
+"""Architectures that every specialisation is compiled for when the tests run."""
+LANES = (1, 2, 4, 8, 16, 32)
+BLOCK_DIMS = (2, 3, 4, 5)
+PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
+
+_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64"}
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A CUDA source and the types that it is compiled for."""
+
+    source: str
+    """File name, as `csr_vector.cu`."""
+    defines: tuple[tuple[str, str], ...]
+    """Macros and their values, in order of names."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For the compiler. Without contraction, so that products have the bits of their CPU twins."""
+        return ("-std=c++17", "--fmad=false", *(f"-D{name}={value}" for name, value in self.defines))
+
+
+def specialise(source: str, **types: Any) -> Specialisation:
+    """Name a specialisation.
+
+    Parameters
+    ----------
+    types : by macro; dtypes become CUDA's names, other values are taken as they are
+    """
+    named = {macro: _NAMES[value.name] if isinstance(value, np.dtype) else str(value) for macro, value in types.items()}
+    return Specialisation(source, tuple(sorted(named.items())))
+
+
+def read_source(name: str) -> str:
+    """A CUDA source with its includes in it: what is compiled, and what compiled modules are cached by."""
+    sources = find_cuda_sources()
+    included: set[str] = set()
+
+    def include(match: re.Match[str]) -> str:
+        if match[1] in included:
+            return ""
+        included.add(match[1])
+        return _INCLUDE.sub(include, sources[match[1]].read_text().replace("#pragma once\n", ""))
+
+    return _INCLUDE.sub(include, sources[name].read_text())
+
+
+def list_specialisations() -> list[Specialisation]:
+    """Every specialisation that a run can ask for, once."""
+    return list(dict.fromkeys(_generate_specialisations()))
+
+
+def _generate_specialisations() -> Iterator[Specialisation]:
+    int32, int64, float32, float64 = (np.dtype(t) for t in ("int32", "int64", "float32", "float64"))
+    values, csr = (float32, float64), ((int32, int32), (int32, int64), (int64, int64))
+    for value, pattern, (index, offset) in product(values, (0, 1), csr):
+        types = {"VALUE": value, "PATTERN": pattern, "INDEX": index, "OFFSET": offset}
+        for source in ("csr_scalar.cu", "csr_warp.cu", "csr_cached.cu", "csr_split.cu"):
+            yield specialise(source, **types)
+        for lanes, staged in product(LANES, LANES):
+            if lanes // 8 <= staged <= lanes:
+                yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
+    for value, pattern, index in product(values, (0, 1), (int32, int64)):
+        yield specialise("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)
+        for source, row in product(("coo.cu", "sell.cu"), (int32, int64)):
+            yield specialise(source, VALUE=value, PATTERN=pattern, INDEX=index, ROW=row)
+    for value, index, offset, block_dim in product(values, (int32, int64), (int32, int64), BLOCK_DIMS):
+        yield specialise("bsr.cu", VALUE=value, PATTERN=0, INDEX=index, OFFSET=offset, BLOCK_DIM=block_dim)
+    for value in values:
+        yield specialise("dia.cu", VALUE=value, PATTERN=0, INDEX=int64)
+        yield specialise("reduce.cu", VALUE=value, PATTERN=0)
+        yield specialise("dense.cu", VALUE=value, PATTERN=0)
+        yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
+    yield specialise("spin.cu")
+    for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
+        yield specialise("csr_split.cu", INDEX=index, OFFSET=offset, **product_types(precision, value))
+        for rank in values:
+            yield specialise("pagerank.cu", OFFSET=offset, **step_types(precision, value, rank))
+
+
+def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
+    """Types of the product A z of a PageRank step.
+
+    Parameters
+    ----------
+    value : dtype of the block's values; None for a pattern
+    """
+    types = {"VALUE": value or np.dtype(np.float64), "PATTERN": int(value is None)}
+    if precision != "exact":
+        return types | {"X": np.dtype(precision), "SUM": np.dtype(np.float64)}
+    x = np.dtype(np.int64 if value is None else np.float64)
+    return types | {"X": x, "SUM": np.dtype(np.int64), "EXACT": int(value is not None)}
+
+
+def step_types(precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any]) -> dict[str, Any]:
+    """Types of the rest of a PageRank step: of the ranks, of z' and of the product.
+
+    Parameters
+    ----------
+    rank : dtype of the ranks; of float32 ones the residual is made in float64
+    """
+    types = product_types(precision, value)
+    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]}

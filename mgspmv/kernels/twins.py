@@ -1,0 +1,414 @@
+"""The CUDA kernels on the CPU, compiled by Numba: the executable specification of each, over the same arrays.
+
+All compute y = alpha A x + beta y for a block of n_rows rows; y is not read when beta is 0. `data` is None for a
+pattern, whose entries are all 1. alpha, beta and y are of the dtype of x; values are rounded to it first, and products
+and sums are made in it, without contraction. A twin adds in the order of its CUDA kernel, so that the bits of both are
+the same; where they need not be, it says so. One thread does everything.
+
+Sources, by the names used below:
+Nickolls 2008: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008.
+Bell 2008: Bell and Garland, Efficient Sparse Matrix-Vector Multiplication on CUDA, NVIDIA NVR-2008-004, 2008; SC 2009.
+Merrill 2016: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.formats import (
+    ITEMS,
+    SLICE,
+    TILE,
+    build_bsr,
+    build_coo,
+    build_dia,
+    build_ell,
+    build_hyb,
+    build_sell,
+    build_split,
+    plan_vector,
+)
+from mgspmv.model import CsrBlock, Precision
+
+WARP = 32
+"""Lanes of a row of csr-warp and of a row of blocks of bsr."""
+CACHED_ROWS = 512
+"""Rows of a thread block of csr-cached."""
+WINDOW = 2 * CACHED_ROWS
+"""Columns of x that it brings into shared memory."""
+
+Twin = Callable[[np.ndarray, np.ndarray, Any, Any], None]
+"""Called with (x, y, alpha, beta)."""
+
+
+class TwinBlock(CpuBlock):
+    """The twin of a CUDA kernel bound to a block, for products; steps of PageRank are those of `CpuBlock`.
+
+    Parameters
+    ----------
+    kernel : name of a CUDA kernel
+
+    Raises
+    ------
+    FormatError : the kernel cannot do this matrix
+    """
+
+    def __init__(self, block: CsrBlock, precision: Precision, kernel: str) -> None:
+        super().__init__(block, precision, threads=1)
+        self._twin, self._nbytes = bind_twin(block, kernel, "float32" if precision == "float32" else "float64")
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """y = alpha A x + beta y, in place, a column at a time; sums are made in the dtype of x, which is y's too.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), float32 or float64
+        y : (n_rows,) or (n_rows, k) of the same dtype
+        """
+        scalars = x.dtype.type(alpha), x.dtype.type(beta)
+        if x.ndim == 1:
+            self._twin(x, y, *scalars)
+            return
+        for c in range(x.shape[1]):
+            column = np.ascontiguousarray(y[:, c])
+            self._twin(np.ascontiguousarray(x[:, c]), column, *scalars)
+            y[:, c] = column
+
+
+def bind_twin(block: CsrBlock, kernel: str, dtype: str) -> tuple[Twin, int]:
+    """The twin of a CUDA kernel with the arrays of its format, and their bytes.
+
+    Parameters
+    ----------
+    dtype : of the values that a pattern gets in a format that needs values
+
+    Raises
+    ------
+    FormatError : the kernel cannot do this matrix
+    """
+    csr = (block.indptr, block.indices, block.data)
+    match kernel:
+        case "csr-scalar":
+            return partial(csr_scalar, *csr), block.nbytes
+        case "csr-warp":
+            return partial(csr_warp, *csr), block.nbytes
+        case "csr-vector":
+            plan = plan_vector(block)
+            return partial(csr_vector, plan.rows, plan.lanes, plan.staged_lanes, *csr), block.nbytes
+        case "csr-cached":
+            return partial(csr_cached, block.row_offset, *csr), block.nbytes
+        case "csr-split":
+            split = build_split(block)
+            return partial(csr_split, split.row_starts, split.nonzero_starts, *csr), block.nbytes + split.nbytes
+        case "ell":
+            padded = build_ell(block)
+            return partial(ell, padded.indices, padded.data), padded.nbytes
+        case "coo":
+            entries = build_coo(block)
+            return partial(coo, entries.rows, entries.indices, entries.data), entries.nbytes
+        case "hyb":
+            both = build_hyb(block)
+            first, rest = both.ell, both.coo
+            return partial(hyb, first.indices, first.data, rest.rows, rest.indices, rest.data), both.nbytes
+        case "dia":
+            diagonals = build_dia(block, dtype=dtype)
+            return partial(dia, block.row_offset, diagonals.offsets, diagonals.data), diagonals.nbytes
+        case "bsr":
+            blocks = build_bsr(block, dtype=dtype)
+            return partial(bsr, blocks.indptr, blocks.indices, blocks.data), blocks.nbytes
+        case "sell":
+            slices = build_sell(block)
+            return partial(sell, slices.slice_ptr, slices.order, slices.indices, slices.data), slices.nbytes
+    raise ValueError(f"no CUDA kernel is called {kernel!r}")
+
+
+# --- what the twins share --------------------------------------------------------------------------------------------
+
+
+def _product(data, place, xj):
+    """What the entry at `place` adds to its row's sum, in the dtype of x."""
+
+
+@overload(_product)
+def _product_overload(data, place, xj):
+    if isinstance(data, types.NoneType):
+        return lambda data, place, xj: xj
+    dtype = np.float32 if xj == types.float32 else np.float64
+    return lambda data, place, xj: dtype(data[place]) * xj
+
+
+@njit(nogil=True, cache=True)
+def _store(y, i, alpha, total, beta):
+    y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
+
+
+@njit(nogil=True, cache=True)
+def _add_tree(sums):
+    """Add n sums, a power of two, as n / 2, n / 4, ... 1 lanes do: s[l] += s[l + d] for l < d."""
+    d = len(sums) // 2
+    while d > 0:
+        for lane in range(d):
+            sums[lane] += sums[lane + d]
+        d //= 2
+    return sums[0]
+
+
+@njit(nogil=True, cache=True)
+def _sum_by_lanes(indices, data, x, start, stop, sums):
+    """Entries start .. stop by as many lanes as there are `sums`: lane l adds every so many from start + l on."""
+    sums.fill(0)
+    for first in range(start, stop, len(sums)):
+        for k in range(first, min(first + len(sums), stop)):
+            sums[k - first] += _product(data, k, x[indices[k]])
+    return _add_tree(sums)
+
+
+@njit(nogil=True, cache=True)
+def _add_carries(rows, sums, n_rows, y, alpha):
+    """y[row] += alpha times the sum of the row's carries, which are neighbours; n_rows is no row."""
+    total = y.dtype.type(0)
+    for c in range(len(rows)):
+        total += sums[c]
+        if c + 1 == len(rows) or rows[c + 1] != rows[c]:
+            if rows[c] < n_rows:
+                y[rows[c]] += alpha * total
+            total = y.dtype.type(0)
+
+
+# --- CSR -------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def csr_scalar(indptr, indices, data, x, y, alpha, beta):
+    """y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
+
+    Threads: one a row, which adds its entries in order.
+    Deterministic: yes. Source: Nickolls 2008; with alpha and beta as in AMD lab notes, Sparse matrix vector
+    multiplication, part 1, 2023.
+    """
+    for i in range(len(indptr) - 1):
+        total = x.dtype.type(0)
+        for k in range(indptr[i], indptr[i + 1]):
+            total += _product(data, k, x[indices[k]])
+        _store(y, i, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def csr_warp(indptr, indices, data, x, y, alpha, beta):
+    """The formula of `csr_scalar`, 32 lanes a row.
+
+    Threads: lane l adds entries l, l + 32, ... of its row; then the lanes' sums are added as a tree in shared memory:
+    s[l] += s[l + d] for l < d, d = 16, 8, 4, 2, 1.
+    Deterministic: yes. Source: Bell 2008, their vector kernel.
+    """
+    sums = np.empty(WARP, x.dtype)
+    for i in range(len(indptr) - 1):
+        _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
+
+
+@njit(nogil=True, cache=True)
+def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, beta):
+    """The formula of `csr_scalar`, several threads a row, in thread blocks of so many rows; see `plan_vector`.
+
+    Threads: `staged_lanes` a row where the rows of a thread block fit in TILE places of shared memory, from the last
+    multiple of 4 entries on; else `lanes`. Lane l of T adds entries l, l + T, ... of its row; then the lanes' sums are
+    added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, which gives lane 0 what the tree of
+    `csr_warp` gives.
+    Deterministic: yes; the bits depend on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
+    wavefront is 64. Source: Bell 2008 for 32 lanes; AMD lab notes, Sparse matrix vector multiplication, part 1, 2023,
+    for lanes after the mean length; Greathouse and Daga, SC 2014, for staging.
+    """
+    in_place, staged = np.empty(lanes, x.dtype), np.empty(staged_lanes, x.dtype)
+    for first in range(0, len(indptr) - 1, rows):
+        last = min(first + rows, len(indptr) - 1)
+        sums = staged if indptr[last] - indptr[first] // 4 * 4 <= TILE else in_place
+        for i in range(first, last):
+            _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
+
+
+@njit(nogil=True, cache=True)
+def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
+    """The formula of `csr_scalar`, with x from a window in shared memory where the column is in it.
+
+    Threads: one a row. A thread block of 512 rows first brings 1024 elements of x into shared memory, from 256 columns
+    before its first row's place on the diagonal, moved to where x begins or ends if it juts out.
+    Deterministic: yes, with the bits of `csr_scalar`. Source: Nickolls 2008, their cached kernel.
+    """
+    n_rows, window = len(indptr) - 1, np.empty(WINDOW, x.dtype)
+    for first in range(0, n_rows, CACHED_ROWS):
+        begin = max(0, min(row_offset + first - CACHED_ROWS // 2, len(x) - WINDOW))
+        held = min(WINDOW, len(x) - begin)
+        for j in range(held):
+            window[j] = x[begin + j]
+        for i in range(first, min(first + CACHED_ROWS, n_rows)):
+            total = x.dtype.type(0)
+            for k in range(indptr[i], indptr[i + 1]):
+                j = indices[k]
+                total += _product(data, k, window[j - begin] if 0 <= j - begin < held else x[j])
+            _store(y, i, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, beta):
+    """The formula of `csr_scalar`, in chunks of 1792 nonzeros and row ends, see `Split`.
+
+    Threads: a thread block of 256 a chunk, each thread 7 consecutive items: it adds nonzeros until a row ends. Sums
+    that cross threads are joined by a segmented scan. y of a row is stored by the chunk in which the row ends; what a
+    chunk has of the row that is open at its end is its carry. All carries are added afterwards: y[row] += alpha carry.
+    Deterministic: yes. The twin adds the nonzeros of a chunk one after the other, so the bits need not be the
+    kernel's. Source: Merrill 2016; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    """
+    n_chunks = len(row_starts) - 1
+    carries = np.empty(n_chunks, x.dtype)
+    for c in range(n_chunks):
+        k, total = nonzero_starts[c], x.dtype.type(0)
+        for i in range(row_starts[c], row_starts[c + 1]):
+            while k < indptr[i + 1]:
+                total += _product(data, k, x[indices[k]])
+                k += 1
+            _store(y, i, alpha, total, beta)
+            total = x.dtype.type(0)
+        while k < nonzero_starts[c + 1]:
+            total += _product(data, k, x[indices[k]])
+            k += 1
+        carries[c] = total
+    _add_carries(row_starts[1:], carries, len(indptr) - 1, y, alpha)
+
+
+# --- other formats ---------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def ell(indices, data, x, y, alpha, beta):
+    """y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], without the places where the index is -1; see `Ell`.
+
+    Threads: one a row, which adds its entries in order; neighbours read neighbouring places.
+    Deterministic: yes, with the bits of `csr_scalar`. Source: Bell 2008.
+    """
+    for i in range(len(y)):
+        total = x.dtype.type(0)
+        for k in range(len(indices)):
+            j = indices[k, i]
+            if j >= 0:
+                total += _product(data, (k, i), x[j])
+        _store(y, i, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def coo(rows, indices, data, x, y, alpha, beta):
+    """y[i] = beta y[i] for every row, then y[rows[k]] += alpha data[k] x[indices[k]] for every entry; see `Coo`.
+
+    Threads: one a row for the first; then a thread block of 256 a chunk of 1792 entries, each thread 7 consecutive
+    ones: it adds those of one row and, where the row ends, adds the sum to y. Sums that cross threads are joined by a
+    segmented scan; the last row of a chunk, which may go on in the next, leaves its sum as the chunk's carry. All
+    carries are added afterwards: y[row] += alpha carry.
+    Deterministic: yes. The twin adds the entries of a chunk one after the other, so the bits need not be the kernel's.
+    Source: Bell 2008; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    """
+    for i in range(len(y)):
+        y[i] = x.dtype.type(0) if beta == 0 else beta * y[i]
+    _add_coo(rows, indices, data, x, y, alpha)
+
+
+@njit(nogil=True, cache=True)
+def _add_coo(rows, indices, data, x, y, alpha):
+    n_chunks = (len(rows) + ITEMS - 1) // ITEMS
+    carry_rows, carries = np.empty(n_chunks, rows.dtype), np.empty(n_chunks, x.dtype)
+    for c in range(n_chunks):
+        stop, total = min((c + 1) * ITEMS, len(rows)), x.dtype.type(0)
+        for k in range(c * ITEMS, stop):
+            total += _product(data, k, x[indices[k]])
+            if k + 1 < stop and rows[k + 1] != rows[k]:
+                y[rows[k]] += alpha * total
+                total = x.dtype.type(0)
+        carry_rows[c], carries[c] = rows[stop - 1], total
+    _add_carries(carry_rows, carries, len(y), y, alpha)
+
+
+@njit(nogil=True, cache=True)
+def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
+    """`ell` for the first entries of each row, and then what `coo` adds for the others; see `Hyb`.
+
+    Threads and determinism: as for these. Source: Bell 2008.
+    """
+    ell(ell_indices, ell_data, x, y, alpha, beta)
+    _add_coo(rows, indices, data, x, y, alpha)
+
+
+@njit(nogil=True, cache=True)
+def dia(row_offset, offsets, data, x, y, alpha, beta):
+    """y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], without places that hold 0; see `Dia`.
+
+    Threads: one a row, which adds its diagonals in order; neighbours read neighbouring places, of x too.
+    Deterministic: yes, with the bits of `csr_scalar` where no entry is repeated. Source: Bell 2008.
+    """
+    for i in range(len(y)):
+        total = x.dtype.type(0)
+        for d in range(len(offsets)):
+            j = row_offset + i + offsets[d]
+            if 0 <= j < len(x) and data[d, i] != 0:
+                total += _product(data, (d, i), x[j])
+        _store(y, i, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def bsr(indptr, indices, data, x, y, alpha, beta):
+    """y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I] up to
+    indptr[I + 1], without places that hold 0; see `Bsr`.
+
+    Threads: a warp a row of blocks, of which L lanes work, L the largest multiple of b b up to 32: lane l adds values
+    l, l + L, ... of the blocks, counted one after the other, so it stays in one row and column of them. Then a row's
+    lanes are added in ascending order.
+    Deterministic: yes. Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA
+    18(1), 2004, for register blocking (as in OSKI); this form for GPUs is this project's.
+    """
+    b = data.shape[1]
+    size = b * b
+    sums = np.empty(WARP // size * size, x.dtype)
+    for block_row in range(len(indptr) - 1):
+        sums.fill(0)
+        start = indptr[block_row]
+        for block in range(start, indptr[block_row + 1]):
+            lane = (block - start) * size % len(sums)
+            for r in range(b):
+                for c in range(b):
+                    if data[block, r, c] != 0:
+                        sums[lane + r * b + c] += _product(data, (block, r, c), x[indices[block] * b + c])
+        for r in range(min(b, len(y) - block_row * b)):
+            total = x.dtype.type(0)
+            for lane in range(0, len(sums), size):
+                for c in range(b):
+                    total += sums[lane + r * b + c]
+            _store(y, block_row * b + r, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
+    """y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l, without the
+    places where the index is -1; see `Sell`.
+
+    Threads: one a slot, which adds its row's entries in order; neighbours read neighbouring places.
+    Deterministic: yes, with the bits of `csr_scalar`. Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified
+    sparse matrix data format for efficient general sparse matrix-vector multiplication on modern processors with wide
+    SIMD units, SIAM J. Sci. Comput. 36(5), 2014.
+    """
+    for slot in range(len(order)):
+        s, lane = slot // SLICE, slot % SLICE
+        if order[slot] < 0:
+            continue
+        total = x.dtype.type(0)
+        for p in range(slice_ptr[s] + lane, slice_ptr[s + 1], SLICE):
+            if indices[p] >= 0:
+                total += _product(data, p, x[indices[p]])
+        _store(y, order[slot], alpha, total, beta)

@@ -1,0 +1,283 @@
+"""The CUDA kernels on a device: beside SciPy, bit for bit beside their twins, and PageRank beside the CPU's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse
+from matrices import GRAPHS, HARD
+
+import mgspmv as mg
+from mgspmv.errors import FormatError
+from mgspmv.kernels.select import bind_kernel, list_kernels
+from mgspmv.model import CsrBlock
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = list_kernels("cuda")
+IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "coo", "hyb")]
+"""Kernels whose sums are made in the order of their twins; the others add carries."""
+DTYPES = (np.float32, np.float64)
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    """CuPy, on a machine with a device. $MGSPMV_PLAIN_MEMORY takes each array from the driver, for memory checkers."""
+    cupy = pytest.importorskip("cupy")
+    if os.environ.get("MGSPMV_PLAIN_MEMORY"):
+        cupy.cuda.set_allocator(None)
+    return cupy
+
+
+def make_generated() -> dict[str, scipy.sparse.csr_array]:
+    """Matrices with more than a thread block of rows, of each structure that a kernel treats in a way of its own."""
+    rng = np.random.default_rng(11)
+    n = 6000
+    lengths = np.minimum(rng.pareto(0.8, n) * 3, n / 2).astype(int)
+    rows = np.repeat(np.arange(n), lengths)
+    skewed = scipy.sparse.coo_array((rng.normal(size=len(rows)), (rows, rng.integers(0, n, len(rows)))), shape=(n, n))
+    band = scipy.sparse.diags_array(list(rng.normal(size=(41, n))), offsets=range(-20, 21), shape=(n, n))
+    dense_row = scipy.sparse.vstack(
+        [
+            scipy.sparse.csr_array(rng.normal(size=(1, 50_000))),
+            scipy.sparse.random_array((999, 50_000), density=1e-3, rng=rng),
+        ]
+    )
+    blocks = scipy.sparse.block_diag([scipy.sparse.coo_array(rng.normal(size=(3, 3))) for _ in range(1500)])
+    made = {
+        "skewed rows": skewed,
+        "band": band,
+        "one dense row": dense_row,
+        "one dense column": dense_row.T,
+        "dense blocks": blocks,
+        "few entries": scipy.sparse.random_array((200_000, 300), density=1e-6, rng=rng),
+        "short and wide": scipy.sparse.random_array((5, 300_000), density=0.1, rng=rng),
+        "rows of one length": scipy.sparse.diags_array(
+            list(rng.normal(size=(7, n))), offsets=range(7), shape=(n, n + 7)
+        ),
+    }
+    return {name: sort(matrix) for name, matrix in made.items()}
+
+
+def sort(matrix) -> scipy.sparse.csr_array:
+    """As CSR with sorted columns, duplicates added."""
+    csr = scipy.sparse.csr_array(matrix)
+    csr.sum_duplicates()
+    return csr
+
+
+def make_hard() -> dict[str, scipy.sparse.csr_array]:
+    """The hard table as CSR."""
+    return {name: sort(scipy.sparse.coo_array((h.values, (h.rows, h.cols)), shape=h.shape)) for name, h in HARD.items()}
+
+
+MATRICES = make_hard() | make_generated()
+
+
+def make_block(matrix, dtype, *, pattern: bool, index=np.int32) -> CsrBlock:
+    """The matrix as one block on the host."""
+    data = None if pattern else matrix.data.astype(dtype)
+    return CsrBlock(0, matrix.shape[1], matrix.indptr.astype(np.int64), matrix.indices.astype(index), data)
+
+
+def cut(block: CsrBlock, start: int, stop: int) -> CsrBlock:
+    """Rows start .. stop of a block."""
+    first, last = block.indptr[start], block.indptr[stop]
+    data = None if block.data is None else block.data[first:last]
+    return CsrBlock(start, block.n_cols, block.indptr[start : stop + 1] - first, block.indices[first:last], data)
+
+
+def bind_or_none(block, dtype, kernel, backend):
+    """The kernel, or None where it says that it cannot do this matrix."""
+    try:
+        return bind_kernel(block, np.dtype(dtype).name, kernel=kernel, backend=backend)
+    except FormatError:
+        return None
+
+
+def multiply(cupy, kernel, x, alpha, beta, y):
+    """What the kernel gives, in memory that was poisoned before where y is not read."""
+    out = cupy.full(y.shape, cupy.nan, y.dtype) if beta == 0 else cupy.asarray(y)
+    kernel.multiply(cupy.asarray(x), out, alpha, beta)
+    return cupy.asnumpy(out)
+
+
+def check(matrix, block, got, x, alpha, beta, y) -> None:
+    """Each entry is as near to SciPy's in float64 as rounding of its terms allows."""
+    data = np.ones(block.nnz) if block.data is None else block.data.astype(np.float64)
+    wanted = scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    terms = abs(alpha) * (abs(wanted) @ abs(x).astype(np.float64)) + abs(beta * y.astype(np.float64))
+    bound = np.finfo(x.dtype).eps * (np.diff(matrix.indptr) + 8) * terms
+    expected = alpha * (wanted @ x.astype(np.float64)) + (beta * y.astype(np.float64) if beta else 0.0)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_less(np.abs(got - expected), bound + np.finfo(x.dtype).tiny)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", MATRICES)
+def test_products_beside_scipy(cupy, name, kernel):
+    matrix, rng = MATRICES[name], np.random.default_rng(3)
+    for dtype, pattern, index in itertools.product(DTYPES, (False, True), (np.int32, np.int64)):
+        block = make_block(matrix, dtype, pattern=pattern, index=index)
+        bound = bind_or_none(block, dtype, kernel, "cuda")
+        if bound is None:
+            continue
+        x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
+        for alpha, beta in ((1.0, 0.0), (-0.5, 2.0), (2.0, 1.0)):
+            got = multiply(cupy, bound, x, alpha, beta, y)
+            check(matrix, block, got, x, alpha, beta, y)
+            assert got.tobytes() == multiply(cupy, bound, x, alpha, beta, y).tobytes()
+
+
+@pytest.mark.parametrize("kernel", IN_TWIN_ORDER)
+@pytest.mark.parametrize("name", MATRICES)
+def test_products_have_the_bits_of_their_twins(cupy, name, kernel):
+    matrix, rng = MATRICES[name], np.random.default_rng(4)
+    for dtype, pattern in itertools.product(DTYPES, (False, True)):
+        block = make_block(matrix, dtype, pattern=pattern)
+        bound, twin = (bind_or_none(block, dtype, kernel, backend) for backend in ("cuda", "cpu"))
+        assert (bound is None) == (twin is None)
+        if bound is None:
+            continue
+        x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
+        expected = y.copy()
+        twin.multiply(x, expected, 1.5, -0.5)
+        assert multiply(cupy, bound, x, 1.5, -0.5, y).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_row_blocks_make_up_the_product(cupy, kernel):
+    matrix = MATRICES["band"]
+    whole, rng = make_block(matrix, np.float64, pattern=False), np.random.default_rng(5)
+    x, y = rng.normal(size=matrix.shape[1]), rng.normal(size=matrix.shape[0])
+    bounds = (0, 1, 700, 703, 6000)
+    parts = [
+        bind_kernel(cut(whole, a, b), "float64", kernel=kernel, backend="cuda") for a, b in itertools.pairwise(bounds)
+    ]
+    got = [multiply(cupy, p, x, 1.0, 0.5, y[a:b]) for p, (a, b) in zip(parts, itertools.pairwise(bounds), strict=True)]
+    check(matrix, whole, np.concatenate(got), x, 1.0, 0.5, y)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_several_vectors_at_once(cupy, kernel):
+    matrix = MATRICES["band"]
+    block, X = make_block(matrix, np.float64, pattern=False), np.random.default_rng(6).normal(size=(6000, 3))
+    bound = bind_kernel(block, "float64", kernel=kernel, backend="cuda")
+    got = multiply(cupy, bound, X, 1.0, 0.0, np.empty((6000, 3)))
+    for c in range(3):
+        assert got[:, c].tobytes() == multiply(cupy, bound, X[:, c].copy(), 1.0, 0.0, np.empty(6000)).tobytes()
+
+
+@pytest.mark.parametrize("kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split"])
+def test_row_pointers_of_64_bits(cupy, kernel, monkeypatch):
+    monkeypatch.setattr("mgspmv.kernels.device.INT32_LIMIT", 0)
+    matrix = MATRICES["skewed rows"]
+    x, y = np.random.default_rng(7).normal(size=6000), np.zeros(6000)
+    for pattern in (False, True):
+        block = make_block(matrix, np.float64, pattern=pattern)
+        bound = bind_kernel(block, "float64", kernel=kernel, backend="cuda")
+        assert bound.block.indptr.dtype == np.int64
+        check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, y), x, 1.0, 0.0, y)
+
+
+def test_arrays_that_are_parts_of_others(cupy):
+    matrix = MATRICES["band"]
+    block, x = make_block(matrix, np.float32, pattern=False), np.ones(6000, np.float32)
+    apart = [cupy.concatenate([cupy.zeros(1, a.dtype), cupy.asarray(a)])[1:] for a in (block.indices, block.data)]
+    moved = replace(block, indptr=cupy.asarray(block.indptr), indices=apart[0], data=apart[1])
+    bound = bind_kernel(moved, "float32", kernel="csr-vector", backend="cuda")
+    check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, x), x, 1.0, 0.0, x)
+
+
+def test_refusals_are_those_of_the_twins(cupy):
+    block = make_block(MATRICES["one dense row"], np.float64, pattern=False)
+    for kernel in ("ell", "dia"):
+        messages = []
+        for backend in ("cuda", "cpu"):
+            with pytest.raises(FormatError) as caught:
+                bind_kernel(block, "float64", kernel=kernel, backend=backend)
+            messages.append(str(caught.value))
+        assert messages[0].split(" where ")[0] == messages[1].split(" where ")[0]
+
+
+# --- PageRank --------------------------------------------------------------------------------------------------------
+
+
+def make_store(folder, name):
+    """A graph of the hard table as a store, with its weights."""
+    hard = GRAPHS[name]
+    source = (np.array(hard.rows, np.int64), np.array(hard.cols, np.int64), np.array(hard.values))
+    mg.ingest(source, folder / "g.zarr", n_vertices=hard.shape[0])
+    return mg.open_matrix(folder / "g.zarr")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_exact_ranks_have_the_bits_of_the_cpu(cupy, tmp_path, name):
+    A = make_store(tmp_path, name)
+    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}):
+        on_cpu, on_device = (mg.pagerank(A, backend=b, throw=False, **options) for b in ("cpu", "cuda"))
+        assert on_device.values.tobytes() == on_cpu.values.tobytes()
+        assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
+        assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-3, abs=1e-14)
+
+
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_ranks_of_an_rmat_graph(cupy, tmp_path, precision, n_blocks):
+    mg.generate("rmat", tmp_path / "g.zarr", scale=14, edge_factor=16)
+    A = mg.open_matrix(tmp_path / "g.zarr").load(n_blocks)
+    on_cpu, on_device = (mg.pagerank(A, precision=precision, backend=b) for b in ("cpu", "cuda"))
+    assert on_device.iterations == on_cpu.iterations
+    bound = on_cpu.error_bound_l1 + on_device.error_bound_l1
+    assert np.abs(on_device.values.astype(np.float64) - on_cpu.values).sum() <= bound
+    assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-2)
+    assert "NVIDIA" in on_device.matrix["hardware"]
+    if precision == "exact":
+        assert on_device.digest() == on_cpu.digest()
+
+
+def test_auto_is_the_device(cupy, tmp_path):
+    mg.generate("rmat", tmp_path / "g.zarr", scale=8)
+    A = mg.open_matrix(tmp_path / "g.zarr")
+    assert "NVIDIA" in mg.pagerank(A).matrix["hardware"]
+    x = np.arange(256.0)
+    np.testing.assert_allclose(A @ x, mg.spmv(A, x, backend="cpu"), rtol=1e-13)
+
+
+# --- reduction and dense products ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 255, 4096, 4097, 5_000_000])
+def test_sum(cupy, n, dtype):
+    from mgspmv.kernels.dense import sum_vector
+    from mgspmv.kernels.dense_twins import sum_pairwise
+
+    x = np.random.default_rng(8).normal(size=n).astype(dtype)
+    total = cupy.asnumpy(sum_vector(cupy.asarray(x)))
+    assert total.tobytes() == np.asarray(sum_pairwise(x)).astype(dtype).tobytes()
+    assert abs(total - x.sum(dtype=np.float64)) <= np.finfo(dtype).eps * 40 * (np.abs(x).sum(dtype=np.float64) + 1e-300)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (0, 5), (5, 0), (3, 5000), (5000, 3), (700, 1025), (64, 1024)])
+@pytest.mark.parametrize("kernel", ["dense-rows", "dense-block", "dense-tiles"])
+def test_dense_products(cupy, kernel, shape, dtype):
+    from mgspmv.kernels import dense_twins
+    from mgspmv.kernels.dense import multiply_on_device
+
+    rng = np.random.default_rng(9)
+    A, x, b = (rng.normal(size=s).astype(dtype) for s in (shape, shape[1], shape[0]))
+    for offset in (None, b):
+        there = None if offset is None else cupy.asarray(offset)
+        got = cupy.asnumpy(multiply_on_device(cupy.asarray(A), cupy.asarray(x), there, kernel))
+        exact = A.astype(np.float64) @ x + (0 if offset is None else offset)
+        bound = np.finfo(dtype).eps * (shape[1] + 4) * (np.abs(A).astype(np.float64) @ np.abs(x) + np.abs(b))
+        assert (np.abs(got - exact) <= bound).all()
+        expected = np.full(shape[0], np.nan, dtype)
+        getattr(dense_twins, kernel.replace("-", "_"))(A, x, offset, expected)
+        assert got.tobytes() == expected.tobytes()

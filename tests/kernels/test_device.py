@@ -1,0 +1,110 @@
+"""What is said where there is no CUDA device."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from commands import invoke
+
+import mgspmv as mg
+from mgspmv.errors import BackendError, OptionError
+from mgspmv.kernels import device
+from mgspmv.kernels.select import choose_backend
+
+NO_CUPY = (
+    "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use backend='cpu'"
+)
+
+
+@pytest.fixture
+def without_cupy(monkeypatch):
+    """CuPy cannot be found."""
+    find = device.importlib.util.find_spec
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "cupy" else find(name))
+
+
+@pytest.fixture
+def without_device(monkeypatch):
+    """CuPy is installed, and CUDA finds nothing."""
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device, "_find_problem", lambda: "CUDA found none (cudaErrorNoDevice)")
+
+
+@pytest.fixture
+def stencil(tmp_path):
+    mg.generate("stencil2d", tmp_path / "a.zarr", nx=4, ny=5)
+    return mg.open_matrix(tmp_path / "a.zarr")
+
+
+def test_cupy_is_missing(without_cupy, stencil):
+    with pytest.raises(BackendError) as caught:
+        mg.spmv(stencil, np.ones(20), backend="cuda")
+    assert str(caught.value) == NO_CUPY
+    assert not device.has_device()
+
+
+def test_device_is_missing(without_device, stencil):
+    with pytest.raises(BackendError) as caught:
+        mg.spmv(stencil, np.ones(20), backend="cuda")
+    assert str(caught.value) == (
+        "backend='cuda' needs a CUDA GPU, and CUDA found none (cudaErrorNoDevice); use backend='cpu'"
+    )
+
+
+def test_auto_is_the_cpu_without_a_device(without_device, stencil):
+    assert choose_backend("auto") == "cpu"
+    np.testing.assert_array_equal(stencil @ np.ones(20), mg.spmv(stencil, np.ones(20), backend="cpu"))
+
+
+def test_unknown_backend(stencil):
+    with pytest.raises(OptionError, match="backend must be one of 'auto', 'cpu', 'cuda', not 'gpu'"):
+        mg.spmv(stencil, np.ones(20), backend="gpu")
+    with pytest.raises(OptionError, match="backend must be one of"):
+        mg.pagerank(stencil, backend="gpu")
+
+
+def test_array_on_a_gpu_is_refused(stencil):
+    with pytest.raises(OptionError, match=r"x must be an array of NumPy, not one on a GPU; pass cupy.asnumpy\(x\)"):
+        mg.spmv(stencil, SimpleNamespace(__cuda_array_interface__={}))
+
+
+def test_a_cluster_computes_on_its_hosts(client, tmp_path):
+    mg.generate("rmat", tmp_path / "g.zarr", scale=4)
+    A = mg.open_matrix(tmp_path / "g.zarr")
+    with pytest.raises(OptionError, match="backend='cuda' computes in this process"):
+        mg.pagerank(A, client=client, backend="cuda")
+
+
+def test_the_cpu_needs_no_cupy(tmp_path):
+    program = (
+        "import sys; sys.modules['cupy'] = None  # an import of it fails\n"
+        "import numpy as np, mgspmv as mg\n"
+        f"mg.generate('rmat', {str(tmp_path / 'g.zarr')!r}, scale=4)\n"
+        f"A = mg.open_matrix({str(tmp_path / 'g.zarr')!r})\n"
+        "A @ np.ones(16); mg.pagerank(A); mg.spmv(A, np.ones(16), kernel='sell')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_no_module_imports_cupy_when_it_is_imported():
+    package = Path(mg.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [n for n in names if n.split(".")[0] in ("cupy", "cupyx", "cuda")], path
+
+
+def test_command_line_ends_with_one_line(tmp_path):
+    if device.has_device():
+        pytest.skip("there is a device")
+    mg.generate("rmat", tmp_path / "g.zarr", scale=4)
+    _, stderr = invoke("pagerank", str(tmp_path / "g.zarr"), "--backend", "cuda", code=2)
+    assert stderr.count("\n") == 1
+    assert "backend='cuda' needs" in stderr

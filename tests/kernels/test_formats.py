@@ -1,0 +1,542 @@
+"""Formats against SciPy: what they hold, how they pad, and when they are refused."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from blocks import cut_rows, make_block, make_random, to_scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import HARD
+
+from mgspmv.errors import FormatError, OptionError
+from mgspmv.kernels import formats
+from mgspmv.kernels.formats import (
+    ITEMS,
+    build_bsr,
+    build_coo,
+    build_dia,
+    build_ell,
+    build_hyb,
+    build_sell,
+    build_split,
+    choose_ell_width,
+    choose_lanes,
+)
+from mgspmv.model import CsrBlock
+
+LENGTHS = np.random.default_rng(0).integers(0, 12, 2500)
+SKEWED = np.where(np.arange(6000) % 7 == 0, 40, np.arange(6000) % 4)
+"""Lengths of rows; a seventh are long."""
+
+
+@pytest.fixture(params=[3, 1 << 27], ids=["pieces of 3", "one piece"])
+def piece(request, monkeypatch):
+    """How many entries are worked on at a time; results must not depend on it."""
+    monkeypatch.setattr(formats, "PIECE", request.param)
+
+
+# Each reads a format as its docstring says, one place after the other, into (rows, columns, values).
+
+
+def read_ell(ell, block):
+    places = [(k, i) for i in range(block.n_rows) for k in range(ell.width) if ell.indices[k, i] >= 0]
+    values = [1 if ell.data is None else ell.data[place] for place in places]
+    return [i for _, i in places], [ell.indices[place] for place in places], values
+
+
+def read_coo(coo, block):
+    return list(coo.rows), list(coo.indices), list(np.ones(len(coo.rows)) if coo.data is None else coo.data)
+
+
+def read_hyb(hyb, block):
+    return [a + b for a, b in zip(read_ell(hyb.ell, block), read_coo(hyb.coo, block), strict=True)]
+
+
+def read_dia(dia, block):
+    entries = [
+        (i, block.row_offset + i + dia.offsets[d], dia.data[d, i])
+        for d in range(len(dia.offsets))
+        for i in range(block.n_rows)
+        if dia.data[d, i] != 0
+    ]
+    return list(zip(*entries, strict=True)) or ([], [], [])
+
+
+def read_bsr(bsr, block):
+    b, entries = bsr.block_dim, []
+    for block_row, (start, stop) in enumerate(pairwise(bsr.indptr)):
+        for k in range(start, stop):
+            for r, c in zip(*np.nonzero(bsr.data[k]), strict=True):
+                entries.append((block_row * b + r, bsr.indices[k] * b + c, bsr.data[k, r, c]))
+    return list(zip(*entries, strict=True)) or ([], [], [])
+
+
+def read_sell(sell, block):
+    entries = []
+    for s, (start, stop) in enumerate(pairwise(sell.slice_ptr)):
+        for place in range(start, stop):
+            if sell.indices[place] >= 0:
+                row = sell.order[32 * s + (place - start) % 32]
+                entries.append((row, sell.indices[place], 1 if sell.data is None else sell.data[place]))
+    return list(zip(*entries, strict=True)) or ([], [], [])
+
+
+FORMATS = {
+    "ell": (build_ell, read_ell),
+    "coo": (build_coo, read_coo),
+    "hyb": (build_hyb, read_hyb),
+    "dia": (build_dia, read_dia),
+    "bsr": (build_bsr, read_bsr),
+    "bsr of 2": (lambda block: build_bsr(block, 2), read_bsr),
+    "bsr of 3": (lambda block: build_bsr(block, 3), read_bsr),
+    "bsr of 4": (lambda block: build_bsr(block, 4), read_bsr),
+    "bsr of 5": (lambda block: build_bsr(block, 5), read_bsr),
+    "sell": (build_sell, read_sell),
+}
+
+
+def read_back(name, block):
+    build, read = FORMATS[name]
+    rows, cols, values = (np.array(column) for column in read(build(block), block))
+    assert not len(rows) or rows.max() < block.n_rows
+    shape = (block.n_rows, block.n_cols)
+    return sp.coo_array((values, (rows.astype(int), cols.astype(int))), shape=shape, dtype=np.float64)
+
+
+def check_holds(name, block):
+    """The format holds the entries of the block; those at one place may have been added up, and zeros left out."""
+    read, wanted = read_back(name, block), to_scipy(block)
+    np.testing.assert_array_equal(read.toarray(), wanted.toarray())
+    if name in ("ell", "coo", "hyb", "sell"):
+        assert read.nnz == block.nnz
+
+
+def cut_all(block):
+    """The whole block, its halves, and the rows one at a time."""
+    half, n = block.n_rows // 2, block.n_rows
+    bounds = [(0, n), (0, half), (half, n), *pairwise(range(0, n + 1, max(1, n // 6)))]
+    return [cut_rows(block, start, stop) for start, stop in bounds]
+
+
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("format", FORMATS)
+def test_formats_hold_hard_matrices(format, name, has_values, piece):
+    for part in cut_all(make_block(HARD[name], data=np.float64 if has_values else None)):
+        check_holds(format, part)
+
+
+@pytest.mark.parametrize("format", ["ell", "coo", "hyb", "sell"])
+def test_formats_hold_entries_in_their_order(format, monkeypatch):
+    """Several windows of SELL, ELL and COO in HYB, several pieces; SciPy would not show duplicates swapped."""
+    block = make_random(SKEWED, 300)
+    monkeypatch.setattr(formats, "PIECE", 10_000)
+    read = read_back(format, block)
+    order = np.argsort(read.row, kind="stable")
+    np.testing.assert_array_equal(read.row[order], np.repeat(np.arange(6000), SKEWED))
+    np.testing.assert_array_equal(read.col[order], block.indices)
+    np.testing.assert_array_equal(read.data[order], block.data)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), max_size=40),
+    n_cols=st.integers(1, 12),
+    offset=st.integers(0, 20),
+    size=st.integers(1, 60),
+    seed=st.integers(0, 2**16),
+    has_values=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_formats_hold_any_matrix(lengths, n_cols, offset, size, seed, has_values):
+    block = make_random(lengths, n_cols, data=np.float32 if has_values else None, seed=seed)
+    block = CsrBlock(offset, n_cols, block.indptr, block.indices, block.data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", size)
+        for name in FORMATS:
+            check_holds(name, block)
+
+
+@pytest.mark.parametrize("indices", [np.int32, np.int64])
+@pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
+def test_dtypes(data, indices):
+    block = make_random(SKEWED, 300, indices=indices, data=data)
+    ell, coo, hyb, sell, bsr = (build(block) for build in (build_ell, build_coo, build_hyb, build_sell, build_bsr))
+    for padded in (ell, coo, hyb.ell, hyb.coo, sell):
+        assert padded.indices.dtype == indices
+        assert padded.data is None if data is None else padded.data.dtype == data
+    assert hyb.ell.width == 1
+    assert coo.rows.dtype == hyb.coo.rows.dtype == sell.order.dtype == np.int32
+    assert (bsr.indptr.dtype, bsr.indices.dtype, bsr.data.dtype) == (np.int64, indices, data or np.float64)
+    dia = build_dia(block, limit=2**40)
+    assert (dia.offsets.dtype, dia.data.dtype) == (np.int64, data or np.float64)
+    split = build_split(block)
+    assert split.row_starts.dtype == split.nonzero_starts.dtype == sell.slice_ptr.dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.dtype(np.float64)])
+def test_dtype_of_counts_is_chosen_for_a_pattern_only(dtype):
+    pattern, values = (make_block(HARD["duplicates"], data=data) for data in (None, np.float64))
+    for build in (build_dia, build_bsr):
+        counts = build(pattern, dtype=dtype).data
+        assert counts.dtype == dtype
+        assert np.sort(counts[counts != 0]).tolist() == [1, 1, 1, 2, 3]
+        assert build(values, dtype=dtype).data.dtype == np.float64
+
+
+def test_nbytes_are_those_of_the_arrays():
+    block = make_random(SKEWED, 300, data=np.float32)
+    split, hyb, bsr = build_split(block), build_hyb(block), build_bsr(block, 2)
+    assert split.nbytes == split.row_starts.nbytes + split.nonzero_starts.nbytes
+    parts = (hyb.ell.indices, hyb.ell.data, hyb.coo.rows, hyb.coo.indices, hyb.coo.data)
+    assert hyb.nbytes == sum(part.nbytes for part in parts)
+    assert bsr.nbytes == bsr.indptr.nbytes + bsr.indices.nbytes + bsr.data.nbytes
+    pattern = CsrBlock(0, 300, block.indptr, block.indices, None)
+    assert build_coo(pattern).nbytes == 8 * block.nnz
+
+
+@pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_ell, build_bsr])
+def test_temporaries_are_of_a_piece(build, monkeypatch):
+    """A number of 8 bytes for each of the million entries would be found."""
+    block = make_random([200] * 5000, 7, data=None)
+    monkeypatch.setattr(formats, "PIECE", 10_000)
+    tracemalloc.start()
+    try:
+        made = build(block)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < made.nbytes + 80 * 10_000 + 64 * 5000 < made.nbytes + 4 * block.nnz
+
+
+# --- each format -----------------------------------------------------------------------------------------------------
+
+
+def test_ell_is_padded_to_the_longest_row_and_column_major():
+    ell = build_ell(make_block(HARD["empty rows"]))
+    assert ell.width == 3
+    assert ell.indices.tolist() == [[-1, 0, -1, 3, 0, -1], [-1, 2, -1, 4, 1, -1], [-1, 5, -1, -1, -1, -1]]
+    assert ell.data.tolist() == [[0, 0.3, 0, 2, 5, 0], [0, 1.1, 0, 0.1, 0.9, 0], [0, 0.7, 0, 0, 0, 0]]
+    assert ell.indices.flags.c_contiguous
+
+
+def test_coo_shares_columns_and_values():
+    block = make_block(HARD["star"])
+    coo = build_coo(block)
+    assert coo.rows.tolist() == np.repeat(np.arange(9), np.diff(block.indptr)).tolist()
+    assert coo.indices is block.indices
+    assert coo.data is block.data
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width"),
+    [
+        ([9] * 4095, 0),
+        ([9] * 4096, 9),
+        ([9] * 4095 + [1], 1),
+        ([9] * 4096 + [2] * 8000, 9),
+        ([9] * 4096 + [2] * 8192, 9),
+        ([9] * 4096 + [2] * 8193, 2),
+        ([7] * 4000 + [5] * 1000 + [0] * 20000, 0),
+        ([7] * 4000 + [5] * 4334 + [0] * 16668, 5),
+        ([7] * 4000 + [5] * 4333 + [0] * 16668, 0),
+        ([], 0),
+    ],
+)
+def test_ell_width_of_hyb_is_the_most_that_a_third_of_the_rows_has(lengths, width):
+    block = make_random(lengths, 50, data=None)
+    assert choose_ell_width(block) == width
+    enough = max(4096, len(lengths) / 3)
+    assert width == max((k for k in range(1, 10) if sum(n >= k for n in lengths) >= enough), default=0)
+
+
+def test_hyb_leaves_coo_what_is_beyond_the_width():
+    block = make_random([3, 1, 0, 5] * 2000, 40)
+    hyb = build_hyb(block)
+    assert hyb.ell.width == choose_ell_width(block) == 1
+    assert hyb.coo.rows.tolist() == [r for i in range(0, 8000, 4) for r in (i, i, i + 3, i + 3, i + 3, i + 3)]
+
+
+def test_offsets_of_dia_are_global():
+    block = cut_rows(make_block(HARD["ring"]), 4, 7)
+    assert build_dia(block).offsets.tolist() == [-6, 1]
+    assert build_dia(block).data.tolist() == [[0, 0, 0.3], [0.3, 0.3, 0]]
+
+
+def test_entries_at_one_place_are_added_in_their_order():
+    values = np.random.default_rng(1).random(900).astype(np.float32)
+    block = CsrBlock(0, 2, np.array([0, 400, 900]), np.zeros(900, np.int32), values)
+    wanted = [np.cumsum(values[:400], dtype=np.float32)[-1], np.cumsum(values[400:], dtype=np.float32)[-1]]
+    assert build_bsr(block, 2, limit=2**20).data[0, :, 0].tolist() == wanted
+    assert build_dia(block).data.sum(axis=0).tolist() == wanted
+
+
+@pytest.mark.parametrize("b", [2, 3, 4, 5])
+def test_bsr_chooses_the_blocks_that_the_matrix_is_made_of(b):
+    """A matrix of dense b x b blocks, where other blocks would hold zeros; SciPy makes the same."""
+    rng = np.random.default_rng(b)
+    n = 60 // b
+    pattern = sp.random_array((n, n), density=0.1, rng=rng, format="csr")
+    matrix = sp.csr_array(sp.kron(pattern, np.ones((b, b))))
+    matrix.data = rng.random(matrix.nnz) + 1
+    matrix.sort_indices()
+    block = CsrBlock(0, 60, matrix.indptr.astype(np.int64), matrix.indices, matrix.data)
+    bsr, wanted = build_bsr(block), matrix.tobsr((b, b))
+    assert bsr.block_dim == b
+    np.testing.assert_array_equal(bsr.indptr, wanted.indptr)
+    np.testing.assert_array_equal(bsr.indices, wanted.indices)
+    np.testing.assert_array_equal(bsr.data, wanted.data)
+    assert bsr.nbytes == min(build_bsr(block, other).nbytes for other in (2, 3, 4, 5))
+
+
+def test_blocks_of_bsr_are_in_line_with_the_first_row_and_column_0():
+    block = cut_rows(make_block(HARD["dense"]), 1, 4)
+    bsr = build_bsr(block, 2)
+    assert bsr.indptr.tolist() == [0, 3, 6]
+    assert bsr.indices.tolist() == [0, 1, 2, 0, 1, 2]
+    np.testing.assert_array_equal(bsr.data[2], [[block.data[4], 0], [block.data[9], 0]])
+    np.testing.assert_array_equal(bsr.data[3], [[block.data[10], block.data[11]], [0, 0]])
+
+
+@pytest.mark.parametrize("n_rows", [1, 31, 32, 33, 1023, 1024, 1025, 2500])
+def test_sell_sorts_rows_by_length_in_windows_of_1024(n_rows):
+    block = make_random(LENGTHS[:n_rows], 50)
+    sell, n_slices = build_sell(block), -(-n_rows // 32)
+    assert len(sell.order) == 32 * n_slices
+    assert (sell.order[n_rows:] == -1).all()
+    for start in range(0, n_rows, 1024):
+        rows = range(start, min(start + 1024, n_rows))
+        assert sell.order[rows.start : rows.stop].tolist() == sorted(rows, key=lambda i: -LENGTHS[i])
+    longest = [LENGTHS[[i for i in sell.order[32 * s : 32 * s + 32] if i >= 0]].max() for s in range(n_slices)]
+    np.testing.assert_array_equal(np.diff(sell.slice_ptr), 32 * np.array(longest))
+    assert (sell.indices[sell.data == 0] <= 49).all()
+    assert len(sell.indices) == len(sell.data) == sell.slice_ptr[-1]
+
+
+def walk_merge_path(block):
+    """(rows ended, nonzeros taken) before each item, by the merge that the path is of."""
+    i = k = 0
+    path = [(0, 0)]
+    while i < block.n_rows:
+        if k < block.indptr[i + 1]:
+            k += 1
+        else:
+            i += 1
+        path.append((i, k))
+    return path
+
+
+def check_split(block):
+    split, path = build_split(block), walk_merge_path(block)
+    starts = [*path[::ITEMS], *([path[-1]] if (len(path) - 1) % ITEMS else [])]
+    assert list(zip(split.row_starts, split.nonzero_starts, strict=True)) == starts
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_split_of_hard_matrices(name):
+    check_split(make_block(HARD[name]))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [ITEMS - 1],
+        [ITEMS],
+        [ITEMS + 1],
+        [3 * ITEMS + 5, 0, 0, 7],
+        [0] * (2 * ITEMS),
+        [0] * (ITEMS + 1) + [5000] + [0] * 900 + [2] * 900,
+        [ITEMS - 2, 0, 1, ITEMS - 2],
+    ],
+    ids=["one chunk", "one item more", "two more", "long row", "empty rows", "skewed", "ends at chunks"],
+)
+def test_split_cuts_the_merge_path(lengths):
+    check_split(make_random(lengths, 40, data=None))
+
+
+@given(st.lists(st.integers(0, 700) | st.just(0), max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_split_covers_rows_and_nonzeros(lengths):
+    block = make_random(lengths, 9, data=None)
+    split = build_split(block)
+    rows, nonzeros = split.row_starts, split.nonzero_starts
+    assert (rows[0], nonzeros[0]) == (0, 0)
+    assert (rows[-1], nonzeros[-1]) == (block.n_rows, block.nnz)
+    taken = np.diff(rows) + np.diff(nonzeros)
+    assert (taken[:-1] == ITEMS).all()
+    assert ((taken > 0) & (taken <= ITEMS)).all()
+    check_split(block)
+
+
+@pytest.mark.parametrize("wavefront", [32, 64])
+def test_lanes_are_the_largest_power_of_two_up_to_the_mean_length(wavefront):
+    for n_rows, nnz in [
+        (0, 0),
+        (1, 0),
+        (5, 4),
+        (7, 7),
+        (10, 19),
+        (10, 20),
+        (3, 95),
+        (3, 96),
+        (1, 63),
+        (1, 64),
+        (2, 9**9),
+    ]:
+        fitting = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= max(1, nnz / max(1, n_rows)) and t <= wavefront]
+        assert choose_lanes(n_rows, nnz, wavefront) == max(fitting)
+    assert choose_lanes(1, 64) == 32
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def make_uneven():
+    """100,000 rows, of which one has 40,000 entries and the others one."""
+    lengths = np.ones(100_000, int)
+    lengths[77] = 40_000
+    return make_random(lengths, 100_000, data=np.float32)
+
+
+def test_ell_refuses_one_long_row():
+    block = make_uneven()
+    with pytest.raises(FormatError) as caught:
+        build_ell(block)
+    assert str(caught.value) == (
+        "ell would hold 4,000,000,000 places for 139,999 nonzeros, 32,000,000,000 bytes where the limit is "
+        f"{4 * block.nbytes + 2**20:,}: the longest row has 40,000 entries, the mean is 1.4; use hyb, sell or csr-split"
+    )
+    assert isinstance(caught.value, OptionError)
+
+
+def test_dia_refuses_scattered_entries():
+    block = make_random([2] * 10_000, 10_000)
+    with pytest.raises(FormatError) as caught:
+        build_dia(block)
+    n = len(np.unique(block.indices - np.repeat(np.arange(10_000), 2)))
+    assert str(caught.value) == (
+        f"dia would hold {10_000 * n:,} places for 20,000 nonzeros, {80_008 * n:,} bytes where the limit is "
+        f"{4 * block.nbytes + 2**20:,}: they lie on {n:,} diagonals; use csr-vector, hyb or sell"
+    )
+
+
+def test_bsr_refuses_blocks_of_one_entry():
+    n = 200_000
+    block = CsrBlock(0, 5 * n, np.arange(0, n + 1, 10), 5 * np.arange(n, dtype=np.int32), None)
+    nbytes = 8 * (n // 20 + 1) + n * (4 + 8 * 4)
+    with pytest.raises(FormatError) as caught:
+        build_bsr(block)
+    assert str(caught.value) == (
+        f"bsr would hold 800,000 places for 200,000 nonzeros, {nbytes:,} bytes where the limit is "
+        f"{4 * block.nbytes + 2**20:,}: they are in 200,000 blocks of 2 x 2; use csr-vector or sell"
+    )
+
+
+def test_bsr_refuses_blocks_that_64_bits_do_not_number():
+    indptr = np.zeros(2**20 + 1, np.int64)
+    block = CsrBlock(0, 2**45, indptr, np.empty(0, np.int64), None)
+    with pytest.raises(FormatError) as caught:
+        build_bsr(block)
+    assert str(caught.value) == (
+        "bsr cannot number the blocks of 1,048,576 x 35,184,372,088,832 in 64 bits; use csr-vector or sell"
+    )
+    assert build_bsr(CsrBlock(0, 2**44, indptr, np.empty(0, np.int64), None), 2).indices.dtype == np.int64
+
+
+@pytest.mark.parametrize("build", [build_ell, build_dia, lambda block, limit: build_bsr(block, 2, limit=limit)])
+def test_limits_are_bytes_of_the_format(build):
+    block = make_random([4] * 500, 20)
+    nbytes = build(block, limit=2**40).nbytes
+    assert build(block, limit=nbytes).nbytes == nbytes
+    with pytest.raises(FormatError, match=f" {nbytes:,} bytes where the limit is {nbytes - 1:,}: "):
+        build(block, limit=nbytes - 1)
+
+
+def test_small_matrices_are_not_refused():
+    block = make_random([2000, *[0] * 60], 2000, data=np.float32)
+    assert build_ell(block).nbytes == 61 * 2000 * 8 > 4 * block.nbytes
+    with pytest.raises(FormatError):
+        build_ell(make_random([2000, *[0] * 90], 2000, data=np.float32))
+
+
+def test_sell_hyb_and_split_take_what_ell_refuses():
+    block = make_uneven()
+    assert build_hyb(block).nbytes < 3 * block.nbytes
+    assert build_split(block).nbytes < 0.1 * block.nbytes
+    assert build_sell(block).nbytes < 20 * block.nbytes
+
+
+# --- CuPy ------------------------------------------------------------------------------------------------------------
+
+
+def test_module_is_that_of_the_array(monkeypatch):
+    class Ndarray:
+        pass
+
+    Ndarray.__module__ = "cupy"
+    loaded = object()
+    monkeypatch.setitem(sys.modules, "cupy", loaded)
+    assert formats._module(Ndarray()) is loaded
+    assert formats._module(np.empty(0)) is np
+
+
+def list_arrays(made):
+    """The arrays of a format by name, those of its parts too."""
+    named = {}
+    for name, part in vars(made).items():
+        named |= list_arrays(part) if hasattr(part, "__dataclass_fields__") else {f"{type(made).__name__}.{name}": part}
+    return {name: array for name, array in named.items() if hasattr(array, "dtype")}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("piece", [101, 1 << 27])
+def test_cupy_makes_the_same_arrays(piece, monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(formats, "PIECE", piece)
+    blocks = [make_block(hard, data=data) for hard in HARD.values() for data in (np.float32, None)]
+    blocks += [cut_rows(block, block.n_rows // 2, block.n_rows) for block in blocks]
+    blocks += [make_random(SKEWED[:600], 40, indices=np.int64), make_random([5] * 6000, 60, data=np.float32)]
+    for block in blocks:
+        arrays = (None if array is None else cupy.asarray(array) for array in (block.indptr, block.indices, block.data))
+        on_device = CsrBlock(block.row_offset, block.n_cols, *arrays)
+        padded = [partial(build, limit=1 << 40) for build in (build_ell, build_dia, build_bsr)]
+        for build in (*padded, build_coo, build_hyb, build_sell, build_split):
+            made, wanted = list_arrays(build(on_device)), list_arrays(build(block))
+            assert made.keys() == wanted.keys()
+            for name, array in wanted.items():
+                assert (type(made[name]), made[name].dtype) == (cupy.ndarray, array.dtype)
+                np.testing.assert_array_equal(made[name].get(), array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "lanes", "staged_lanes"),
+    [
+        (0, 1024, 1, 1),
+        (1, 1024, 1, 1),
+        (2, 1016, 2, 1),
+        (7, 256, 4, 1),
+        (9, 224, 8, 1),
+        (40, 48, 32, 4),
+        (255, 8, 32, 32),
+        (256, 8, 32, 32),
+        (100_000, 8, 32, 32),
+    ],
+)
+def test_plan_of_csr_vector_for_rows_of_one_length(length, rows, lanes, staged_lanes):
+    indptr = np.arange(0, 100 * length + 1, length or 1, dtype=np.int64) if length else np.zeros(101, np.int64)
+    block = CsrBlock(0, 100_000, indptr, np.zeros(100 * length, np.int32), None)
+    assert formats.plan_vector(block) == formats.VectorPlan(rows, lanes, staged_lanes)
+
+
+def test_plan_of_csr_vector_for_uneven_rows_is_by_their_mean():
+    lengths = np.full(1000, 10)
+    lengths[5] = 500
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    block = CsrBlock(0, 1000, indptr, np.zeros(indptr[-1], np.int32), None)
+    assert formats.plan_vector(block) == formats.VectorPlan(144, 8, 1)

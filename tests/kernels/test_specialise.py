@@ -1,0 +1,111 @@
+"""Every CUDA kernel and specialisation compiles, with no GPU, for every architecture."""
+
+from __future__ import annotations
+
+import re
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from mgspmv.kernels.sources import find_cuda_sources
+from mgspmv.kernels.specialise import ARCHS, LEAST_ARCH, list_specialisations, product_types, read_source, specialise
+
+SHARED_LIMIT = 48 << 10
+"""Bytes of static shared memory that every architecture gives a thread block."""
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def compile_for(arch: int, specialisation) -> bytes:
+    """Compile to machine code."""
+    core = pytest.importorskip("cuda.core", reason="the extra nvrtc is not installed")
+    defines = list(specialisation.defines) or None
+    options = core.ProgramOptions(std="c++17", arch=f"sm_{arch}", fma=False, define_macro=defines)
+    return core.Program(read_source(specialisation.source), "c++", options).compile("cubin").code
+
+
+def read_shared_bytes(cubin: bytes) -> int:
+    """Largest static shared memory of the kernels in an ELF file: the sections `.nv.shared.*`."""
+    (sections,), (size, n, names) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(n)]
+    table = headers[names][4]
+    found = [0]
+    for name, _, _, _, _, nbytes in headers:
+        end = cubin.index(b"\0", table + name)
+        if cubin[table + name : end].startswith(b".nv.shared."):
+            found.append(nbytes)
+    return max(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_specialisation_compiles(arch):
+    compile_for(arch, specialise("reduce.cu", VALUE=FLOAT32, PATTERN=0))  # skips here, not in a thread
+    with ThreadPoolExecutor(2) as pool:
+        for specialisation, cubin in zip(
+            list_specialisations(), pool.map(lambda s: compile_for(arch, s), list_specialisations()), strict=True
+        ):
+            assert len(cubin) > 1000, specialisation
+            assert read_shared_bytes(cubin) <= SHARED_LIMIT, specialisation
+
+
+def test_a_broken_kernel_does_not_compile(monkeypatch):
+    source = read_source("csr_scalar.cu").replace("store_row(y,", "store_rows(y,")
+    monkeypatch.setattr("test_specialise.read_source", lambda name: source)
+    with pytest.raises(Exception, match="store_rows"):
+        compile_for(90, specialise("csr_scalar.cu", VALUE=FLOAT32, PATTERN=0, INDEX="int", OFFSET="int"))
+
+
+def test_shared_memory_is_read_off_the_machine_code():
+    types = {"PATTERN": 0, "INDEX": "int", "OFFSET": "int"}
+    assert read_shared_bytes(compile_for(90, specialise("csr_scalar.cu", VALUE=FLOAT32, **types))) < 2048
+    assert read_shared_bytes(compile_for(90, specialise("csr_cached.cu", VALUE=FLOAT64, **types))) >= 8 * 1024
+
+
+def test_every_source_is_compiled():
+    sources = {name for name in find_cuda_sources() if name.endswith(".cu")}
+    assert {s.source for s in list_specialisations()} == sources
+
+
+def test_specialisations_are_listed_once():
+    assert len(set(list_specialisations())) == len(list_specialisations())
+
+
+def test_headers_say_what_a_reader_needs():
+    measuring = ("gather.cu", "spin.cu")
+    for name, path in find_cuda_sources().items():
+        header = path.read_text().split("\n#", 1)[0]
+        if name.endswith(".cu") and name not in measuring:
+            for part in ("Formula", "Threads:", "Deterministic:", f"Needs: sm_{LEAST_ARCH}", "Source:"):
+                assert re.search(part, header), f"{name} does not say {part}"
+
+
+def test_sources_have_their_includes_in_them_once():
+    for name in find_cuda_sources():
+        text = read_source(name)
+        assert "#include" not in text
+        assert text.count("typedef long long int64;") <= 1
+
+
+def test_options():
+    made = specialise("csr_scalar.cu", VALUE=FLOAT32, PATTERN=0, INDEX=np.dtype(np.int64), OFFSET=np.dtype(np.int32))
+    flags = ("-DINDEX=int64", "-DOFFSET=int", "-DPATTERN=0", "-DVALUE=float")
+    assert made.options == ("-std=c++17", "--fmad=false", *flags)
+
+
+@pytest.mark.parametrize(
+    ("precision", "value", "x", "sums", "exact"),
+    [
+        ("exact", None, "int64", "int64", 0),
+        ("exact", FLOAT64, "float64", "int64", 1),
+        ("float64", FLOAT64, "float64", "float64", None),
+        ("float32", FLOAT32, "float32", "float64", None),
+        ("float32", None, "float32", "float64", None),
+    ],
+)
+def test_types_of_steps(precision, value, x, sums, exact):
+    types = product_types(precision, value)
+    assert (types["X"], types["SUM"], types.get("EXACT")) == (np.dtype(x), np.dtype(sums), exact)
+    assert types["PATTERN"] == int(value is None)
