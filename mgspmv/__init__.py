@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mgspmv.api import Matrix, generate, ingest, load_solution, open_matrix, pagerank, spmv, verify
+    from mgspmv.api import Matrix, gemv, generate, ingest, load_solution, open_matrix, pagerank, reorder, spmv, verify
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.partition import Plan
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from mgspmv.results import Solution
 
 _HOMES = {
-    "mgspmv.api": ("Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"),
+    "mgspmv.api": (
+        "Matrix",
+        "gemv",
+        "generate",
+        "ingest",
+        "load_solution",
+        "open_matrix",
+        "pagerank",
+        "reorder",
+        "spmv",
+        "verify",
+    ),
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
     "mgspmv.partition": ("Plan",),
@@ -41,11 +52,13 @@ __all__ = [
     "Plan",
     "Solution",
     "Status",
+    "gemv",
     "generate",
     "ingest",
     "load_solution",
     "open_matrix",
     "pagerank",
+    "reorder",
     "run_pipeline",
     "spmv",
     "verify",

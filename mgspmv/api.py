@@ -31,10 +31,12 @@ from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.dense import multiply_dense
+from mgspmv.kernels.device import free_device_memory, read_block
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rates import measure_rates
-from mgspmv.kernels.select import bind_kernel
+from mgspmv.kernels.select import Backend, bind_kernel, check_step_kernel, choose_backend
 from mgspmv.model import (
     CsrBlock,
     Duplicates,
@@ -48,14 +50,47 @@ from mgspmv.model import (
     check_choice,
     free_memory,
 )
+from mgspmv.order import (
+    METHODS,
+    Method,
+    apply_order,
+    check_room,
+    check_square,
+    find_order,
+    invert,
+    measure_bandwidth,
+    permute,
+    renumber_csr,
+    restore,
+    undo_order,
+)
 from mgspmv.partition import Plan, parse_bytes, plan_rows, split_rows
 from mgspmv.results import Solution, load_solution
-from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, check_target, open_store, write_store
+from mgspmv.store import (
+    DescribedMatrix,
+    StoreAddress,
+    StoredMatrix,
+    StoreLike,
+    check_target,
+    open_store,
+    write_store,
+)
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
 
-__all__ = ["Matrix", "generate", "ingest", "load_solution", "open_matrix", "pagerank", "spmv", "verify"]
+__all__ = [
+    "Matrix",
+    "gemv",
+    "generate",
+    "ingest",
+    "load_solution",
+    "open_matrix",
+    "pagerank",
+    "reorder",
+    "spmv",
+    "verify",
+]
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (phase, done, total or None)."""
@@ -165,8 +200,7 @@ def _store(
             for name, value in (vars(options) | reading).items()
             if value is not None
         },
-        "program": f"mgspmv {version('mgspmv')}",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **_stamp(),
     }
     return write_store(
         store,
@@ -174,6 +208,76 @@ def _store(
         transpose=transpose_arrays(matrix) if options.transpose else None,
         provenance=provenance,
         overwrite=overwrite,
+        on_progress=on_progress,
+    )
+
+
+def _stamp() -> dict[str, str]:
+    """What makes something, and when."""
+    return {"program": f"mgspmv {version('mgspmv')}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def reorder(
+    store: StoreLike,
+    target: StoreLike | None = None,
+    *,
+    method: Method = "rcm",
+    overwrite: bool = False,
+    on_progress: Progress | None = None,
+) -> MatrixInfo:
+    """Renumber the rows and columns of a stored matrix, so that products read x where it was read just before.
+
+    Nothing else changes: vectors are given, and results come, in the order of the source, and ids are the source's.
+    Ranks in `exact` keep their bits; what is summed in floating point is summed in another order.
+
+    Parameters
+    ----------
+    store : of a square matrix
+    target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is whole; until then
+        `store` stays as it is
+    method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small; or
+        `none`, the order of the source. An order that the store has already does not matter
+    overwrite : replace the matrix that is in `target`
+    on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    What the new store says; `provenance["reordering"]` has the bandwidth before and after.
+
+    Raises
+    ------
+    ShapeError : the matrix is not square
+    CapacityError : it takes more than the memory that is free
+    StoreExistsError : `target` is taken
+    StoreError : `store` cannot be read, or was replaced meanwhile
+    """
+    check_choice("method", method, (*METHODS, "none"))
+    report = on_progress or _ignore
+    stored = open_store(store)
+    info = stored.info
+    check_square(info)
+    if target is not None:
+        check_target(target, overwrite=overwrite)
+    check_room(info, method, free_memory())
+    report("read", 0, info.nnz)
+    matrix = stored.read_arrays()
+    before = measure_bandwidth(matrix.indptr, matrix.indices)
+    report("order", 0, None)
+    matrix = undo_order(matrix)
+    if method != "none":
+        matrix = apply_order(matrix, find_order(matrix, method), method)
+    after = measure_bandwidth(matrix.indptr, matrix.indices)
+    made = {"method": method, "bandwidth_before": before, "bandwidth_after": after}
+    source = {"url": info.url, "digest": info.digest}
+    transpose = transpose_arrays(matrix) if info.has_transpose else None
+    if target is None:
+        StoreAddress(store, info.version, info.digest, is_transpose=False).open()  # else it was replaced meanwhile
+    return write_store(
+        store if target is None else target,
+        matrix,
+        transpose=transpose,
+        provenance=info.provenance | {"reordering": {**made, "source": source, **_stamp()}},
+        overwrite=overwrite or target is None,
         on_progress=on_progress,
     )
 
@@ -217,8 +321,8 @@ class Matrix(DescribedMatrix):
         super().__init__(stored)
         self._transpose_of = transpose_of
         self._n_blocks = 1
-        self._loaded: dict[str, list[CsrBlock]] = {}
-        self._bound: dict[Hashable, list[CpuBlock]] = {}
+        self._loaded: dict[Hashable, list[CsrBlock]] = {}
+        self._bound: dict[Hashable, list[BoundKernel]] = {}
 
     @property
     def T(self) -> Matrix:
@@ -324,35 +428,50 @@ class Matrix(DescribedMatrix):
         import scipy.sparse
 
         indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
-        data = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
+        data: Any = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
+        if self.order is not None:
+            indptr, indices, data = renumber_csr(indptr, indices, data, invert(self.order))
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
-    def blocks(self, dtype: str | None, threads: int | None = None) -> list[CsrBlock]:
-        """The row blocks with values of this dtype, or without; loaded once, by so many threads.
+    def blocks(self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu") -> list[CsrBlock]:
+        """The row blocks as stored, with values of this dtype, or without; loaded once, by so many threads.
+
+        Parameters
+        ----------
+        backend : `cuda` holds them on the current device, and not on the host
 
         Raises
         ------
         CapacityError : more than the memory that is free
         """
-        key = "pattern" if dtype is None or self.is_pattern else dtype
+        dtype = None if self.is_pattern else dtype
+        key = (dtype, backend)
         if key not in self._loaded:
-            self._loaded[key] = self._load_blocks(None if key == "pattern" else key, threads)
+            self._loaded[key] = self._load_blocks(dtype, threads, backend)
         return self._loaded[key]
 
     def bind(
-        self, dtype: str | None, precision: Precision, *, kernel: str = "auto", threads: int | None = None
-    ) -> list[CpuBlock]:
+        self,
+        dtype: str | None,
+        precision: Precision,
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        backend: Backend = "cpu",
+    ) -> list[BoundKernel]:
         """The kernels of the blocks with values of this dtype, or without; bound once.
 
         Raises
         ------
-        OptionError : no kernel has that name
+        OptionError : the backend has no kernel of that name
+        FormatError : the kernel cannot do this matrix
         CapacityError : more than the memory that is free
         """
-        key = (dtype, precision, kernel, threads)
+        key = (dtype, precision, kernel, threads, backend)
         if key not in self._bound:
-            blocks = self.blocks(dtype, threads)
-            self._bound[key] = [bind_kernel(b, precision, kernel=kernel, threads=threads) for b in blocks]
+            blocks = self.blocks(dtype, threads, backend)
+            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
+            self._bound[key] = [bind_kernel(b, precision, **options) for b in blocks]
         return self._bound[key]
 
     def __matmul__(self, x: Any) -> np.ndarray:
@@ -376,14 +495,18 @@ class Matrix(DescribedMatrix):
         values = "pattern" if self.is_pattern else self.info.dtype
         return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
 
-    def _load_blocks(self, dtype: str | None, threads: int | None) -> list[CsrBlock]:
+    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend) -> list[CsrBlock]:
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         precision: Precision = "float32" if dtype == "float32" else "float64"
-        plan_rows(loaded, indptr, precision=precision, host_memory=free_memory(), threads=threads)
+        memory: dict[str, Any] = {"host_memory": free_memory()}
+        if backend == "cuda":
+            memory = {"device_memory": free_device_memory()}
+        plan_rows(loaded, indptr, precision=precision, threads=threads, **memory)
         bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
         del indptr
-        return [self.stored.read_block(int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
+        read = read_block if backend == "cuda" else StoredMatrix.read_block
+        return [read(self.stored, int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -397,6 +520,7 @@ def spmv(
     beta: float = 0.0,
     y: Any = None,
     kernel: str = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
     client: Any = None,
@@ -410,8 +534,11 @@ def spmv(
     A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
-    kernel : `auto`, `csr-rows` or `csr-serial`
-    precision : default float32 when both A's values and x are float32, else float64; sums are made in float64
+    kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`
+    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. On a
+        cluster `cpu`
+    precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
+        csr-rows and csr-serial, and in `precision` by the others
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
         process, or where A is
@@ -420,17 +547,20 @@ def spmv(
 
     Returns
     -------
-    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads, blocks and workers. NumPy; for a
-    dask x a dask array that stays on the workers.
+    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads and workers, and the same at each
+    run. NumPy; for a dask x a dask array that stays on the workers.
 
     Raises
     ------
     ShapeError : x or y does not fit the matrix
     OptionError : complex numbers, or an option that makes no sense
+    BackendError : `cuda` and no device, or CuPy is not installed
+    FormatError : the kernel cannot do this matrix; the message says why and names others
     CapacityError : the matrix does not fit into the memory that is free
     ClusterError : a worker is gone, or silent for too long
     """
     _check_threads(threads)
+    backend = _choose_backend(backend, A, client)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
     if (distributed := _find_distributed(A, client)) is not None:
         return distributed.multiply(x, **options, threads=threads)
@@ -442,12 +572,46 @@ def spmv(
             return distributed.multiply(x, **options, threads=threads)
     x = check_vectors("x", x, A.shape[1], "columns")
     chosen = choose_precision(precision, x.dtype, A.info)
-    x = np.ascontiguousarray(x, dtype=chosen)
+    x = permute(np.ascontiguousarray(x, dtype=chosen), A.order)
     out = start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
-    for bound in A.bind(chosen, chosen, kernel=kernel, threads=threads):
+    if beta != 0:
+        out = permute(out, A.order)
+    kernels = A.bind(chosen, chosen, kernel=kernel, threads=threads, backend=backend)
+    x, out = kernels[0].put(x), kernels[0].put(out)
+    for bound in kernels:
         start = bound.block.row_offset
         bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
-    return out
+    return restore(kernels[0].get(out), A.order)
+
+
+def gemv(
+    A: Any,
+    x: Any,
+    b: Any = None,
+    *,
+    kernel: str = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+) -> np.ndarray:
+    """y = A x + b for a dense A in memory.
+
+    Parameters
+    ----------
+    A, x, b : (n_rows, n_cols), (n_cols,) and (n_rows,) arrays of real numbers; b may be None
+    kernel : `auto`, or `dense-rows` (a thread a row), `dense-block` (a thread block a row) or `dense-tiles` (tiles over
+        a grid); their sums are made in a fixed order, the same on each backend. `auto` on the CPU is NumPy's product
+    backend : as for `spmv`
+
+    Returns
+    -------
+    (n_rows,) float32 when all operands are, else float64.
+
+    Raises
+    ------
+    ShapeError : arrays that do not fit each other
+    OptionError : complex numbers; no kernel of that name
+    BackendError : `cuda` and no device, or CuPy is not installed
+    """
+    return multiply_dense(A, x, b, kernel, choose_backend(backend))
 
 
 # --- PageRank --------------------------------------------------------------------------------------------------------
@@ -467,6 +631,7 @@ def pagerank(
     precision: Precision = "exact",
     drive: Drive = "auto",
     kernel: str = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
     client: Any = None,
     timeout: float = 30.0,
@@ -498,7 +663,8 @@ def pagerank(
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
         `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
         All make the same iterations, and in `exact` the same bits
-    kernel : `auto`, `csr-rows` or `csr-serial`
+    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `csr-split` on a CUDA device
+    backend : as for `spmv`; `exact` gives the same bits on every backend
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
         cluster, the next waits
@@ -516,6 +682,7 @@ def pagerank(
     ------
     KindError : the store is of kind `matrix`
     OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
+    BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit into the memory that is free
     ClusterError : a worker is gone, or silent for too long; the cluster can be used again
@@ -526,10 +693,13 @@ def pagerank(
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
     distributed = _find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
+    backend = _choose_backend(backend, A, client)
+    check_step_kernel(kernel, backend)
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
-    start = make_start(A.stored, A.vertex_ids, options, personalization, dangling, nstart, use_weights=use_weights)
+    vectors = (personalization, dangling, nstart)
+    start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     events: list[Event] = []
 
@@ -552,11 +722,12 @@ def pagerank(
     else:
         assert isinstance(A, Matrix)
         weight = read_out_weight(A.stored, use_weights)
-        kernels = A.bind(dtype, precision, kernel=kernel, threads=threads)
+        kernels = A.bind(dtype, precision, kernel=kernel, threads=threads, backend=backend)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         outcome = run_embedded(rows, options, threshold, emit, run=computing["run"])
         outcome.seconds["load"] = loaded - began
+    outcome = replace(outcome, values=restore(outcome.values, A.order))
     solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
@@ -574,7 +745,7 @@ def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
     return drive
 
 
-def _cut(start: Start, weight: np.ndarray, kernel: CpuBlock) -> Rows:
+def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
     """What a block of this process starts with."""
     first, last = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
     return start.cut(first, last).bind(kernel, weight[first:last])
@@ -656,6 +827,18 @@ def _find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
             return A
     what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
     raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
+
+
+def _choose_backend(backend: str, A: Any, client: Any) -> Backend:
+    if isinstance(A, Matrix) and client is None:
+        return choose_backend(backend)
+    if backend == "cuda":
+        raise OptionError(
+            "backend='cuda' computes in this process, and the workers of a cluster compute on their hosts; leave "
+            "client out and pass an opened matrix, or leave backend='auto'"
+        )
+    check_choice("backend", backend, ("auto", "cpu", "cuda"))
+    return "cpu"
 
 
 def _check_threads(threads: int | None) -> None:

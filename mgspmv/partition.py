@@ -64,7 +64,7 @@ class WorkerPlan:
     """While the block is read: chunks in flight, raw and compressed, and the vectors that were made before; or what
     renumbering its columns takes, if that is more."""
     id_bytes: int
-    """Vertex ids; 0 with several workers, which need none."""
+    """Vertex ids, and what the order of a renumbered store takes; 0 with several workers, which need neither."""
     exchange_bytes: int
     """Received from the other workers in each iteration, at most: rows that a block does not read are not sent."""
 
@@ -249,16 +249,20 @@ class _Sizes:
     """Bytes of the largest element that is read from the store for an entry."""
     sent: int
     """Bytes exchanged for each column."""
+    order: int
+    """Bytes of the order of a renumbered store and, for a product, of x and y in both orders, for each row."""
 
     @classmethod
     def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
         real = 4 if precision == "float32" else 8
         index, value = np.dtype(info.index_dtype).itemsize, 0 if info.is_pattern else real
         read = index if info.dtype is None else max(index, np.dtype(info.dtype).itemsize)
+        order = 0 if info.order is None else index
         if info.kind == "matrix":
-            return cls(index + value, row=real, column=real, z=0, read=read, sent=real)
+            order += 2 * real if order else 0
+            return cls(index + value, row=real, column=real, z=0, read=read, sent=real, order=order)
         # The float64 residual at the end needs larger z than float32 steps do.
-        return cls(index + value, row=real + 8, column=0, z=8, read=read, sent=real)
+        return cls(index + value, row=real + 8, column=0, z=8, read=read, sent=real, order=order)
 
 
 def _plan_worker(
@@ -281,7 +285,7 @@ def _plan_worker(
         block_bytes=8 * (n_rows + 1) + sizes.nonzero * nnz,
         vector_bytes=vectors,
         load_bytes=made_before + in_flight,
-        id_bytes=ID_BYTES[info.vertex_ids] * n_rows if n_workers == 1 else 0,
+        id_bytes=(ID_BYTES[info.vertex_ids] + sizes.order) * n_rows if n_workers == 1 else 0,
         exchange_bytes=sizes.sent * others + SUMS_BYTES * (n_workers - 1),
     )
 

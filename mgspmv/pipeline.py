@@ -113,6 +113,7 @@ class PageRankSection(_Section):
     weights: bool = True
     precision: Precision = "exact"
     kernel: str = "auto"
+    backend: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")

@@ -4,7 +4,8 @@
       versions/v000001-1f0c9a2e/        attributes: kind, shape, nnz, digests; an anndata csr_matrix where it has values
         indptr  indices  [data]         CSR, indices sorted in each row
         [out_degree] [out_weight]       of the columns, for graphs
-        [vertex_ids]                    when the ids are not 0..n-1
+        [vertex_ids]                    when the ids are not 0..n-1; in the order of the source
+        [order]                         source's number of each row, when rows and columns are renumbered
         [transpose/]                    the same CSR arrays of the transpose
 
 A version is written whole before the root names it, and naming it is the last write: a reader sees the old version or
@@ -26,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import zarr
@@ -73,6 +74,30 @@ StoreLike = str | os.PathLike[str] | Store
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+class Fillable(Protocol):
+    """An array that is filled piece by piece, by several threads at once."""
+
+    @property
+    def array(self) -> Any:
+        """(n,): what was filled."""
+        ...
+
+    def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
+        """Memory of the host for elements start .. stop, to be filled within the `with`."""
+        ...
+
+
+class HostArray:
+    """An array on the host, filled in place."""
+
+    def __init__(self, n: int, dtype: Any) -> None:
+        self.array: np.ndarray = np.empty(n, dtype)
+
+    @contextlib.contextmanager
+    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield self.array[start:stop]
+
+
 @dataclass(frozen=True)
 class StoredMatrix:
     """The current version of a store, opened for reading; its arrays are read on request.
@@ -98,19 +123,54 @@ class StoredMatrix:
         ChecksumError : a chunk does not match its checksum
         MissingChunkError, StoreDamagedError : something is gone since the store was opened
         """
-        array = _get_array(self.group, name, self.info.url)
+        array = self._get_array(name)
         stop = array.shape[0] if stop is None else stop
-        out = np.empty(stop - start, dtype=object if _is_string(array) else array.dtype)
-        self._read_into(out, array, start, threads)
-        return out
+        out = HostArray(stop - start, object if _is_string(array) else array.dtype)
+        self._read_into(out, stop - start, array, start, threads)
+        return out.array
 
-    def read_block(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> CsrBlock:
-        """Read rows `start` .. `stop`, and nothing of the other rows.
+    def read_arrays(self, threads: int | None = None) -> CsrArrays:
+        """Read all of the matrix but its transpose, as `write_store` takes it.
+
+        Raises
+        ------
+        StoreDamagedError : as for `read_array` and `read_order`
+        """
+        names = [name for name in _expected_arrays(self) if name != "order"]
+        arrays: dict[str, Any] = {"data": None} | {name: self.read_array(name, threads=threads) for name in names}
+        arrays |= {"order": self.read_order(threads), "order_method": self.info.order}
+        return CsrArrays(self.info.kind, self.info.shape, **arrays, duplicates=self.info.duplicates)
+
+    def read_order(self, threads: int | None = None) -> np.ndarray | None:
+        """Read the source's number of each row and column; None where they are in the order of the source.
+
+        Raises
+        ------
+        StoreDamagedError : not a permutation, or as for `read_array`
+        """
+        if self.info.order is None:
+            return None
+        order = (self.original or self).read_array("order", threads=threads)
+        if not _is_permutation(order):
+            raise StoreDamagedError(f"{self.info.url}: order is not a permutation of the {len(order)} rows; {_MEND}")
+        return order
+
+    def read_block(
+        self,
+        start: int,
+        stop: int,
+        dtype: Any,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], Fillable] | None = None,
+    ) -> CsrBlock:
+        """Read rows `start` .. `stop` as they are stored, and nothing of the other rows.
 
         Parameters
         ----------
         dtype : of the block's values, float32 or float64; None leaves them out
         threads : how many chunks are in flight; memory peaks at the block plus one chunk, raw and compressed, for each
+        allocate : called with (elements, dtype) for where indices and values go; default on the host. Row pointers are
+            always on the host
 
         Raises
         ------
@@ -123,8 +183,11 @@ class StoredMatrix:
         if first < 0 or last > self.info.nnz or not _is_ascending(indptr):
             raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
         indptr -= first
-        indices = self.read_array("indices", first, last, threads)
-        return CsrBlock(start, self.info.shape[1], indptr, indices, self._read_values(first, last, dtype, threads))
+        allocate = allocate or HostArray
+        indices = allocate(last - first, self.info.index_dtype)
+        self._read_into(indices, last - first, self._get_array("indices"), first, threads)
+        data = self._read_values(first, last, dtype, threads, allocate)
+        return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
 
     def transpose(self) -> StoredMatrix:
         """The stored transpose, for products; `info.has_transpose` says whether there is one."""
@@ -153,30 +216,35 @@ class StoredMatrix:
         place = self.place if path is None else str(path.absolute())
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
-    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> np.ndarray | None:
+    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
         """Read the values of rows `start` .. `stop` alone, as `read_block` reads them; None for a pattern."""
         first, last = (int(self.read_array("indptr", row, row + 1)[0]) for row in (start, stop))
-        return self._read_values(first, last, dtype, threads)
+        return self._read_values(first, last, dtype, threads, HostArray)
 
-    def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None) -> np.ndarray | None:
+    def _read_values(
+        self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Callable[[int, Any], Fillable]
+    ) -> Any:
         if dtype is None or self.info.is_pattern:
             return None
-        out = np.empty(stop - start, dtype=dtype)
-        self._read_into(out, _get_array(self.group, "data", self.info.url), start, threads)
-        return out
+        out = allocate(stop - start, dtype)
+        self._read_into(out, stop - start, self._get_array("data"), start, threads)
+        return out.array
 
-    def _read_into(self, out: np.ndarray, array: zarr.Array[Any], start: int, threads: int | None) -> None:
+    def _get_array(self, name: str) -> zarr.Array[Any]:
+        return _get_array(self.group, name, self.info.url)
+
+    def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
         def read(piece: slice) -> None:
-            target = out[piece.start - start : piece.stop - start]
             place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
-                array.get_basic_selection(piece, out=_as_buffer(target))
+                with out.piece(piece.start - start, piece.stop - start) as target:
+                    array.get_basic_selection(piece, out=_as_buffer(target))
             except MissingChunkError as error:
                 raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
             except (ValueError, RuntimeError) as error:
                 raise ChecksumError(f"{place} are damaged ({error}); {_MEND}") from error
 
-        _run_pieces(read, start, start + len(out), threads)
+        _run_pieces(read, start, start + n, threads)
 
 
 class DescribedMatrix:
@@ -226,6 +294,14 @@ class DescribedMatrix:
         """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
         stored = self.stored.original or self.stored
         return None if stored.info.vertex_ids is None else stored.read_array("vertex_ids")
+
+    @cached_property
+    def order(self) -> np.ndarray | None:
+        """(n,) int32 or int64: the source's number of each stored row and column; None when they are in its order.
+
+        Vectors and results are in the source's order all the same.
+        """
+        return self.stored.read_order()
 
 
 @dataclass(frozen=True)
@@ -347,7 +423,7 @@ def _read_info(group: zarr.Group, url: str) -> MatrixInfo:
 
 def _check_arrays(stored: StoredMatrix) -> None:
     url = stored.info.url
-    for name, (length, dtype) in _expected_arrays(stored.info).items():
+    for name, (length, dtype) in _expected_arrays(stored).items():
         array = _get_array(stored.group, name, url)
         if array.shape != (length,):
             raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {_MEND}")
@@ -360,8 +436,9 @@ def _check_arrays(stored: StoredMatrix) -> None:
             )
 
 
-def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
-    """Length and dtype of each array that a version must have."""
+def _expected_arrays(stored: StoredMatrix) -> dict[str, tuple[int, str]]:
+    """Length and dtype of each array that a version, or its transpose, must have."""
+    info = stored.info
     arrays = {"indptr": (info.shape[0] + 1, "int64"), "indices": (info.nnz, info.index_dtype)}
     if info.dtype is not None:
         arrays["data"] = (info.nnz, info.dtype)
@@ -371,6 +448,8 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
             arrays["out_weight"] = (info.shape[1], "float64")
     if info.vertex_ids is not None:
         arrays["vertex_ids"] = (info.shape[0], info.vertex_ids)
+    if info.order is not None and stored.original is None:
+        arrays["order"] = (info.shape[0], info.index_dtype)
     return arrays
 
 
@@ -518,7 +597,7 @@ def _write_csr(
 ) -> dict[str, str]:
     if matrix.data is not None:
         group.attrs.update({**_ANNDATA_CSR, "shape": list(matrix.shape)})
-    names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids")
+    names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
     present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
     done, total = 0, sum(len(array) for array in present.values())
     digests = {}
@@ -554,7 +633,7 @@ def _describe(
     matrix: CsrArrays, version: Version, digests: dict[str, str], provenance: dict[str, Any]
 ) -> dict[str, Any]:
     ids, data = matrix.vertex_ids, matrix.data
-    arrays = (matrix.indptr, matrix.indices, data, matrix.out_degree, matrix.out_weight)
+    arrays = (matrix.indptr, matrix.indices, data, matrix.out_degree, matrix.out_weight, matrix.order)
     claims = {
         "kind": matrix.kind,
         "shape": list(matrix.shape),
@@ -563,6 +642,7 @@ def _describe(
         "index_dtype": matrix.indices.dtype.name,
         "duplicates": matrix.duplicates,
         "vertex_ids": None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        "order": matrix.order_method,
         "min_weight": find_least(data),
         "has_transpose": any(name.startswith("transpose/") for name in digests),
         "version": version.name,
@@ -602,10 +682,12 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
 
     Parameters
     ----------
-    claims : kind, shape, dtype, index_dtype and vertex_ids as in `MatrixInfo`; what else is there does not count
+    claims : kind, shape, dtype, index_dtype, vertex_ids and order as in `MatrixInfo`; what else is there does not count
     """
     own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
     claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
+    if claims.get("order") is not None:  # so that stores of the time before there was one keep their digest
+        claimed["order"] = claims["order"]
     return hashlib.sha256(json.dumps(claimed | {"arrays": own}, sort_keys=True).encode()).hexdigest()
 
 
@@ -688,6 +770,17 @@ def _is_ascending(array: np.ndarray) -> bool:
     """Whether no element is less than the one before; by pieces, which takes less memory than all at once."""
     steps = range(0, len(array) - 1, CHUNK_ELEMENTS)
     return all(bool((np.diff(array[k : k + CHUNK_ELEMENTS + 1]) >= 0).all()) for k in steps)
+
+
+def _is_permutation(array: np.ndarray) -> bool:
+    """Whether each of 0..n-1 is there once; by pieces, as above."""
+    n = len(array)
+    if n and (array.min() < 0 or array.max() >= n):
+        return False
+    is_there = np.zeros(n, bool)
+    for k in range(0, n, CHUNK_ELEMENTS):
+        is_there[array[k : k + CHUNK_ELEMENTS]] = True
+    return bool(is_there.all())
 
 
 def _pieces(start: int, stop: int) -> Iterator[slice]:

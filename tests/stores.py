@@ -32,8 +32,9 @@ def make_arrays(
     ids: np.ndarray | None = None,
     index_dtype: Any = np.int32,
     duplicates: str | None = None,
+    order: np.ndarray | None = None,
 ) -> CsrArrays:
-    """What the builder makes of a SciPy matrix, by other means."""
+    """What the builder makes of a SciPy matrix, by other means; with an order, of one that is renumbered already."""
     degree = np.bincount(matrix.indices, minlength=matrix.shape[1])
     is_graph = kind != "matrix"
     return CsrArrays(
@@ -46,6 +47,8 @@ def make_arrays(
         out_degree=degree.astype(np.int64) if is_graph else None,
         out_weight=np.asarray(matrix.sum(axis=0), dtype=np.float64) if is_graph and not pattern else None,
         vertex_ids=ids,
+        order=order,
+        order_method=None if order is None else "rcm",
     )
 
 

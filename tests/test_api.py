@@ -287,7 +287,7 @@ def test_dtype_of_the_product(stored, given, wanted):
     assert mg.spmv(A, np.ones(7, given), precision="float64").dtype == np.float64
 
 
-@pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial"])
+@pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial", "csr-split", "bsr"])
 @pytest.mark.parametrize("columns", [(), (1,), (5,)])
 def test_alpha_beta_and_y(wide, columns, kernel):
     A, matrix = wide
@@ -339,7 +339,8 @@ def test_alpha_of_0_leaves_y(wide):
             np.ones(7),
             {"kernel": "ellpack"},
             OptionError,
-            "kernel must be 'auto' or one of csr-rows, csr-serial, not 'ellpack'",
+            "kernel must be 'auto' or one of csr-rows, csr-serial, csr-scalar, csr-warp, csr-vector, csr-cached, "
+            "csr-split, ell, coo, dia, hyb, bsr, sell, not 'ellpack'",
         ),
         (np.ones(7), {"threads": 0}, OptionError, "threads must be at least 1, not 0"),
         (np.ones(7), {"threads": 1.5}, OptionError, "threads must be an integer, not 1.5"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse
 import zarr
 from commands import ENVIRONMENT, heed_interrupts, invoke, invoke_json, start
@@ -68,7 +69,7 @@ def test_help_says_the_exit_codes():
     stdout, _ = invoke("--help")
     text = " ".join(stdout.split())
     assert "Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable" in text
-    for command in ("ingest", "generate", "info", "plan", "spmv", "pagerank", "top", "verify", "run"):
+    for command in ("ingest", "generate", "reorder", "info", "plan", "spmv", "pagerank", "top", "verify", "run"):
         assert command in stdout
         assert "--json" in invoke(command, "--help")[0]
 
@@ -96,6 +97,53 @@ def test_ingest_for_people():
     stdout, stderr = invoke("ingest", "a.mtx", "a.zarr")
     assert stdout.startswith("a.zarr: matrix, 2 x 3, 3 entries, float64, made in ")
     assert stderr == ""
+
+
+def test_reorder(folder):
+    source = scipy.sparse.coo_array(([1.0, 2, 3, 4], ([0, 5, 2, 3], [5, 2, 3, 1])), shape=(6, 6))
+    scipy.io.mmwrite("path.mtx", source)
+    before = invoke_json("ingest", "path.mtx", "p.zarr")["store"]
+    answer = invoke_json("reorder", "p.zarr", "q.zarr")
+    assert answer["seconds"] > 0
+    assert (answer["store"]["order"], before["order"]) == ("rcm", None)
+    made = answer["store"]["provenance"]["reordering"]
+    assert (made["bandwidth_before"], made["bandwidth_after"]) == (5, 1)
+    assert "order               rcm, bandwidth 1, was 5\n" in invoke("info", "q.zarr")[0]
+    assert "order               that of the source\n" in invoke("info", "p.zarr")[0]
+    assert invoke("verify", "q.zarr")[0] == "q.zarr is whole\n"
+    np.save("x.npy", np.arange(6.0))
+    invoke("spmv", "q.zarr", "x.npy", "-o", "y.npy")
+    assert np.load("y.npy").tolist() == (source @ np.arange(6.0)).tolist()
+
+
+def test_reorder_in_place_and_back():
+    source = invoke_json("ingest", "edges.txt", "g.zarr")["store"]
+    invoke("pagerank", "g.zarr", "-o", "a.csv")
+    stdout, stderr = invoke("reorder", "g.zarr", "--method", "rcm")
+    lines = stdout.splitlines()
+    assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
+    assert lines[1:] == ["order: rcm, bandwidth 2, was 2"]
+    assert stderr == ""
+    invoke("pagerank", "g.zarr", "-o", "b.csv")
+    assert Path("a.csv").read_bytes() == Path("b.csv").read_bytes()
+    answer = invoke_json("reorder", "g.zarr", "--method", "none", "--overwrite")["store"]
+    assert (answer["digest"], answer["order"]) == (source["digest"], None)
+
+
+def test_what_reorder_refuses():
+    for source, store in (("a.mtx", "wide.zarr"), ("edges.txt", "g.zarr"), ("edges.txt", "h.zarr")):
+        invoke("ingest", source, store)
+    for args, code, said in (
+        (["g.zarr", "h.zarr"], 4, "h.zarr holds a matrix; pass overwrite=True (--overwrite) or choose another place"),
+        (["wide.zarr"], 2, "must be square; wide.zarr has 2 rows and 3 columns"),
+        (["g.zarr", "--method", "degree"], 2, "method must be one of 'rcm', 'none', not 'degree'"),
+        (["none.zarr"], 4, "there is no matrix store at none.zarr"),
+    ):
+        stdout, stderr = invoke("reorder", *args, code=code)
+        assert stderr.startswith("error: ")
+        assert said in stderr
+        assert stdout == ""
+    assert invoke_json("reorder", "g.zarr", "h.zarr", "--overwrite")["store"]["order"] == "rcm"
 
 
 def test_options_of_ingest_are_given_on():

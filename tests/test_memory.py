@@ -24,6 +24,7 @@ import scipy.sparse as sp
 import mgspmv as mg
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.streams import CHUNK_BYTES
+from mgspmv.order import estimate_bytes
 
 BOUND = 1.25
 """How many times a plan may be off, either way."""
@@ -150,6 +151,43 @@ def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, 
     multiply(tmp_path / "tiny", dtype, threads)
     plan = mg.open_matrix(tmp_path / "large").plan(precision=dtype, threads=threads)
     assert_as_planned(plan.memory_bytes, threads, lambda: multiply(tmp_path / "large", dtype, threads))
+
+
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -> None:
+    """Few entries a row, so that the vectors and the order are most of it."""
+    work: Callable[..., None] = rank if kind == "graph" else multiply
+    precision = "exact" if kind == "graph" else "float64"
+    for store, size in (("tiny", 100), ("large", 500_000)):
+        mg.generate("banded", tmp_path / store, n=size, bandwidth=1, kind=kind, dtype="float64")
+        mg.reorder(tmp_path / store)
+    work(tmp_path / "tiny", precision, 1)
+    plan = mg.open_matrix(tmp_path / "large").plan(precision=precision, threads=1)
+    assert plan.workers[0].id_bytes > 0.04 * plan.memory_bytes
+    assert_as_planned(plan.memory_bytes, 1, lambda: work(tmp_path / "large", precision, 1))
+
+
+@pytest.mark.parametrize(
+    ("n", "bandwidth", "pattern", "transpose", "was_reordered", "method"),
+    [
+        (100_000, 15, True, False, False, "rcm"),
+        (100_000, 15, False, True, True, "rcm"),
+        (500_000, 1, False, False, True, "rcm"),
+        (500_000, 1, False, True, True, "none"),
+        (100_000, 15, True, False, True, "none"),
+    ],
+)
+def test_reordering_takes_no_more_than_is_asked_for(
+    tmp_path: Path, n: int, bandwidth: int, pattern: bool, transpose: bool, was_reordered: bool, method: Any
+) -> None:
+    for store, size in (("tiny", 100), ("large", n)):
+        mg.generate("banded", tmp_path / store, n=size, bandwidth=bandwidth, pattern=pattern, transpose=transpose)
+        if was_reordered:
+            mg.reorder(tmp_path / store)
+    mg.reorder(tmp_path / "tiny", tmp_path / "out", method=method)
+    asked = estimate_bytes(mg.open_matrix(tmp_path / "large").info, method)
+    measured = measure_peak(lambda: mg.reorder(tmp_path / "large", tmp_path / "out", method=method, overwrite=True))
+    assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
 
 
 # --- resident memory -------------------------------------------------------------------------------------------------

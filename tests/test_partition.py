@@ -154,6 +154,22 @@ def test_ids_are_held_by_a_single_worker_only(ids: str | None, each: int) -> Non
     assert {worker.id_bytes for worker in plan_even(10, 3, 2, vertex_ids=ids).workers} == {0}
 
 
+@pytest.mark.parametrize(
+    ("changes", "each"),
+    [
+        ({}, 4),
+        ({"index_dtype": "int64"}, 8),
+        ({"vertex_ids": "int64"}, 8 + 4),
+        ({"kind": "matrix"}, 4 + 2 * 8),
+        ({"kind": "matrix", "precision": "float32"}, 4 + 2 * 4),
+    ],
+)
+def test_an_order_takes_memory_and_x_and_y_of_a_product_in_it(changes, each):
+    [worker] = plan_even(10, 3, order="rcm", **changes).workers
+    assert worker.id_bytes == each * 10
+    assert {w.id_bytes for w in plan_even(10, 3, 2, order="rcm", **changes).workers} == {0}
+
+
 def test_each_thread_has_a_chunk_in_flight_raw_and_compressed() -> None:
     one, two = (plan_even(4 * MiB, 2, threads=threads).workers[0].load_bytes for threads in (1, 2))
     assert one == 16 * 4 * MiB + 2 * 4 * CHUNK_ELEMENTS

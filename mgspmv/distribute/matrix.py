@@ -19,6 +19,7 @@ from mgspmv.errors import ClosedError, ClusterError, KindError, OptionError, Sto
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
 from mgspmv.model import MatrixInfo, Precision
+from mgspmv.order import permute, restore
 from mgspmv.partition import Plan, plan_rows
 from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
 
@@ -135,8 +136,10 @@ class DistributedMatrix(DescribedMatrix):
             return self._multiply_lazy(x, alpha, beta, y, kernel, precision, threads)
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
-        x = np.ascontiguousarray(x, dtype=chosen)
+        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        if beta != 0:
+            out = permute(out, self.order)
         slices = list(pairwise(self.bounds))
         keys = self.part_keys
         x_sent = self.cluster.scatter(x, self.members, "send x")
@@ -152,7 +155,7 @@ class DistributedMatrix(DescribedMatrix):
             raise
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
-        return out
+        return restore(out, self.order)
 
     def close(self) -> None:
         """Free the memory of the workers at once; products that were begun are finished before."""
@@ -194,6 +197,7 @@ class DistributedMatrix(DescribedMatrix):
         self, x: Any, alpha: float, beta: float, y: Any, kernel: str, precision: str | None, threads: int | None
     ) -> Any:
         import dask.array as da
+        from distributed import futures_of
 
         if self.cluster.is_owner:
             raise OptionError(
@@ -212,8 +216,9 @@ class DistributedMatrix(DescribedMatrix):
                 y = da.from_array(start_product(y, beta, shape, chosen), chunks=(rows, *shape[1:]))
             check_form("y", y, shape[0], "rows")
             check_shape(y, shape)
-            ys = self._compute_pieces(y.astype(chosen), rows)
-        pieces = self._compute_pieces(x.astype(chosen), x.chunks[0])
+            ys = self._compute_pieces(permute(y.astype(chosen), self.order), rows)
+        x = permute(x.astype(chosen), self.order)
+        pieces = self._compute_pieces(x, x.chunks[0])
         futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, kernel, threads))
         self._pending.update(futures)
         chunks = [
@@ -221,7 +226,12 @@ class DistributedMatrix(DescribedMatrix):
             for future, n in zip(futures, rows, strict=True)
             if n
         ]
-        return da.concatenate(chunks) if chunks else da.zeros(shape, dtype=chosen)
+        product = da.concatenate(chunks) if chunks else da.zeros(shape, dtype=chosen)
+        if self.order is None:
+            return product
+        restored = self.client.persist(restore(product, self.order))
+        self._pending.update(futures_of(restored))  # it has no more of those above, which it waits for
+        return restored
 
     def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
         """Futures of the chunks of an array of one or two dimensions, cut into these numbers of rows."""

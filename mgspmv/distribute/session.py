@@ -67,6 +67,7 @@ class Session:
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
+        self._threads = kernel.threads
         kernel.compile()
 
     @property
@@ -82,7 +83,7 @@ class Session:
     @property
     def threads(self) -> int:
         """Of the kernel."""
-        return self._rows.kernel.threads
+        return self._threads
 
     def close(self, reason: str) -> None:
         """End the run here: a task that waits is told the reason, and none can begin."""
@@ -177,7 +178,7 @@ class Session:
 
     def collect(self) -> np.ndarray:
         """(n_rows,): the ranks."""
-        return self._rows.x
+        return self._rows.kernel.get(self._rows.x)
 
     @contextmanager
     def _working(self, phase: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ class Transport(Protocol):
     """Seconds so far that others took longer for their products than this worker."""
 
     @property
-    def z(self) -> np.ndarray:
+    def z(self) -> Any:
         """What the next product reads, at the columns of this worker's blocks."""
         ...
 
@@ -27,7 +28,7 @@ class Transport(Protocol):
         """Bytes held for vectors and for moving them."""
         ...
 
-    def slot(self, start: int, stop: int) -> np.ndarray:
+    def slot(self, start: int, stop: int) -> Any:
         """(stop - start,): where the owner of these rows writes its slice of the next z."""
         ...
 
@@ -46,26 +47,31 @@ class Transport(Protocol):
 
 
 class LocalTransport:
-    """All rows belong to this process: two buffers take turns and nothing moves."""
+    """All rows belong to this process: two buffers take turns and nothing moves.
+
+    Parameters
+    ----------
+    zeros : makes the buffers, from (elements, dtype), where the kernels compute
+    """
 
     exchanged_bytes = 0
     waited_s = 0.0
 
-    def __init__(self, n_cols: int, dtype: np.dtype[Any]) -> None:
-        self._n_cols = n_cols
-        self._current: np.ndarray
-        self._next: np.ndarray
+    def __init__(self, n_cols: int, dtype: np.dtype[Any], zeros: Callable[[int, Any], Any] = np.zeros) -> None:
+        self._n_cols, self._zeros = n_cols, zeros
+        self._current: Any
+        self._next: Any
         self.restart(dtype)
 
     @property
-    def z(self) -> np.ndarray:
+    def z(self) -> Any:
         return self._current
 
     @property
     def nbytes(self) -> int:
-        return 2 * self._current.nbytes
+        return 2 * int(self._current.nbytes)
 
-    def slot(self, start: int, stop: int) -> np.ndarray:
+    def slot(self, start: int, stop: int) -> Any:
         return self._next[start:stop]
 
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
@@ -74,4 +80,4 @@ class LocalTransport:
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
-        self._current, self._next = np.zeros(self._n_cols, dtype), np.zeros(self._n_cols, dtype)
+        self._current, self._next = self._zeros(self._n_cols, dtype), self._zeros(self._n_cols, dtype)

@@ -44,6 +44,8 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
         problems.append("attributes: the digest is not that of kind, shape, dtypes and the arrays' digests")
     if "vertex_ids" in arrays:
         problems += _check_ids(arrays["vertex_ids"])
+    if "order" in arrays:
+        problems += _check_order(arrays["order"])
     if not arrays.keys() >= _needed_arrays(info):
         return problems
     if wrong := list(_check_csr(info, arrays)):
@@ -60,7 +62,8 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
 def _needed_arrays(info: MatrixInfo) -> set[str]:
     """What the checks of values look at."""
     of_columns = set() if info.kind == "matrix" else {"out_degree"} if info.is_pattern else {"out_degree", "out_weight"}
-    return {"indptr", "indices"} | (set() if info.is_pattern else {"data"}) | of_columns
+    optional = (set() if info.is_pattern else {"data"}) | (set() if info.order is None else {"order"})
+    return {"indptr", "indices"} | optional | of_columns
 
 
 def _read_arrays(
@@ -156,6 +159,15 @@ def _check_ids(ids: np.ndarray) -> Iterator[str]:
     falls = np.concatenate([[False], ids[1:] <= ids[:-1]])
     if falls.any():
         yield "vertex_ids: must ascend" + _place("vertex", falls)
+
+
+def _check_order(order: np.ndarray) -> Iterator[str]:
+    n = len(order)
+    wrong = (order < 0) | (order >= n)
+    if not wrong.any():
+        wrong = np.bincount(order, minlength=n)[order] > 1
+    if wrong.any():
+        yield f"order: must hold each of 0..{n - 1} once" + _place("row", wrong)
 
 
 def _place(unit: str, wrong: np.ndarray) -> str:

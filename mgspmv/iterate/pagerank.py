@@ -10,35 +10,33 @@ vertices stay in the graph, as in NetworkX and cuGraph.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.kernels.cpu import CpuBlock
-from mgspmv.kernels.select import bind_kernel
+from mgspmv.kernels.bound import BoundKernel
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 
 
 @dataclass(eq=False)
 class Rows:
-    """What the owner of a block keeps from step to step; all vectors are of its rows."""
+    """What the owner of a block keeps from step to step; all vectors are of its rows, and where the block is."""
 
-    kernel: CpuBlock
+    kernel: BoundKernel
     """Bound to the block."""
-    x: np.ndarray
+    x: Any
     """(n_rows,) ranks, float32 or float64; overwritten by each step."""
-    weight: np.ndarray
+    weight: Any
     """(n_rows,) float64 out-weights; 0 for dangling vertices."""
-    dangling: np.ndarray
+    dangling: Any
     """(n_rows,) or (1,) float64: d."""
-    personalization: np.ndarray
+    personalization: Any
     """(n_rows,) or (1,) float64: p."""
 
     @property
@@ -53,7 +51,7 @@ class Rows:
     def nbytes(self) -> int:
         """Bytes of block and vectors."""
         vectors = (self.x, self.weight, self.dangling, self.personalization)
-        return self.kernel.block.nbytes + sum(v.nbytes for v in vectors)
+        return int(self.kernel.block.nbytes + sum(v.nbytes for v in vectors))
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,7 @@ class LocalSteps:
 
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
-        kernels = [bind_kernel(r.kernel.block, "float64", threads=r.kernel.threads) for r in self.rows]
-        self.rows = [replace(r, kernel=kernel) for r, kernel in zip(self.rows, kernels, strict=True)]
+        self.rows = [replace(r, kernel=r.kernel.with_precision("float64")) for r in self.rows]
         self._transport.restart(np.dtype(np.float64))
         self._transport.exchange(_scale(self.rows, self._transport))
 
@@ -232,10 +229,10 @@ def run_embedded(
     emit : gets an event for each iteration
     """
     began = time.perf_counter()
-    for r in rows[:1]:
-        r.kernel.compile()
+    rows[0].kernel.compile()
     compiled = time.perf_counter()
-    steps = LocalSteps(rows, LocalTransport(rows[0].kernel.block.n_cols, rows[0].kernel.z_dtype), options.alpha)
+    kernel = rows[0].kernel
+    steps = LocalSteps(rows, LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros), options.alpha)
     loop = Loop(steps, options, threshold, run)
     events: list[Event] = []
     loop.start()
@@ -249,8 +246,8 @@ def run_embedded(
         steps.begin_residual()
         bound = bound_error(steps.residual(loop.mass), options.alpha)
     seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
-    values = rows[0].x if len(rows) == 1 else np.concatenate([r.x for r in rows])
-    return Outcome(values, loop.status, bound, f"{platform.machine()}, {rows[0].kernel.threads} threads", seconds)
+    values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
+    return Outcome(values, loop.status, bound, kernel.describe(), seconds)
 
 
 def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:

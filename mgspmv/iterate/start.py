@@ -10,8 +10,9 @@ from mgspmv.errors import DanglingError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
-from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.bound import BoundKernel
 from mgspmv.model import check_choice
+from mgspmv.order import permute, restore
 from mgspmv.store import StoredMatrix
 
 
@@ -31,7 +32,7 @@ class Start:
         vectors = (self.x, self.dangling, self.personalization)
         return Start(*(v if len(v) == 1 else v[start:stop] for v in vectors))
 
-    def bind(self, kernel: CpuBlock, weight: np.ndarray) -> Rows:
+    def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
         """What the owner of a block starts with.
 
         Parameters
@@ -40,7 +41,7 @@ class Start:
         """
         # What came over a network may be read-only, and steps write x.
         x = np.full(kernel.block.n_rows, self.x[0]) if len(self.x) == 1 else np.require(self.x, requirements="W")
-        return Rows(kernel, x, weight, self.dangling, self.personalization)
+        return Rows(kernel, *(kernel.put(v) for v in (x, weight, self.dangling, self.personalization)))
 
 
 def make_start(
@@ -52,8 +53,13 @@ def make_start(
     nstart: Weights | None = None,
     *,
     use_weights: bool,
+    order: np.ndarray | None = None,
 ) -> Start:
     """Make the vectors of a run from what the user gave; see `mgspmv.api.pagerank`.
+
+    Parameters
+    ----------
+    order : of the stored rows, and so of what comes out; what the user gave is in the order of the source
 
     Raises
     ------
@@ -63,7 +69,10 @@ def make_start(
     n = stored.info.shape[0]
 
     def distribute(name: str, weights: Weights | None) -> np.ndarray:
-        return np.array([1.0 / n]) if weights is None else make_distribution(name, weights, n, vertex_ids)
+        if weights is None:
+            return np.array([1.0 / n])
+        permuted: np.ndarray = permute(make_distribution(name, weights, n, vertex_ids), order)
+        return permuted
 
     p = distribute("personalization", personalization)
     if dangling is None:
@@ -73,7 +82,7 @@ def make_start(
     else:
         check_choice("dangling", dangling, ("uniform", "drop", "error"))
         if dangling == "error":
-            _refuse_dangling(read_out_weight(stored, use_weights), vertex_ids)
+            _refuse_dangling(restore(read_out_weight(stored, use_weights), order), vertex_ids)
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
     x = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
     return Start(x.astype(np.float32 if options.precision == "float32" else np.float64), d, p)

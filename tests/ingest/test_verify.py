@@ -176,6 +176,44 @@ def test_what_does_not_bear_on_others_is_said_alone(make_store, name):
     assert [problem.partition(":")[0] for problem in verify_store(root)] == [name]
 
 
+ORDER = np.array([3, 0, 5, 1, 4, 2], dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put(), []),
+        (put((1, 3)), ["order: must hold each of 0..5 once, wrong at row 0"]),
+        (put((3, 5)), ["order: must hold each of 0..5 once, wrong at row 2"]),
+        (put((4, 6)), ["order: must hold each of 0..5 once, wrong at row 4"]),
+        (put((5, -1)), ["order: must hold each of 0..5 once, wrong at row 5"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+def test_an_order_is_a_permutation(make_store, kind, change, said):
+    root = make_store(kind, transpose=True, order=ORDER)
+    change_array(root, "order", change)
+    assert verify_store(root) == said
+
+
+def test_another_order_than_was_recorded(make_store):
+    root = make_store(order=ORDER)
+    array = zarr.open_group(find_group(root), mode="r+")["order"]
+    array[:] = ORDER[::-1]
+    assert verify_store(root) == ["order: the digest differs from the one written at ingest"]
+
+
+def test_a_store_that_forgot_its_order(make_store):
+    """It opens as one of another matrix, so the digest of the whole must tell."""
+    root = make_store(order=ORDER)
+    group = zarr.open_group(find_group(root), mode="r+")
+    attributes: Any = dict(group.attrs["mgspmv"])
+    del attributes["order"]
+    group.attrs["mgspmv"] = attributes
+    problems = verify_store(root)
+    assert "attributes: the digest is not that of kind, shape, dtypes and the arrays' digests" in problems
+
+
 def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
     root = make_store(pattern=True)
     change_array(root, "indices", put((5, 1)))

@@ -818,6 +818,10 @@ def test_a_stochastic_matrix_is_its_weights():
             "drive='embedded' computes in this process; leave client out and pass an opened matrix",
         ),
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
+        (
+            {"kernel": "ell"},
+            "kernel 'ell' is for products; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial",
+        ),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": -1}, "threads must be at least 1, not -1"),
         ({"tol": 3.0}, "tol=3 with tol_mode='l1' is met by any ranks of 3 vertices; pass less than 2"),
