@@ -11,7 +11,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help quickstart test lint types imports package check format bench bench-drives clean
+SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
+.PHONY: help quickstart test lint types imports package check format sanitize bench bench-drives clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +48,11 @@ check: test lint types imports package ## everything that a contribution must pa
 format: $(VENV)/.ready-dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+
+sanitize: $(VENV)/.ready-test ## memory and race checkers on every CUDA kernel; needs a GPU and compute-sanitizer
+	for tool in memcheck racecheck; do \
+	  MGSPMV_PLAIN_MEMORY=1 compute-sanitizer --tool $$tool --error-exitcode 9 $(BIN)/python -m pytest -q -m gpu \
+	    tests/kernels/test_cuda.py -k "$(SANITIZED)" $(ARGS) || exit 1; done
 
 bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
 	$(BIN)/python tests/benchmarks/compare.py $(ARGS)

@@ -15,7 +15,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -64,7 +64,7 @@ class Group(TyperGroup):
     ) -> NoReturn:
         """Run the command line `args` and exit."""
         args = sys.argv[1:] if args is None else list(args)
-        as_json = "--json" in args
+        as_json = "--json" in args and args[0] != "bench"  # there it names a file
         try:
             outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
@@ -108,6 +108,7 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
 ]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
+Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 
 ClusterKind = Annotated[
     str | None, typer.Option("--cluster", metavar="local", help="Start workers on this machine for this one run.")
@@ -363,6 +364,29 @@ def generate(
 
 
 @app.command()
+def reorder(
+    store: StorePath,
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Where the renumbered matrix goes; default in place.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="rcm|none", help="Order of rows and columns; none is that of the source.")
+    ] = "rcm",
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Renumber rows and columns for locality; results stay in the source's numbers."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    began = time.perf_counter()
+    with open_progress() as progress:
+        info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]
+    stored = _answer_stored(info, time.perf_counter() - began)
+    return replace(stored, parts=[*stored.parts, f"order: {_describe_order(info)}"])
+
+
+@app.command()
 def info(store: StorePath, json: Json = False) -> Answer:
     """Say what a store holds; nothing of the matrix is loaded."""
     from mgspmv import api
@@ -409,6 +433,7 @@ def spmv(
     beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
     y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
     kernel: Kernel = "auto",
+    backend: Backend = "auto",
     precision: Annotated[
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
     ] = None,
@@ -433,7 +458,8 @@ def spmv(
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
-        options |= {"threads": threads, "timeout": timeout, "y": None if y is None else read_vector(y, max_ndim=2)}
+        options |= {"backend": backend, "threads": threads, "timeout": timeout}
+        options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, _open_client(place, progress) as client:
             product = api.spmv(matrix, factor, **options, client=client, on_progress=progress.on_progress)
@@ -473,6 +499,7 @@ def pagerank(
     ignore_weights: Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")] = False,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
     kernel: Kernel = "auto",
+    backend: Backend = "auto",
     threads: Threads = None,
     cluster: ClusterKind = None,
     workers: Workers = None,
@@ -496,8 +523,8 @@ def pagerank(
     for path in output or []:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel, "threads": threads}
-    options |= {"drive": drive, "timeout": timeout}
+    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel, "backend": backend}
+    options |= {"threads": threads, "drive": drive, "timeout": timeout}
     failure = None
     with api.open_matrix(store) as matrix:
         vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")
@@ -565,6 +592,69 @@ def run(
     return Answer(store | ranks.payload, [stored, *ranks.parts], result.failure)
 
 
+bench = typer.Typer(no_args_is_help=True, help="Check and time the kernels of this installation.")
+app.add_typer(bench, name="bench")
+
+
+@bench.command("spmv")
+def bench_spmv(
+    stores: Annotated[list[str] | None, typer.Argument(metavar="STORE", help="Stored matrices.")] = None,
+    matrix: Annotated[
+        list[str] | None, typer.Option("--matrix", metavar="NAME", help="A matrix of --list; repeatable.")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option("--kernel", metavar="NAME", help="Name of a kernel; repeatable. Default all.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="float32|float64|both", help="Of values and vectors.")] = "both",
+    values: Annotated[
+        bool | None, typer.Option("--values/--pattern", help="Give all values, or none; default as each is.")
+    ] = None,
+    backend: Backend = "auto",
+    cold: Annotated[bool | None, typer.Option("--cold/--warm", help="State of the caches; default both.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How often each is timed at most; default 20, without GPU 5.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Nonzeros of each made matrix, about; default of --list.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Name the matrices and kernels, and run nothing.")] = False,
+) -> Answer:
+    """Check every kernel beside SciPy, then time it beside cuSPARSE, or SciPy where there is no GPU."""
+    from mgspmv.bench import spmv as harness
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.tables import format_report
+    from mgspmv.kernels.select import KERNELS
+    from mgspmv.model import check_choice
+
+    if list_names:
+        kernels = [(k.name, ", ".join(k.backends), k.summary) for k in KERNELS.values()]
+        made = _tabulate(("matrix", "structure", "size"), list(harness.list_matrices()))
+        return Answer({}, [made, _tabulate(("kernel", "backends", "what it does"), kernels)])
+    check_choice("--dtype", dtype, ("float32", "float64", "both"))
+    chosen = choose_backend(backend)
+    choices = harness.Choices(
+        kernels=harness.check_kernels(kernel or [], chosen),
+        dtypes=("float32", "float64") if dtype == "both" else (dtype,),
+        states=("warm", "cold") if cold is None else ("cold",) if cold else ("warm",),
+        values=values,
+        rounds=rounds,
+    )
+    harness.check_json(json)
+    cases = harness.find_cases(matrix or [], stores or [], chosen, size)
+    machine = choose_machine(chosen)
+    setting = describe_run(machine)
+    run = harness.Bench(machine, choices, say=lambda line: print(line, file=sys.stderr, flush=True))
+    for case in cases:
+        run.run(case)
+        if json is not None:  # after each, so that a run that is ended leaves what it found
+            harness.write_json(json, run.to_dict(setting))
+    report = format_report(setting, run.records, run.left_out, chosen, run.ceilings.find_copy_rate())
+    wrong = sorted({r.kernel for r in run.records if r.is_wrong})
+    error = MgspmvError(f"wrong products of {', '.join(wrong)}; see the tables") if wrong else None
+    return Answer({}, [report], error)
+
+
 def _find_change(tol: float | None, tol_mode: str, n: int | None = None) -> float | None:
     """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
     from mgspmv.iterate.options import DEFAULT_TOL
@@ -621,7 +711,7 @@ def _render(parts: Sequence[Any]) -> str:
     console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         for part in parts:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, str))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
@@ -680,6 +770,7 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "values": info.dtype or "none, a pattern",
         "indices": info.index_dtype,
         "ids": info.vertex_ids or "0..n-1",
+        "order": _describe_order(info),
         "duplicates": info.duplicates,
         "least value": "none" if info.min_weight is None else f"{info.min_weight:g}",
         "transpose": "stored" if info.has_transpose else "not stored",
@@ -689,6 +780,12 @@ def _tabulate_info(info: MatrixInfo) -> Any:
     }
     made_from = info.provenance.get("source", {})
     return _tabulate_fields(fields | {f"source {key}": value for key, value in made_from.items()})
+
+
+def _describe_order(info: MatrixInfo) -> str:
+    made = info.provenance.get("reordering")
+    bandwidth = f", bandwidth {made['bandwidth_after']:,}, was {made['bandwidth_before']:,}" if made else ""
+    return f"{info.order or 'that of the source'}{bandwidth}"
 
 
 def _describe_matrix(info: MatrixInfo) -> str:
