@@ -447,7 +447,7 @@ def test_memory_is_freed_and_loaded_again():
         assert not A._loaded
         first = A @ x
         mg.spmv(A, x, precision="float32")
-        assert set(A._loaded) == {"float32", "float64"}
+        assert {dtype for dtype, _ in A._loaded} == {"float32", "float64"}
         assert A.blocks("float64") is A.blocks("float64")
         assert A.load(3) is A
         assert not A._loaded

@@ -35,7 +35,7 @@ from mgspmv.exchange.links import Member
 T = TypeVar("T")
 
 JOIN_S = 10.0
-"""Seconds for a worker to answer before it is taken into a run."""
+"""Seconds at least for a worker to answer before it is taken into a run."""
 INSTALL_S = 60.0
 """Seconds at least for a worker to import what it needs at first, maybe from a slow file system, and say so."""
 LOOK_S = 1.0
@@ -132,18 +132,26 @@ class Cluster:
 
     async def _join(self) -> tuple[list[WorkerInfo], list[Member]]:
         workers = await self._list_workers()
-        addresses = list(workers)
-        versions = await self._ask_each(addresses, {"op": "versions", "packages": [*CHECKED]}, JOIN_S)
-        everyone = [Member(w["name"], a) for a, w in workers.items()]
-        silent = [m for m in everyone if isinstance(versions[m.address], Exception)]
-        members = {m.address: m for m in everyone if m not in silent}
-        if not members:
-            raise WorkerTimeoutError(f"none of the workers of {self} answered within {JOIN_S:g} s", phase="join")
-        _check_versions({members[a]: versions[a]["packages"] for a in members})
-        await asyncio.gather(*map(self._install, members.values()))
-        pings = await self._ask_each(list(members), {"op": PING_OP}, JOIN_S)
-        infos = [WorkerInfo(m, workers[a]["nthreads"], _find_memory(workers, a, pings[a])) for a, m in members.items()]
-        return infos, silent
+        everyone = [Member(worker["name"], address) for address, worker in workers.items()]
+        versions = await self._ask_present(everyone, {"op": "versions", "packages": [*CHECKED]})
+        _check_versions({member: answer["packages"] for member, answer in versions.items()})
+        await asyncio.gather(*map(self._install, versions))
+        pings = await self._ask_present(versions, {"op": PING_OP})
+        infos = [
+            WorkerInfo(m, workers[m.address]["nthreads"], _find_memory(workers, m.address, ping["free_memory"]))
+            for m, ping in pings.items()
+        ]
+        return infos, [member for member in everyone if member not in pings]
+
+    async def _ask_present(self, members: Iterable[Member], message: dict[str, Any]) -> dict[Member, Any]:
+        """The answers of those that are not silent."""
+        wait_s = max(JOIN_S, self.patience)
+        found = {member.address: member for member in members}
+        answers = await self._ask_each(list(found), message, wait_s)
+        present = {found[a]: answer for a, answer in answers.items() if not isinstance(answer, Exception)}
+        if not present:
+            raise WorkerTimeoutError(f"none of the workers of {self} answered within {wait_s:g} s", phase="join")
+        return present
 
     async def _list_workers(self) -> dict[str, Any]:
         """The running workers by address, in the order of their names."""
@@ -459,11 +467,10 @@ def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
         )
 
 
-def _find_memory(workers: dict[str, Any], address: str, ping: Any) -> int:
+def _find_memory(workers: dict[str, Any], address: str, free_on_host: int) -> int:
     """Bytes that a worker may still take: of its limit, and its share of what is free on its host."""
     worker = workers[address]
-    on_host = sum(w["host"] == worker["host"] for w in workers.values())
-    free = int(ping["free_memory"] // on_host) if isinstance(ping, dict) else 0
+    free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
 

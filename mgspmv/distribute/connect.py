@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Nanny
 from distributed.comm import connect, get_address_host_port
 from distributed.core import send_recv
 from distributed.deploy.utils import nprocesses_nthreads
@@ -20,29 +20,32 @@ from distributed.security import Security
 from mgspmv.errors import ClusterError, OptionError, SchedulerNotFoundError
 from mgspmv.model import default_threads
 
-CONNECT_S = 10.0
-"""Seconds for a scheduler to answer at first, or the time-out where that is less."""
+KNOCK_S = 30.0
+"""Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
 
 
 def connect_client(client: Any, timeout: float) -> Client:
     """A client of the scheduler at an address, or of a cluster object; not the default one of this process.
+
+    Parameters
+    ----------
+    timeout : seconds for the scheduler to answer, once it is known that there is one
 
     Raises
     ------
     OptionError : neither of these, or no address of a scheduler
     SchedulerNotFoundError : nothing answers there
     """
-    wait_s = min(CONNECT_S, timeout)
     if isinstance(client, str):
-        _knock(client, wait_s)
+        _knock(client, min(KNOCK_S, timeout))
     elif not hasattr(client, "scheduler_address"):
         raise OptionError(
             f"client must be a distributed.Client, the address of a scheduler or a cluster, not {client!r}"
         )
     try:
-        return Client(client, timeout=wait_s, set_as_default=False, name="mgspmv")
+        return Client(client, timeout=timeout, set_as_default=False, name="mgspmv")
     except OSError as error:
-        raise _no_answer(client, wait_s, error) from error
+        raise _no_answer(client, timeout, error) from error
 
 
 def _knock(address: str, wait_s: float) -> None:
@@ -80,6 +83,21 @@ def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNot
     )
 
 
+class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
+    """Starts a worker process and ends it, however long that takes.
+
+    Dask tells a worker to end, kills it when it has not after 4 s, and closes nothing more of the cluster when it is
+    not gone a second later, which is soon on a machine that is busy with other things.
+    """
+
+    async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
+        """Let the worker end, or kill it; back when it is gone."""
+        try:
+            await super().kill(timeout, reason)
+        except TimeoutError:
+            await super().kill(reason=reason)  # which waits, now that it was killed
+
+
 def start_local(n_workers: int | None = None, threads: int | None = None) -> LocalCluster:
     """Start worker processes on this machine that share its processors.
 
@@ -96,6 +114,7 @@ def start_local(n_workers: int | None = None, threads: int | None = None) -> Loc
     return _start(
         n_workers=n_workers,
         threads_per_worker=threads or max(1, processors // n_workers),
+        worker_class=PatientNanny,
         memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
         dashboard_address="127.0.0.1:8787",
         silence_logs=logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it

@@ -38,6 +38,8 @@ class Rows:
     """(n_rows,) or (1,) float64: d."""
     personalization: Any
     """(n_rows,) or (1,) float64: p."""
+    n_dangling: int
+    """Dangling vertices among the rows."""
 
     @property
     def start(self) -> int:
@@ -124,7 +126,7 @@ class LocalSteps:
         """
         vectors = [(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization) for r in self.rows]
         residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
-        mass_rounding = sum(np.count_nonzero(r.weight == 0) for r in self.rows) * 0.5 / FIXED_POINT
+        mass_rounding = sum(r.n_dangling for r in self.rows) * 0.5 / FIXED_POINT
         return float(residual + self._alpha * mass_rounding)
 
     def _multiply(self, mass: float) -> StepSums:

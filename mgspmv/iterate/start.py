@@ -41,7 +41,9 @@ class Start:
         """
         # What came over a network may be read-only, and steps write x.
         x = np.full(kernel.block.n_rows, self.x[0]) if len(self.x) == 1 else np.require(self.x, requirements="W")
-        return Rows(kernel, *(kernel.put(v) for v in (x, weight, self.dangling, self.personalization)))
+        put = kernel.put
+        vectors = (put(x), put(weight), put(self.dangling), put(self.personalization))
+        return Rows(kernel, *vectors, n_dangling=int(np.count_nonzero(weight == 0)))
 
 
 def make_start(

@@ -141,10 +141,16 @@ class CudaBlock:
         rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
         for name in ("scale", "update"):
             self._load_step(name, rank)
+        in_float64 = self.with_precision("float64")
+        for name in ("scale", "residual"):
+            in_float64._load_step(name, rank)
+        load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def with_precision(self, precision: Precision) -> CudaBlock:
         """The same block with steps in another precision."""
-        return CudaBlock(self.block, precision, self.kernel)
+        made = CudaBlock(self.block, precision, self.kernel)
+        made._products = self._products
+        return made
 
     def zeros(self, n: int, dtype: Any) -> Any:
         """(n,) zeros where this block's vectors are."""

@@ -89,6 +89,7 @@ def test_ceilings(device: Device) -> None:
 
 def test_a_run(device: Device, tmp_path: Any, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
     chosen = ("--backend", "cuda", "--size", "200000", "--rounds", "3")
     stdout, stderr = invoke("bench", "spmv", *chosen)
     assert "WRONG" not in stdout

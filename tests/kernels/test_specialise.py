@@ -42,11 +42,14 @@ def read_shared_bytes(cubin: bytes) -> int:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_specialisation_compiles(arch):
-    compile_for(arch, specialise("reduce.cu", VALUE=FLOAT32, PATTERN=0))  # skips here, not in a thread
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="the extra nvrtc is not installed")
+    pytest.importorskip("cuda.core")  # here: several threads must not be the first to import it
+    if arch not in nvrtc.nvrtcGetSupportedArchs()[1]:
+        pytest.skip(f"NVRTC {nvrtc.nvrtcVersion()[1:]} compiles nothing for {arch}; the extra nvrtc brings 12.9")
+    specialisations = list_specialisations()
     with ThreadPoolExecutor(2) as pool:
-        for specialisation, cubin in zip(
-            list_specialisations(), pool.map(lambda s: compile_for(arch, s), list_specialisations()), strict=True
-        ):
+        compiled = pool.map(lambda s: compile_for(arch, s), specialisations)
+        for specialisation, cubin in zip(specialisations, compiled, strict=True):
             assert len(cubin) > 1000, specialisation
             assert read_shared_bytes(cubin) <= SHARED_LIMIT, specialisation
 
