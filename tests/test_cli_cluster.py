@@ -62,7 +62,7 @@ def test_pagerank_on_local_workers(folder):
     on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
     with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, **PIPES) as process:
         stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0
+    assert process.returncode == 0, stderr
     answer = json.loads(stdout)
     assert DASHBOARD.fullmatch(stderr)
     assert (answer["options"]["drive"], embedded["options"]["drive"]) == ("superstep", "embedded")
@@ -79,7 +79,7 @@ def test_spmv_on_local_workers(folder):
     on_cluster = ("--cluster", "local", "--workers", "3", "--timeout", "60")
     with start("spmv", "a.zarr", "x.npy", "-o", "c.npy", "--alpha", "2", *on_cluster, **PIPES) as process:
         stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0
+    assert process.returncode == 0, stderr
     assert re.fullmatch(r"c\.npy: float64 of shape \(600,\) in \S+ m?s\n", stdout)
     assert DASHBOARD.fullmatch(stderr)
     assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
@@ -314,7 +314,7 @@ def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
         assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), 60)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, stderr
     assert stdout == ""
     assert re.fullmatch(DASHBOARD.pattern + "interrupted\n", stderr)
     assert invoke_json("pagerank", "g.zarr", *on_cluster)["status"] == "converged"
@@ -335,7 +335,7 @@ def test_interrupt_ends_local_workers(moment):
             assert DASHBOARD.fullmatch(shown)
         os.killpg(process.pid, signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, stderr
     assert stdout == ""
     assert stderr == "interrupted\n"
     assert wait_for(lambda: not is_there(process.pid))
