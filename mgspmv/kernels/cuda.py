@@ -16,7 +16,16 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.dense import sum_vector
-from mgspmv.kernels.device import describe_device, get, load_kernel, put, put_block, zeros
+from mgspmv.kernels.device import (
+    count_lanes,
+    describe_device,
+    get,
+    load_kernel,
+    put,
+    put_block,
+    report_full_device,
+    zeros,
+)
 from mgspmv.kernels.specialise import product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
 
@@ -52,6 +61,7 @@ class CudaBlock:
     ------
     BackendError : there is no CUDA device
     FormatError : the kernel cannot do this matrix
+    CapacityError : its format does not fit into the device's memory
     OptionError : no kernel has that name
     """
 
@@ -182,7 +192,8 @@ class CudaBlock:
     def _bind(self, kernel: str, types: dict[str, Any]) -> Product:
         key = (kernel, *sorted((name, str(value)) for name, value in types.items()))
         if key not in self._products:
-            self._products[key] = PRODUCTS[kernel](self.block, types)
+            with report_full_device(f"the format of {kernel}"):
+                self._products[key] = PRODUCTS[kernel](self.block, types)
         return self._products[key]
 
     def _load_step(self, name: str, rank: np.dtype[Any]) -> Any:
@@ -231,7 +242,7 @@ class _CsrWarp(_CsrRows):
 
 class _CsrVector(_CsrRows):
     def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
-        plan = formats.plan_vector(block)
+        plan = formats.plan_vector(block, count_lanes())
         lanes = {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
         super().__init__(block, types, "csr_vector", plan.rows, THREADS, **lanes)
         self._place = (np.int64(block.nnz), np.int32(plan.rows))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import BackendError
+from mgspmv.errors import BackendError, CapacityError
 from mgspmv.kernels.specialise import LEAST_ARCH, Specialisation, read_source, specialise
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
@@ -61,6 +61,32 @@ def free_device_memory() -> int:
     return int(free + cupy.get_default_memory_pool().free_bytes())
 
 
+@contextmanager
+def report_full_device(what: str) -> Iterator[None]:
+    """Say of CuPy's error for a full device what did not fit.
+
+    Raises
+    ------
+    CapacityError : `what` does not fit
+    """
+    import cupy
+
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise CapacityError(
+            f"{what} does not fit into the {free_device_memory():,} bytes free on {describe_device()}: {error}; "
+            "free some, use backend='cpu', or a kernel over CSR itself"
+        ) from error
+
+
+def count_lanes() -> int:
+    """Threads of the current device that run in step."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["WarpSize"])
+
+
 def load_kernel(source: str, name: str, **types: Any) -> Any:
     """A kernel of a CUDA source, compiled for the current device, or loaded from CuPy's cache of compiled modules.
 
@@ -79,14 +105,16 @@ def zeros(n: int, dtype: Any) -> Any:
     """(n,) zeros on the device."""
     import cupy
 
-    return cupy.zeros(n, dtype)
+    with report_full_device(f"a vector of {n:,} elements"):
+        return cupy.zeros(n, dtype)
 
 
 def put(array: Any) -> Any:
     """The array on the device; as it is where it is there already."""
     import cupy
 
-    return cupy.asarray(array)
+    with report_full_device(f"an array of {array.nbytes:,} bytes"):
+        return cupy.asarray(array)
 
 
 def get(array: Any) -> np.ndarray:
@@ -118,9 +146,10 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
     def allocate(n: int, dtype: Any) -> DeviceArray:
         return DeviceArray(n, dtype, staging)
 
-    block = stored.read_block(start, stop, dtype, threads, allocate)
-    staging.finish()
-    return put_block(block)
+    with report_full_device(f"a block of rows {start} to {stop}"):
+        block = stored.read_block(start, stop, dtype, threads, allocate)
+        staging.finish()
+        return put_block(block)
 
 
 class DeviceArray:

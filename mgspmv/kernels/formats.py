@@ -174,16 +174,16 @@ class VectorPlan:
 # --- choices ---------------------------------------------------------------------------------------------------------
 
 
-def choose_lanes(n_rows: int, nnz: int, wavefront: int = 32) -> int:
+def choose_lanes(n_rows: int, nnz: int, wavefront: int = WARP) -> int:
     """Threads a row of csr-vector: the largest power of two <= max(1, nnz / n_rows), at most `wavefront`."""
     mean = max(1, nnz // max(1, n_rows))
     return min(wavefront, 1 << (mean.bit_length() - 1))
 
 
-def plan_vector(block: CsrBlock) -> VectorPlan:
+def plan_vector(block: CsrBlock, wavefront: int = WARP) -> VectorPlan:
     """How csr-vector cuts a block: in so many rows as fill what a thread block stages, and so many lanes as it has for
     them. Rows of which fewer than 8 fit are summed in place."""
-    lanes = choose_lanes(block.n_rows, block.nnz)
+    lanes = choose_lanes(block.n_rows, block.nnz, wavefront)
     places, longest = TILE - 3, max(1, _longest(_row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
     mean = max(1.0, block.nnz / max(1, block.n_rows))
     rows = places // longest if longest <= EVEN_ROWS * mean else int(FILL * places / mean)

@@ -12,7 +12,7 @@ import scipy.sparse
 from matrices import GRAPHS, HARD
 
 import mgspmv as mg
-from mgspmv.errors import FormatError
+from mgspmv.errors import CapacityError, FormatError
 from mgspmv.kernels.select import bind_kernel, list_kernels
 from mgspmv.model import CsrBlock
 
@@ -202,6 +202,47 @@ def test_refusals_are_those_of_the_twins(cupy):
                 bind_kernel(block, "float64", kernel=kernel, backend=backend)
             messages.append(str(caught.value))
         assert messages[0].split(" where ")[0] == messages[1].split(" where ")[0]
+
+
+def test_a_full_device(cupy):
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    block = make_block(MATRICES["rows of one length"], np.float64, pattern=False)
+    bound = bind_kernel(block, "float64", kernel="sell", backend="cuda")
+    x, y = cupy.zeros(block.n_cols), cupy.zeros(block.n_rows)
+    pool.set_limit(size=pool.total_bytes() + 1024)
+    try:
+        with pytest.raises(CapacityError, match="the format of sell does not fit into the"):
+            bound.multiply(x, y)
+    finally:
+        pool.set_limit(size=0)
+    bound.multiply(x, y)
+
+
+REFERENCE = (
+    *(f"matrices/{name}.mtx" for name in ("494_bus", "arc130", "ash219", "lp_e226", "west0479")),
+    *(
+        f"matrices/{name}.mtx.gz"
+        for name in (
+            "1138_bus", "Franz6_id1959_aug", "M1-nedelec", "NotreDame_www", "arrow", "bayer10", "bcspwr10", "bcsstk13",
+            "cryg2500", "jagmesh7", "lp_afiro", "mdual", "olm1000", "rajat01", "sherman3", "xenon1", "zenios",
+        )
+    ),
+    *(f"graphs/{name}.txt.gz" for name in ("cnr-2000", "debian-bookworm-deps", "pgp-strong-2009", "wiki-Vote")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_reference_matrices(cupy, ingested, name):
+    with ingested(name, kind="matrix") as A:
+        matrix, pattern = sort(A.to_scipy()), A.is_pattern
+    rng = np.random.default_rng(12)
+    for kernel, dtype in itertools.product(KERNELS, DTYPES):
+        block = make_block(matrix, dtype, pattern=pattern)
+        bound = bind_or_none(block, dtype, kernel, "cuda")
+        if bound is not None:
+            x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
+            check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, y), x, 1.0, 0.0, y)
 
 
 # --- PageRank --------------------------------------------------------------------------------------------------------

@@ -57,6 +57,23 @@ def test_device_is_missing(without_device, stencil):
     )
 
 
+def test_device_that_is_too_old(monkeypatch):
+    named = {"name": b"GeForce GTX 1080"}
+    runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda _: named, CUDARuntimeError=OSError)
+    old = SimpleNamespace(id=0, compute_capability="61")
+    cuda = SimpleNamespace(runtime=runtime, Device=lambda: old)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
+    device._find_problem.cache_clear()
+    try:
+        with pytest.raises(
+            BackendError, match="GeForce GTX 1080 is of architecture 61, older than 70; use backend='cpu'"
+        ):
+            device.check_device()
+    finally:
+        device._find_problem.cache_clear()
+
+
 def test_auto_is_the_cpu_without_a_device(without_device, stencil):
     assert choose_backend("auto") == "cpu"
     np.testing.assert_array_equal(stencil @ np.ones(20), mg.spmv(stencil, np.ones(20), backend="cpu"))
