@@ -73,7 +73,7 @@ class CudaBlock:
         self.kernel = kernel
         self._products: dict[tuple[Any, ...], Product] = {}
         if kernel in ("ell", "dia", "bsr"):
-            self._bind(kernel, self._plain_types(np.dtype(precision)))  # refused now or never
+            self._bind(kernel, self._plain_types(self._dtype))  # refused now or never
 
     @property
     def z_dtype(self) -> np.dtype[Any]:
@@ -84,18 +84,24 @@ class CudaBlock:
     @property
     def nbytes(self) -> int:
         """Bytes that the product's kernel reads of the matrix."""
-        return self._bind(self.kernel, self._plain_types(self._value or np.dtype(self.precision))).nbytes
+        return self._bind(self.kernel, self._plain_types(self._dtype)).nbytes
 
     def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """y = alpha A x + beta y, in place; y is not read when beta is 0. Enqueued, not waited for.
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k), float32 or float64, on the device; values are of the same dtype
-        y : (n_rows,) or (n_rows, k) of the same dtype, on the device
+        x : (n_cols,) or (n_cols, k), float32 or float64, contiguous, on the device
+        y : (n_rows,) or (n_rows, k) of the same dtype, contiguous, on the device
 
         Sums are made in the dtype of x, and alpha and beta are rounded to it.
+
+        Raises
+        ------
+        OptionError : the block's values are of another dtype than x
         """
+        if self._value not in (None, x.dtype):
+            raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product = self._bind(self.kernel, self._plain_types(x.dtype))
         if x.ndim == 1:
             product.run(x, y, alpha, beta)
@@ -181,6 +187,11 @@ class CudaBlock:
     @property
     def _value(self) -> np.dtype[Any] | None:
         return None if self.block.data is None else self.block.data.dtype
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """Of products."""
+        return self._value or np.dtype(np.float32 if self.precision == "float32" else np.float64)
 
     @property
     def _unit(self) -> float:

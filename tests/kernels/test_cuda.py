@@ -12,7 +12,7 @@ import scipy.sparse
 from matrices import GRAPHS, HARD
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, FormatError
+from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.select import bind_kernel, list_kernels
 from mgspmv.model import CsrBlock
 
@@ -191,6 +191,12 @@ def test_arrays_that_are_parts_of_others(cupy):
     moved = replace(block, indptr=cupy.asarray(block.indptr), indices=apart[0], data=apart[1])
     bound = bind_kernel(moved, "float32", kernel="csr-vector", backend="cuda")
     check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, x), x, 1.0, 0.0, x)
+
+
+def test_values_of_another_dtype_are_refused(cupy):
+    bound = bind_kernel(make_block(MATRICES["ring"], np.float64, pattern=False), "float64", backend="cuda")
+    with pytest.raises(OptionError, match="x is float32 and the values are float64"):
+        bound.multiply(cupy.ones(7, np.float32), cupy.ones(7, np.float32))
 
 
 def test_refusals_are_those_of_the_twins(cupy):
