@@ -276,8 +276,9 @@ def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
         stdout, _ = process.communicate(timeout=120)
     reading.join()
     os.close(terminal)
-    assert json.loads(stdout)["status"] == "converged"
     text = b"".join(shown).decode()
+    assert process.returncode == 0, text
+    assert json.loads(stdout)["status"] == "converged"
     assert DASHBOARD.search(text.replace("\r\n", "\n"))
     for phase in ("connecting", "joining the workers", "load", "starting the run", "iterate", "bounding the error"):
         assert phase in text

@@ -10,8 +10,9 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.distribute import cluster as module
+from mgspmv.distribute.agent import PING_OP
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.errors import ClosedError, VersionMismatchError
+from mgspmv.errors import ClosedError, VersionMismatchError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
 
 MEMBER = Member("somebody", "tcp://127.0.0.1:1")
@@ -40,6 +41,38 @@ def test_workers_of_another_version_are_refused(name, graph, in_process, monkeyp
     differences = "; ".join(f"{worker} has {name} {here[name]}, not 0.0.1" for worker in workers)
     assert str(caught.value) == f"{differences}. Install the same versions on all workers as here"
     assert here[name][0].isdigit()
+
+
+def test_workers_are_waited_for_as_long_as_they_may_be_silent(graph, in_process, monkeypatch):
+    monkeypatch.setattr(module, "JOIN_S", 0.1)
+    client = in_process(2)
+    for worker in client.cluster.workers.values():
+
+        async def answer_late(answer=worker.versions, **message):
+            await asyncio.sleep(0.3)
+            return answer(**message)
+
+        monkeypatch.setitem(worker.handlers, "versions", answer_late)
+    with graph.distribute(client, timeout=60) as D:
+        assert len(D.workers) == 2
+    with pytest.raises(WorkerTimeoutError) as caught:
+        graph.distribute(client, timeout=0.2)
+    assert str(caught.value) == f"none of the workers of {client.scheduler.address} answered within 0.15 s"
+
+
+def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monkeypatch):
+    monkeypatch.setattr(module, "JOIN_S", 0.1)
+    client = in_process(2)
+    graph.distribute(client).close()  # workers have their agents now
+    worker = client.cluster.workers[1]
+
+    async def hang():
+        await asyncio.Event().wait()
+
+    monkeypatch.setitem(worker.handlers, PING_OP, hang)
+    with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=1) as D:
+        assert D.workers == (0,)
+    assert [str(w.message) for w in warned] == [f"worker 1 ({worker.address}) does not answer and is left out"]
 
 
 def test_ranks_of_a_closed_matrix_whose_client_is_closed_too(graph, in_process):

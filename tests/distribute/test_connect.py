@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import dask
+import psutil
 import pytest
 from clusters import start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
+from mgspmv.distribute.connect import start_local
 from mgspmv.errors import CapacityError, ClusterError, OptionError, SchedulerNotFoundError
 
 
@@ -88,6 +90,17 @@ def test_workers_that_have_no_memory_left(graph):
         message = refused(graph, client, CapacityError)
     assert "on 1 workers needs" in message
     assert "of host memory on one of them, which has 0 GB; no number of workers of that size would do" in message
+
+
+@pytest.mark.slow
+def test_local_workers_that_do_not_end_in_time_are_waited_for():
+    """Dask gives the end of a worker 5 s; here it has none, which is as if the machine had too much else to do."""
+    with start_local(1, 1) as cluster:
+        [nanny] = cluster.workers.values()
+        process = psutil.Process(nanny.pid)
+        nanny.close_gracefully()  # else it starts another worker
+        cluster.sync(nanny.kill, timeout=0)
+        assert not process.is_running()
 
 
 @pytest.mark.slow
