@@ -66,8 +66,13 @@ def _list_keys(dask_scheduler: Any) -> list[str]:
     return [*map(str, dask_scheduler.tasks), *(f"lease {name}" for lease in leases for name in lease)]
 
 
-def find_alive(client: Client) -> dict[Any, dict[str, int]]:
-    """Parts, sessions and links that each worker still has in memory, whoever holds them."""
+def find_alive(client: Client, *, collect: bool = False) -> dict[Any, dict[str, int]]:
+    """Parts, sessions and links that each worker still has in memory, whoever holds them.
+
+    With `collect` those of earlier tests are gone that only wait for the garbage collector, which may run at any time.
+    """
+    if collect:
+        client.run(gc.collect)
     alive: dict[Any, dict[str, int]] = client.run(_count_alive)
     return {address: counts for address, counts in alive.items() if counts}
 

@@ -297,7 +297,7 @@ def graph(tmp_path):
 
 
 def test_close_frees_at_once(graph, client):
-    held, alive = find_held(client), find_alive(client)
+    held, alive = find_held(client), find_alive(client, collect=True)
     D = graph.distribute(client)
     mg.pagerank(D)
     mg.pagerank(D, drive="scheduler")
@@ -311,7 +311,7 @@ def test_close_frees_at_once(graph, client):
 
 def test_sessions_are_freed_at_once(graph, client):
     with graph.distribute(client) as D:
-        before = find_alive(client)
+        before = find_alive(client, collect=True)
         for drive in ("scheduler", "superstep"):
             mg.pagerank(D, drive=drive)
             assert find_alive(client) == before
