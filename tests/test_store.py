@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 import threading
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from memory import measure_peak
 from stores import (
     Crash,
     CrashingStore,
@@ -406,15 +406,10 @@ def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
 def assert_reads_within_memory(arrays: CsrArrays, chunk_elements: int, threads: int, dtype: Any, place: Path) -> None:
     write_store(place, arrays)
     stored = open_store(place)
-    expected = stored.read_block(0, arrays.shape[0], dtype, threads)  # imports and caches are not counted
-    del expected
-    tracemalloc.start()
-    block = stored.read_block(0, arrays.shape[0], dtype, threads)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    nbytes = stored.read_block(0, arrays.shape[0], dtype, threads).nbytes  # imports and caches are not counted
+    peak = measure_peak(lambda: stored.read_block(0, arrays.shape[0], dtype, threads))
     chunk = 2 * 8 * chunk_elements
-    assert peak <= 1.1 * block.nbytes + threads * chunk
-    assert peak >= block.nbytes
+    assert nbytes <= peak <= 1.1 * nbytes + threads * chunk
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from functools import partial
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from blocks import cut_rows, make_block, make_random, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import HARD
+from memory import measure_peak
 
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels import formats
@@ -206,13 +206,8 @@ def test_temporaries_are_of_a_piece(build, monkeypatch):
     """A number of 8 bytes for each of the million entries would be found."""
     block = make_random([200] * 5000, 7, data=None)
     monkeypatch.setattr(formats, "PIECE", 10_000)
-    tracemalloc.start()
-    try:
-        made = build(block)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < made.nbytes + 80 * 10_000 + 64 * 5000 < made.nbytes + 4 * block.nnz
+    nbytes = build(block).nbytes
+    assert measure_peak(lambda: build(block)) < nbytes + 80 * 10_000 + 64 * 5000 < nbytes + 4 * block.nnz
 
 
 # --- each format -----------------------------------------------------------------------------------------------------
