@@ -235,8 +235,9 @@ def reorder(
     store : of a square matrix
     target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is whole; until then
         `store` stays as it is
-    method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small; or
-        `none`, the order of the source. An order that the store has already does not matter
+    method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small;
+        `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
+        order of the source. An order that the store has already does not matter
     overwrite : replace the matrix that is in `target`
     on_progress : called with (phase, done, total or None)
 

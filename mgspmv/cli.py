@@ -370,7 +370,11 @@ def reorder(
         str | None, typer.Argument(metavar="[TARGET]", help="Where the renumbered matrix goes; default in place.")
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="rcm|none", help="Order of rows and columns; none is that of the source.")
+        str,
+        typer.Option(
+            metavar="rcm|degree|dealt|none",
+            help="Order of rows and columns: narrow; longest rows first; those dealt to 256 parts; the source's.",
+        ),
     ] = "rcm",
     overwrite: Overwrite = False,
     json: Json = False,

@@ -22,7 +22,10 @@ from mgspmv.errors import CapacityError, ShapeError
 from mgspmv.model import CsrArrays, MatrixInfo, default_threads, index_dtype
 from mgspmv.store import CHUNK_ELEMENTS
 
-Method = Literal["rcm", "none"]
+Method = Literal["rcm", "degree", "dealt", "none"]
+
+PARTS = 256
+"""Parts that rows are `dealt` to, whatever the number of workers; each of those takes a run of parts."""
 
 PARTS_PER_THREAD = 8
 _PIECE = 1 << 20
@@ -57,7 +60,32 @@ def _find_rcm(matrix: CsrArrays) -> np.ndarray:
     return np.ascontiguousarray(reverse_cuthill_mckee(pattern), matrix.indices.dtype)
 
 
-METHODS: dict[str, Callable[[CsrArrays], np.ndarray]] = {"rcm": _find_rcm}
+def _sort_by_degree(matrix: CsrArrays) -> np.ndarray:
+    """Rows by their number of entries, the longest first; those of one length stay in the order of the source.
+
+    In a graph the columns that many rows read come together with it, for vertices of many in-edges tend to have many
+    out-edges, and rows of one length are neighbours, which is what kernels of many threads like.
+    """
+    lengths = np.diff(matrix.indptr)
+    np.negative(lengths, out=lengths)
+    return np.argsort(lengths, kind="stable").astype(matrix.indices.dtype, copy=False)
+
+
+def _deal(matrix: CsrArrays) -> np.ndarray:
+    """Rows by degree, dealt one by one to `PARTS` parts, which follow each other.
+
+    Every run of parts has rows of all lengths, in much the same shares; two parts differ by at most the longest row in
+    entries.
+    """
+    by_degree = _sort_by_degree(matrix)
+    return np.concatenate([by_degree[part::PARTS] for part in range(PARTS)])
+
+
+METHODS: dict[str, Callable[[CsrArrays], np.ndarray]] = {
+    "rcm": _find_rcm,
+    "degree": _sort_by_degree,
+    "dealt": _deal,
+}
 """What finds an order, by name."""
 
 
@@ -214,7 +242,8 @@ def estimate_bytes(info: MatrixInfo, method: str) -> int:
     """Most bytes held while renumbering: the matrix and beside it, one after the other, what finding the order takes,
     the renumbered matrix, and its transpose and chunks on their way to the store.
 
-    Finding `rcm` takes A^T and, of twice the entries, A + A^T, both as columns and truth values, and tables of n.
+    Finding `rcm` takes A^T and, of twice the entries, A + A^T, both as columns and truth values, and tables of n; the
+    orders by degree take tables of n alone.
     """
     n, index = info.shape[0], np.dtype(info.index_dtype).itemsize
     held = info.nbytes + (index if info.order is None else 0) * n
@@ -222,5 +251,7 @@ def estimate_bytes(info: MatrixInfo, method: str) -> int:
     in_flight = default_threads() * CHUNK_ELEMENTS
     written = 3 * max(item * min(in_flight, info.nnz), 8 * min(in_flight, n))
     wide = index_dtype(2 * info.nnz).itemsize
-    finding = 0 if method == "none" else info.nnz * (1 + 3 * (wide + 1) + (wide if wide > index else 0)) + 40 * n
+    finding = 0 if method == "none" else 40 * n
+    if method == "rcm":
+        finding += info.nnz * (1 + 3 * (wide + 1) + (wide if wide > index else 0))
     return held + max(finding, held + 2 * index * n, (held if info.has_transpose else 0) + written)

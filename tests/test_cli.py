@@ -136,7 +136,7 @@ def test_what_reorder_refuses():
     for args, code, said in (
         (["g.zarr", "h.zarr"], 4, "h.zarr holds a matrix; pass overwrite=True (--overwrite) or choose another place"),
         (["wide.zarr"], 2, "must be square; wide.zarr has 2 rows and 3 columns"),
-        (["g.zarr", "--method", "degree"], 2, "method must be one of 'rcm', 'none', not 'degree'"),
+        (["g.zarr", "--method", "amd"], 2, "method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"),
         (["none.zarr"], 4, "there is no matrix store at none.zarr"),
     ):
         stdout, stderr = invoke("reorder", *args, code=code)

@@ -158,6 +158,8 @@ def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -
         (100_000, 15, False, True, True, "rcm"),
         (500_000, 1, False, False, True, "rcm"),
         (500_000, 1, False, True, True, "none"),
+        (500_000, 1, True, False, False, "degree"),
+        (500_000, 1, False, True, True, "dealt"),
         (100_000, 15, True, False, True, "none"),
     ],
 )

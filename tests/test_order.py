@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import dask.array as da
@@ -38,7 +38,17 @@ from mgspmv.errors import (
     TruncatedArrayError,
 )
 from mgspmv.model import CsrArrays
-from mgspmv.order import apply_order, find_order, invert, measure_bandwidth, permute, restore, undo_order
+from mgspmv.order import (
+    METHODS,
+    PARTS,
+    apply_order,
+    find_order,
+    invert,
+    measure_bandwidth,
+    permute,
+    restore,
+    undo_order,
+)
 from mgspmv.store import open_store, write_store
 
 SQUARE = {name: hard for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]}
@@ -105,12 +115,13 @@ def assert_same_arrays(found: CsrArrays, wanted: CsrArrays) -> None:
 # --- finding an order ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("name", SQUARE)
-def test_an_order_is_a_permutation_of_the_rows(name, index_dtype):
+def test_an_order_is_a_permutation_of_the_rows(name, index_dtype, method):
     hard = SQUARE[name]
     arrays = make_arrays(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape), index_dtype=index_dtype)
-    order = find_order(arrays, "rcm")
+    order = find_order(arrays, method)
     assert order.dtype == index_dtype
     assert order.flags.c_contiguous
     assert sorted(order.tolist()) == list(range(hard.shape[0]))
@@ -177,6 +188,54 @@ def test_real_matrices_become_narrower(name, ingested, tmp_path):
         graph = nx.from_scipy_sparse_array(A.to_scipy() + A.to_scipy().T)
         other = np.array(list(nx.utils.reverse_cuthill_mckee_ordering(graph)))
         assert after <= 2 * find_bandwidth(A.to_scipy()[other][:, other])
+
+
+def make_skewed(n: int, seed: int = 0) -> sp.csr_array:
+    """Rows of very different lengths, of which many are equal."""
+    rng = np.random.default_rng(seed)
+    lengths = np.minimum(rng.zipf(1.5, n), n // 2)
+    cols = np.concatenate([rng.choice(n, length, replace=False) for length in lengths])
+    matrix = sp.coo_array((np.ones(len(cols)), (np.repeat(np.arange(n), lengths), cols)), shape=(n, n))
+    return sp.csr_array(matrix)
+
+
+def test_by_degree_the_longest_rows_come_first():
+    """And those of one length as in the source, which sorting pairs says too."""
+    matrix = make_skewed(1000)
+    lengths = np.diff(matrix.indptr).tolist()
+    order = find_order(make_arrays(matrix), "degree").tolist()
+    assert order == sorted(range(1000), key=lambda i: (-lengths[i], i))
+    assert len(set(lengths)) < 200 < lengths[order[0]]
+
+
+@pytest.mark.parametrize("n", [PARTS - 1, PARTS, 5 * PARTS + 3])
+def test_dealt_parts_are_alike(n):
+    """As a dealer of cards would: part after part gets the next of the longest rows."""
+    matrix = make_skewed(n)
+    lengths = np.diff(matrix.indptr)
+    parts: list[list[int]] = [[] for _ in range(PARTS)]
+    for place, row in enumerate(find_order(make_arrays(matrix), "degree").tolist()):
+        parts[place % PARTS].append(row)
+    assert find_order(make_arrays(matrix), "dealt").tolist() == list(chain.from_iterable(parts))
+    entries = [int(lengths[part].sum()) for part in parts]
+    assert max(entries) - min(entries) <= lengths.max()
+
+
+@pytest.mark.parametrize("method", ["degree", "dealt"])
+def test_graphs_by_degree_keep_their_ranks(method, tmp_path):
+    """Hubs, dangling vertices and ids: to the bit in `exact`, and nothing but the store says that it is renumbered."""
+    rng = np.random.default_rng(4)
+    arcs = np.minimum(rng.zipf(1.3, (2, 4000)), 900) * 3
+    A = store_matrix(tuple(arcs), tmp_path / "a", transpose=True)
+    B = reorder_copy(A, tmp_path / "b", method=method)
+    assert (A.info.order, B.info.order) == (None, method)
+    assert mg.verify(tmp_path / "b") == []
+    wanted, found = mg.pagerank(A), mg.pagerank(B)
+    assert found.values.tolist() == wanted.values.tolist()
+    x = rng.integers(0, 9, A.shape[0])
+    assert (B @ x).tolist() == (A @ x).tolist()
+    assert (B.T @ x).tolist() == (A.T @ x).tolist()
+    assert reorder_copy(B, method="none").info.digest == A.info.digest
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -413,8 +472,8 @@ def test_what_cannot_be_reordered(tmp_path, monkeypatch):
     with pytest.raises(ShapeError, match=message):
         mg.reorder(tmp_path / "wide")
     store_matrix(make_scipy(6, 6), tmp_path / "a")
-    with pytest.raises(OptionError, match="method must be one of 'rcm', 'none', not 'degree'"):
-        mg.reorder(tmp_path / "a", method="degree")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"):
+        mg.reorder(tmp_path / "a", method="amd")  # type: ignore[arg-type]
     with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*nothing"):
         mg.reorder(tmp_path / "nothing")
     monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
