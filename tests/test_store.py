@@ -11,6 +11,8 @@ import re
 import shutil
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     TruncatedArrayError,
 )
-from mgspmv.model import CsrArrays
+from mgspmv.model import CsrArrays, CsrBlock
 from mgspmv.store import (
     FORMAT_VERSION,
     StoreAddress,
@@ -403,42 +405,60 @@ def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def assert_reads_within_memory(arrays: CsrArrays, chunk_elements: int, threads: int, dtype: Any, place: Path) -> None:
-    write_store(place, arrays)
+@pytest.fixture(scope="module")
+def alone():
+    """Runs functions in a process that does nothing else, whose memory is therefore theirs."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()
+
+
+def measure_reading(place: Path, chunk_elements: int, threads: int, dtype: Any) -> tuple[int, int]:
+    """Bytes of the whole matrix as a block, and the most that is held while it is read."""
+    mgspmv.store.CHUNK_ELEMENTS = chunk_elements
     stored = open_store(place)
-    nbytes = stored.read_block(0, arrays.shape[0], dtype, threads).nbytes  # imports and caches are not counted
-    peak = measure_peak(lambda: stored.read_block(0, arrays.shape[0], dtype, threads))
+
+    def read() -> CsrBlock:
+        return stored.read_block(0, stored.info.shape[0], dtype, threads)
+
+    return read().nbytes, measure_peak(read)  # imports and caches are not counted
+
+
+def assert_reads_within_memory(
+    alone: Any, arrays: CsrArrays, chunk_elements: int, threads: int, dtype: Any, place: Path
+) -> None:
+    write_store(place, arrays)
+    nbytes, peak = alone(measure_reading, place, chunk_elements, threads, dtype)
     chunk = 2 * 8 * chunk_elements
     assert nbytes <= peak <= 1.1 * nbytes + threads * chunk
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
-def test_reading_takes_the_block_and_a_chunk_a_thread(monkeypatch, tmp_path, threads, dtype):
+def test_reading_takes_the_block_and_a_chunk_a_thread(alone, monkeypatch, tmp_path, threads, dtype):
     monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
     rng = np.random.default_rng(0)
     n, each = 20_000, 20
     indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
     arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
-    assert_reads_within_memory(arrays, 1 << 14, threads, dtype, tmp_path / "m")
+    assert_reads_within_memory(alone, arrays, 1 << 14, threads, dtype, tmp_path / "m")
 
 
-def test_reading_rows_without_entries_takes_little_more_than_the_pointers(monkeypatch, tmp_path):
+def test_reading_rows_without_entries_takes_little_more_than_the_pointers(alone, monkeypatch, tmp_path):
     monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
     n = 1_000_000
     arrays = CsrArrays("matrix", (n, n), np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0), "sum")
-    assert_reads_within_memory(arrays, 1 << 14, 2, np.float64, tmp_path / "m")
+    assert_reads_within_memory(alone, arrays, 1 << 14, 2, np.float64, tmp_path / "m")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
-def test_reading_a_large_block_takes_the_block_and_a_chunk_a_thread(tmp_path, dtype):
+def test_reading_a_large_block_takes_the_block_and_a_chunk_a_thread(alone, tmp_path, dtype):
     rng = np.random.default_rng(0)
     n, each = 500_000, 60
     indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
     arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
     assert arrays.indices.nbytes > 100e6
-    assert_reads_within_memory(arrays, mgspmv.store.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
+    assert_reads_within_memory(alone, arrays, mgspmv.store.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
