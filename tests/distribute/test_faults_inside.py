@@ -34,7 +34,7 @@ LOST_S = 30.0
 """Seconds in which a run ends when a worker is lost."""
 TIMEOUT_S = 8.0
 """What users may ask for."""
-SLACK_S = 5.0
+SLACK_S = 2.0
 """Of a busy machine."""
 SOON_S = 0.3
 """After the first event, when workers are iterating again."""
@@ -189,7 +189,7 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
             use()
     began = time.monotonic()
     D.close()
-    assert time.monotonic() - began < SLACK_S + SLACK_S
+    assert time.monotonic() - began < 5
     with graph.distribute(fragile) as again:
         assert (again @ x).tobytes() == (graph @ x).tobytes()
 
@@ -207,7 +207,7 @@ def test_a_worker_that_is_stopped_while_it_loads(graph, fragile, monkeypatch):
         began = time.monotonic()
         with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during load\)"):
             graph.distribute(fragile, timeout=4, on_progress=act)
-        assert time.monotonic() - began < 4 + SLACK_S
+        assert time.monotonic() - began < 4 + SLACK_S + SLACK_S
     check_served(fragile, graph, 3)
 
 

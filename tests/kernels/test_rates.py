@@ -41,6 +41,6 @@ def test_reading_in_order_is_faster_than_at_random():
 
 def test_measured_once_in_a_process():
     first = measure_rates(1)
-    began = time.thread_time()
+    began = time.perf_counter()
     assert measure_rates(1) is first
-    assert time.thread_time() - began < 0.01
+    assert time.perf_counter() - began < 0.01
