@@ -63,8 +63,8 @@ def _find_rcm(matrix: CsrArrays) -> np.ndarray:
 def _sort_by_degree(matrix: CsrArrays) -> np.ndarray:
     """Rows by their number of entries, the longest first; those of one length stay in the order of the source.
 
-    In a graph the columns that many rows read come together with it, for vertices of many in-edges tend to have many
-    out-edges, and rows of one length are neighbours, which is what kernels of many threads like.
+    Rows of one length become neighbours, and columns that many rows read do where vertices of many in-edges have many
+    out-edges.
     """
     lengths = np.diff(matrix.indptr)
     np.negative(lengths, out=lengths)

@@ -39,8 +39,7 @@ def test_reading_in_order_is_faster_than_at_random():
     assert rates.copy_bytes_per_s > 12 * rates.gathers_per_s
 
 
-def test_measured_once_in_a_process():
+def test_measured_once_in_a_process(monkeypatch):
     first = measure_rates(1)
-    began = time.perf_counter()
+    monkeypatch.setattr("mgspmv.kernels.rates._time_product", None)  # it would fail
     assert measure_rates(1) is first
-    assert time.perf_counter() - began < 0.01
