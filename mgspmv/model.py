@@ -6,7 +6,7 @@ import enum
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from mgspmv.errors import OptionError, ShapeError
 Kind = Literal["graph", "matrix", "stochastic"]
 Duplicates = Literal["sum", "first", "keep", "error"]
 SelfLoops = Literal["keep", "drop", "error"]
+OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
 TolMode = Literal["l1", "l1_per_node", "linf", "fixed"]
 
@@ -44,12 +45,15 @@ class IngestOptions:
     """Also store the transpose."""
     dtype: Literal["float32", "float64"] | None = None
     """Dtype of the stored values; default as in the source."""
+    order: OrderMethod = "none"
+    """How rows and columns are renumbered; `none` leaves them in the order of the source."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("graph", "matrix", "stochastic", None))
         check_choice("duplicates", self.duplicates, ("sum", "first", "keep", "error", None))
         check_choice("self_loops", self.self_loops, ("keep", "drop", "error"))
         check_choice("dtype", self.dtype, ("float32", "float64", None))
+        check_choice("order", self.order, get_args(OrderMethod))
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,25 @@ class CsrArrays:
     ids are not reordered: they are those of the source's numbers."""
     order_method: str | None = None
     """What made the order."""
+
+    @property
+    def nnz(self) -> int:
+        return len(self.indices)
+
+    @property
+    def dtype(self) -> str | None:
+        """Dtype of the values; None for a pattern."""
+        return None if self.data is None else self.data.dtype.name
+
+    @property
+    def index_dtype(self) -> str:
+        return self.indices.dtype.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, without the ids."""
+        arrays = (self.indptr, self.indices, self.data, self.out_degree, self.out_weight, self.order)
+        return sum(a.nbytes for a in arrays if a is not None)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -21,8 +21,6 @@ from numba import njit
 from mgspmv.errors import CapacityError, ShapeError
 from mgspmv.model import CsrArrays, MatrixInfo, default_threads, index_dtype
 from mgspmv.store import CHUNK_ELEMENTS
-
-Method = Literal["rcm", "degree", "dealt", "none"]
 
 PARTS = 256
 """Parts that rows are `dealt` to, whatever the number of workers; each of those takes a run of parts."""
@@ -86,7 +84,7 @@ METHODS: dict[str, Callable[[CsrArrays], np.ndarray]] = {
     "degree": _sort_by_degree,
     "dealt": _deal,
 }
-"""What finds an order, by name."""
+"""What finds an order, by name; `OrderMethod` has these and `none`."""
 
 
 def measure_bandwidth(indptr: np.ndarray, indices: np.ndarray) -> int:
@@ -137,6 +135,26 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 
 
 # --- matrices --------------------------------------------------------------------------------------------------------
+
+
+def change_order(
+    matrix: CsrArrays, method: str, report: Callable[[str, int, int | None], None]
+) -> tuple[CsrArrays, dict[str, Any]]:
+    """Renumber a square matrix by a method, or as its source for `none`; the order that it has does not matter.
+
+    Memory: two matrices, and a third where the caller keeps one that has an order already.
+
+    Returns
+    -------
+    The matrix, and what provenance says of it: the method, and the bandwidth before and after.
+    """
+    report("order", 0, None)
+    before = measure_bandwidth(matrix.indptr, matrix.indices)
+    matrix = undo_order(matrix)
+    if method != "none":
+        matrix = apply_order(matrix, find_order(matrix, method), method)
+    after = measure_bandwidth(matrix.indptr, matrix.indices)
+    return matrix, {"method": method, "bandwidth_before": before, "bandwidth_after": after}
 
 
 def apply_order(matrix: CsrArrays, order: np.ndarray, method: str, threads: int | None = None) -> CsrArrays:
@@ -210,48 +228,47 @@ def _measure_bandwidth(indptr, indices):
 # --- what can be done ------------------------------------------------------------------------------------------------
 
 
-def check_square(info: MatrixInfo) -> None:
+def check_square(shape: tuple[int, int], name: str) -> None:
     """
     Raises
     ------
-    ShapeError : rows and columns are not the same
+    ShapeError : rows and columns are not the same; says so of the matrix of that name
     """
-    n_rows, n_cols = info.shape
+    n_rows, n_cols = shape
     if n_rows != n_cols:
         raise ShapeError(
-            f"an order is one of rows and columns alike, so the matrix must be square; {info.url} has {n_rows} rows "
+            f"an order is one of rows and columns alike, so the matrix must be square; {name} has {n_rows} rows "
             f"and {n_cols} columns: use it in the order of its source"
         )
 
 
-def check_room(info: MatrixInfo, method: str, free_bytes: int) -> None:
+def check_room(need_bytes: int, free_bytes: int, name: str) -> None:
     """
     Raises
     ------
-    CapacityError : renumbering takes more than the memory that is free
+    CapacityError : renumbering the matrix of that name takes more than the memory that is free
     """
-    need = estimate_bytes(info, method)
-    if need > free_bytes:
+    if need_bytes > free_bytes:
         raise CapacityError(
-            f"reordering {info.url} needs {need / 1e9:.3g} GB of host memory, of which {free_bytes / 1e9:.3g} GB are "
+            f"reordering {name} needs {need_bytes / 1e9:.3g} GB of host memory, of which {free_bytes / 1e9:.3g} GB are "
             "free; reorder it on a larger machine, or use it in the order that it has"
         )
 
 
-def estimate_bytes(info: MatrixInfo, method: str) -> int:
+def estimate_bytes(matrix: MatrixInfo | CsrArrays, method: str, has_transpose: bool) -> int:
     """Most bytes held while renumbering: the matrix and beside it, one after the other, what finding the order takes,
     the renumbered matrix, and its transpose and chunks on their way to the store.
 
     Finding `rcm` takes A^T and, of twice the entries, A + A^T, both as columns and truth values, and tables of n; the
     orders by degree take tables of n alone.
     """
-    n, index = info.shape[0], np.dtype(info.index_dtype).itemsize
-    held = info.nbytes + (index if info.order is None else 0) * n
-    item = max(index, 0 if info.dtype is None else np.dtype(info.dtype).itemsize)
+    n, index = matrix.shape[0], np.dtype(matrix.index_dtype).itemsize
+    held = matrix.nbytes + (index if matrix.order is None else 0) * n
+    item = max(index, 0 if matrix.dtype is None else np.dtype(matrix.dtype).itemsize)
     in_flight = default_threads() * CHUNK_ELEMENTS
-    written = 3 * max(item * min(in_flight, info.nnz), 8 * min(in_flight, n))
-    wide = index_dtype(2 * info.nnz).itemsize
+    written = 3 * max(item * min(in_flight, matrix.nnz), 8 * min(in_flight, n))
+    wide = index_dtype(2 * matrix.nnz).itemsize
     finding = 0 if method == "none" else 40 * n
     if method == "rcm":
-        finding += info.nnz * (1 + 3 * (wide + 1) + (wide if wide > index else 0))
-    return held + max(finding, held + 2 * index * n, (held if info.has_transpose else 0) + written)
+        finding += matrix.nnz * (1 + 3 * (wide + 1) + (wide if wide > index else 0))
+    return held + max(finding, held + 2 * index * n, (held if has_transpose else 0) + written)

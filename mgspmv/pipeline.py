@@ -29,7 +29,7 @@ from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.weights import check_dangling, read_vectors
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, Precision, SelfLoops, TolMode
+from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.results import Solution, check_target
 
 READER_OPTIONS = ("format", "n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
@@ -83,6 +83,7 @@ class IngestSection(_Section):
     ignore_weights: bool = False
     transpose: bool = False
     dtype: Literal["float32", "float64"] | None = None
+    order: OrderMethod = "none"
     format: Literal["matrix-market", "edge-list", "npz"] | None = None
     n_vertices: int | None = None
     vertices: str | None = None
@@ -295,6 +296,8 @@ def _find_differences(pipeline: Pipeline, info: MatrixInfo) -> list[str]:
     defaults = {name: field.default for name, field in IngestSection.model_fields.items()}
     recorded = defaults | info.provenance.get("options", {})
     asked = defaults | pipeline.ingest.options
+    if asked["order"] == (info.order or "none"):  # whoever made it: `reorder` may have, since
+        recorded["order"] = asked["order"]
     return _find_source_differences(pipeline, info.provenance.get("source", {})) + [
         f"{name} was {recorded[name]!r} and is to be {asked[name]!r}"
         for name in asked

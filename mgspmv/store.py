@@ -632,22 +632,21 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int |
 def _describe(
     matrix: CsrArrays, version: Version, digests: dict[str, str], provenance: dict[str, Any]
 ) -> dict[str, Any]:
-    ids, data = matrix.vertex_ids, matrix.data
-    arrays = (matrix.indptr, matrix.indices, data, matrix.out_degree, matrix.out_weight, matrix.order)
+    ids = matrix.vertex_ids
     claims = {
         "kind": matrix.kind,
         "shape": list(matrix.shape),
-        "nnz": len(matrix.indices),
-        "dtype": None if data is None else data.dtype.name,
-        "index_dtype": matrix.indices.dtype.name,
+        "nnz": matrix.nnz,
+        "dtype": matrix.dtype,
+        "index_dtype": matrix.index_dtype,
         "duplicates": matrix.duplicates,
         "vertex_ids": None if ids is None else "int64" if ids.dtype == np.int64 else "string",
         "order": matrix.order_method,
-        "min_weight": find_least(data),
+        "min_weight": find_least(matrix.data),
         "has_transpose": any(name.startswith("transpose/") for name in digests),
         "version": version.name,
         "format_version": FORMAT_VERSION,
-        "nbytes": sum(a.nbytes for a in arrays if a is not None),
+        "nbytes": matrix.nbytes,
         "provenance": provenance,
         "array_digests": digests,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,34 @@ def test_reordering_takes_no_more_than_is_asked_for(
         if was_reordered:
             mg.reorder(tmp_path / store)
     mg.reorder(tmp_path / "tiny", tmp_path / "out", method=method)
-    asked = estimate_bytes(mg.open_matrix(tmp_path / "large").info, method)
+    asked = estimate_bytes(mg.open_matrix(tmp_path / "large").info, method, transpose)
     measured = measure_peak(lambda: mg.reorder(tmp_path / "large", tmp_path / "out", method=method, overwrite=True))
+    assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
+
+
+@pytest.mark.parametrize(
+    ("n", "bandwidth", "pattern", "transpose", "order"),
+    [(100_000, 15, True, False, "rcm"), (100_000, 15, False, True, "rcm"), (500_000, 1, False, True, "degree")],
+)
+def test_ordering_at_ingest_takes_no_more_than_is_asked_for(
+    tmp_path: Path, n: int, bandwidth: int, pattern: bool, transpose: bool, order: Any
+) -> None:
+    """From the moment on when all is read and sorted."""
+    held = []
+
+    def watch(phase: str, done: int, total: int | None) -> None:
+        if phase == "order":
+            held.append(tracemalloc.get_traced_memory()[0])
+            tracemalloc.reset_peak()
+
+    def generate(name: str, size: int) -> mg.MatrixInfo:
+        options: dict[str, Any] = {"pattern": pattern, "transpose": transpose, "order": order, "overwrite": True}
+        return mg.generate("banded", tmp_path / name, n=size, bandwidth=bandwidth, **options, on_progress=watch)
+
+    generate("tiny", 100)
+    measured = measure_peak(lambda: generate("large", n)) - held[-1]
+    info = mg.open_matrix(tmp_path / "large").info
+    asked = estimate_bytes(info, order, transpose) - (info.nbytes - 4 * n)  # all but the order was there
     assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
 
 

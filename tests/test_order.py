@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, get_args
 
 import dask.array as da
 import networkx as nx
@@ -30,6 +30,7 @@ from mgspmv.errors import (
     DanglingError,
     MissingChunkError,
     OptionError,
+    PipelineError,
     ShapeError,
     StoreDamagedError,
     StoreError,
@@ -37,11 +38,12 @@ from mgspmv.errors import (
     StoreNotFoundError,
     TruncatedArrayError,
 )
-from mgspmv.model import CsrArrays
+from mgspmv.model import CsrArrays, OrderMethod
 from mgspmv.order import (
     METHODS,
     PARTS,
     apply_order,
+    estimate_bytes,
     find_order,
     invert,
     measure_bandwidth,
@@ -541,6 +543,146 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost(tmp_path):
     assert mg.open_matrix(tmp_path / "a").shape == (5, 5)
 
 
+# --- at ingest -------------------------------------------------------------------------------------------------------
+
+SKEWED = make_skewed(300)
+ARCS = np.minimum(np.random.default_rng(6).zipf(1.4, (2, 1500)), 300) - 1
+VALUES = np.random.default_rng(7).random(1500)
+WHOLE = sp.csr_array(sp.coo_array((np.arange(1500) - 700, tuple(ARCS)), shape=(300, 300)))
+ONE_A_COLUMN = sp.csr_array(sp.coo_array((np.ones(300, bool), (ARCS[0, :300], np.arange(300)))))
+
+SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "matrix": (SKEWED, {}),
+    "matrix of integers": (WHOLE, {}),
+    "matrix of float32": (SKEWED, {"dtype": "float32", "symmetrize": True}),
+    "matrix, a pattern": (SKEWED, {"ignore_weights": True}),
+    "graph": ((*ARCS, VALUES), {"n_vertices": 300}),
+    "graph, a pattern": (tuple(ARCS), {"n_vertices": 300}),
+    "graph, entries at one place": ((*ARCS, VALUES), {"n_vertices": 300, "duplicates": "keep"}),
+    "graph, integers as ids": ((*(7 * ARCS + 5), VALUES), {}),
+    "graph, names as ids, a pattern": (nx.DiGraph((f"v{i}", f"v{j}") for i, j in ARCS.T), {}),
+    "stochastic": (make_stochastic(60), {"kind": "stochastic"}),
+    "stochastic, a pattern": (ONE_A_COLUMN, {"kind": "stochastic"}),
+}
+
+
+def read_claims(A: mg.Matrix) -> dict[str, Any]:
+    """What a store says of itself, digests of all arrays included, but for when and from what it was made."""
+    attributes: Any = dict(A.stored.group.attrs["mgspmv"])
+    return {name: value for name, value in attributes.items() if name not in ("version", "provenance")}
+
+
+def assert_same_stores(found: mg.Matrix, wanted: mg.Matrix) -> None:
+    assert_same_arrays(found.stored.read_arrays(), wanted.stored.read_arrays())
+    assert read_claims(found) == read_claims(wanted)
+    assert mg.verify(found.stored.place) == []
+    if wanted.info.has_transpose:
+        assert_same_arrays(found.T.stored.read_arrays(), wanted.T.stored.read_arrays())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_ingested_in_an_order_is_ingested_and_reordered(name, method):
+    source, options = SOURCES[name]
+    A = store_matrix(source, MemoryStore(), transpose=True, **options)
+    B = store_matrix(source, MemoryStore(), transpose=True, order=method, **options)
+    assert B.info.order == method
+    assert B.order is not None
+    assert B.order.tolist() != list(range(B.shape[0]))
+    assert (B.kind, B.is_pattern, B.info.vertex_ids is None) == (
+        name.split()[0].strip(","),
+        "pattern" in name,
+        "ids" not in name,
+    )
+    assert_same_stores(B, reorder_copy(A, method=method))
+    assert_same_stores(reorder_copy(B, method="none"), A)
+
+
+@pytest.mark.parametrize(("method", "has_values"), [("rcm", True), ("dealt", False)])
+@pytest.mark.parametrize("name", SQUARE)
+def test_hard_matrices_ingested_in_an_order(name, method, has_values):
+    hard = SQUARE[name]
+    arcs = (hard.rows, hard.cols, hard.values) if has_values else (hard.rows, hard.cols)
+    A = store_matrix(arcs, MemoryStore(), n_vertices=hard.shape[0])
+    B = store_matrix(arcs, MemoryStore(), n_vertices=hard.shape[0], order=method)
+    assert_same_stores(B, reorder_copy(A, method=method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("rmat", {"scale": 8, "weights": True}), ("banded", {"n": 300, "bandwidth": 2, "transpose": True})],
+)
+def test_generated_in_an_order_is_generated_and_reordered(model, parameters, method):
+    places = [MemoryStore(), MemoryStore()]
+    mg.generate(model, places[0], **parameters)
+    info = mg.generate(model, places[1], **parameters, order=method)
+    A, B = map(mg.open_matrix, places)
+    assert (B.info, info.order) == (info, method)
+    assert_same_stores(B, reorder_copy(A, method=method))
+
+
+def test_provenance_says_the_order_of_an_ingest(tmp_path):
+    """What `reorder` says of the bandwidths; and the store is written once, whole."""
+    matrix = shuffle_band(50, 1)
+    phases: list[str] = []
+    mg.ingest(matrix, tmp_path / "a")
+    mg.ingest(matrix, tmp_path / "b", order="rcm", on_progress=lambda phase, *_: phases.append(phase))
+    A, B = (mg.open_matrix(tmp_path / name).info for name in "ab")
+    assert (A.provenance["options"]["order"], B.provenance["options"]["order"]) == ("none", "rcm")
+    assert "reordering" not in A.provenance
+    made = {"method": "rcm", "bandwidth_before": find_bandwidth(matrix), "bandwidth_after": 1}
+    assert B.provenance["reordering"] == made
+    assert mg.reorder(tmp_path / "a").provenance["reordering"].items() >= made.items()
+    assert B.version.startswith("v000001-")
+    assert collect_keys(tmp_path / "b") == [B.version]
+    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == ["read", "sort", "order", "write"]
+
+
+def test_what_cannot_be_ingested_in_an_order(tmp_path, monkeypatch):
+    phases: list[str] = []
+    message = (
+        r"an order is one of rows and columns alike, so the matrix must be square; csr_array of shape \(4, 6\) has 4 "
+        "rows and 6 columns: use it in the order of its source"
+    )
+    with pytest.raises(ShapeError, match=message):
+        mg.ingest(make_scipy(4, 6), tmp_path / "a", order="degree", on_progress=lambda phase, *_: phases.append(phase))
+    assert set(phases) == {"read"}
+    message = "order must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"
+    with pytest.raises(OptionError, match=message):
+        mg.ingest(tmp_path / "none.mtx", tmp_path / "a", order="amd")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=message):
+        mg.generate("rmat", tmp_path / "a", order="amd", scale=4)  # type: ignore[arg-type]
+    monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
+    message = (
+        r"reordering rmat.* needs .* GB of host memory, of which 1e-07 GB are free; reorder it on a larger machine, "
+        "or use it in the order that it has"
+    )
+    with pytest.raises(CapacityError, match=message):
+        mg.generate("rmat", tmp_path / "a", order="degree", scale=4)
+    assert not (tmp_path / "a").exists()
+    assert mg.generate("rmat", tmp_path / "a", scale=4).order is None
+
+
+@pytest.mark.parametrize(("method", "transpose"), [("rcm", False), ("degree", True)])
+def test_what_is_asked_for_at_ingest_is_what_is_not_held_yet(method, transpose, monkeypatch):
+    """What `reorder` asks for, but the matrix itself."""
+    A = store_matrix(SKEWED, MemoryStore(), transpose=transpose)
+    free = estimate_bytes(A.info, method, transpose) - A.info.nbytes
+    assert estimate_bytes(A.stored.read_arrays(), method, transpose) == estimate_bytes(A.info, method, transpose)
+    monkeypatch.setattr("mgspmv.api.free_memory", lambda: free)
+    store_matrix(SKEWED, MemoryStore(), transpose=transpose, order=method)
+    with pytest.raises(CapacityError, match="reordering"):
+        reorder_copy(A, method=method)
+    monkeypatch.setattr("mgspmv.api.free_memory", lambda: free - 1)
+    with pytest.raises(CapacityError, match="reordering"):
+        store_matrix(SKEWED, MemoryStore(), transpose=transpose, order=method)
+
+
+def test_every_method_can_be_asked_for():
+    assert get_args(OrderMethod) == (*METHODS, "none")
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -853,6 +995,30 @@ def test_pipelines_use_a_store_that_was_reordered(tmp_path):
     second = mg.run_pipeline(definition)
     assert (first.info.order, second.info.order, second.is_reused) == (None, "rcm", True)
     assert (second.top, second.solution.digest()) == (first.top, first.solution.digest())
+
+
+def test_pipelines_ingest_in_an_order(tmp_path):
+    """And take a store that `reorder` has brought into that order."""
+    definition, store = tmp_path / "run.toml", tmp_path / "g.zarr"
+    text = f"source = {{ generate = 'rmat', scale = 6 }}\n[ingest]\nstore = '{store}'\n"
+    definition.write_text(text)
+    plain = mg.run_pipeline(definition)
+    definition.write_text(text + "order = 'degree'\n")
+    with pytest.raises(StoreExistsError, match="order was 'none' and is to be 'degree'"):
+        mg.run_pipeline(definition)
+    made = mg.run_pipeline(definition, overrides={"ingest.overwrite": True})
+    assert (made.info.order, made.top) == ("degree", plain.top)
+    assert mg.run_pipeline(definition).is_reused
+    definition.write_text(text)
+    with pytest.raises(StoreExistsError, match="order was 'degree' and is to be 'none'"):
+        mg.run_pipeline(definition)
+    mg.reorder(store, method="none")
+    assert mg.run_pipeline(definition).is_reused
+    mg.reorder(store, method="rcm")
+    definition.write_text(text + "order = 'rcm'\n")
+    assert mg.run_pipeline(definition).is_reused
+    with pytest.raises(PipelineError, match=r"ingest.order: input should be 'rcm', 'degree', 'dealt' or 'none'"):
+        mg.run_pipeline(definition, overrides={"ingest.order": "amd"})
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])

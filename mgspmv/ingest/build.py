@@ -19,6 +19,7 @@ from numba import njit
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrArrays, Duplicates, IngestOptions, Kind, index_dtype
+from mgspmv.order import check_square
 
 Report = Callable[[str, int, int | None], None]
 
@@ -27,7 +28,7 @@ STOCHASTIC_TOLERANCE = 1e-6
 
 
 def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
-    """Read a source to its end and sort it into CSR.
+    """Read a source to its end and sort it into CSR, in the order of the source.
 
     Parameters
     ----------
@@ -38,6 +39,7 @@ def build_matrix(source: Source, options: IngestOptions, report: Report) -> tupl
     SourceError : what the source holds does not suit the options: a self loop or a duplicate that was to be an error, a
         graph that is not square, a weight that is not finite, a stochastic column that does not sum to 1
     OptionError : duplicates='sum' and there are no values to sum
+    ShapeError : a matrix that is to be renumbered and is not square
     """
     batches = _read_batches(source, options, report)
     layout = source.layout()
@@ -170,6 +172,8 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
             "ingest it with kind='matrix'",
             source=source.name,
         )
+    if options.order != "none":
+        check_square(shape, source.name)
 
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
