@@ -36,7 +36,7 @@ from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.device import free_device_memory, read_block
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rates import measure_rates
-from mgspmv.kernels.select import Backend, bind_kernel, check_step_kernel, choose_backend
+from mgspmv.kernels.select import Backend, bind_kernel, bind_product, check_step_kernel, choose_backend
 from mgspmv.model import (
     CsrBlock,
     Duplicates,
@@ -44,6 +44,7 @@ from mgspmv.model import (
     IngestOptions,
     Kind,
     MatrixInfo,
+    OrderMethod,
     Precision,
     SelfLoops,
     TolMode,
@@ -52,17 +53,14 @@ from mgspmv.model import (
 )
 from mgspmv.order import (
     METHODS,
-    Method,
-    apply_order,
+    change_order,
     check_room,
     check_square,
-    find_order,
+    estimate_bytes,
     invert,
-    measure_bandwidth,
     permute,
     renumber_csr,
     restore,
-    undo_order,
 )
 from mgspmv.partition import Plan, parse_bytes, plan_rows, split_rows
 from mgspmv.results import Solution, load_solution
@@ -112,6 +110,7 @@ def ingest(
     ignore_weights: bool = False,
     transpose: bool = False,
     dtype: Literal["float32", "float64"] | None = None,
+    order: OrderMethod = "none",
     overwrite: bool = False,
     format: Literal["matrix-market", "edge-list", "npz"] | None = None,
     on_progress: Progress | None = None,
@@ -133,6 +132,8 @@ def ingest(
     ignore_weights : store the pattern only
     transpose : also store the transpose, which `A.T` needs
     dtype : of the stored values; default as in the source
+    order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
+        written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
     format : default: by name and first line
     edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
@@ -141,10 +142,11 @@ def ingest(
     Raises
     ------
     SourceError : malformed input, with the line's number and text
+    ShapeError, CapacityError : an order, and the matrix is not square; it takes more than the memory that is free
     StoreExistsError : the place is taken
     OptionError : an option that makes no sense or does not suit the source
     """
-    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     return _store(open_source(source, **asked), store, options, asked, overwrite, on_progress)
@@ -161,6 +163,7 @@ def generate(
     ignore_weights: bool = False,
     transpose: bool = False,
     dtype: Literal["float32", "float64"] | None = None,
+    order: OrderMethod = "none",
     overwrite: bool = False,
     on_progress: Progress | None = None,
     **parameters: Any,
@@ -177,9 +180,10 @@ def generate(
     Raises
     ------
     OptionError : an unknown model or parameter, or one out of range
+    CapacityError : an order, which takes more than the memory that is free
     StoreExistsError : the place is taken
     """
-    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype)
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     return _store(make_generator(model, **parameters), store, options, {}, overwrite, on_progress)
 
@@ -192,8 +196,9 @@ def _store(
     overwrite: bool,
     on_progress: Progress | None,
 ) -> MatrixInfo:
-    matrix, layout = build_matrix(source, options, on_progress or _ignore)
-    provenance = {
+    report = on_progress or _ignore
+    matrix, layout = build_matrix(source, options, report)
+    provenance: dict[str, Any] = {
         "source": layout.provenance,
         "options": {
             name: os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -202,6 +207,10 @@ def _store(
         },
         **_stamp(),
     }
+    if options.order != "none":
+        need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
+        check_room(need_bytes, free_memory(), source.name)
+        matrix, provenance["reordering"] = change_order(matrix, options.order, report)
     return write_store(
         store,
         matrix,
@@ -221,7 +230,7 @@ def reorder(
     store: StoreLike,
     target: StoreLike | None = None,
     *,
-    method: Method = "rcm",
+    method: OrderMethod = "rcm",
     overwrite: bool = False,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
@@ -256,19 +265,12 @@ def reorder(
     report = on_progress or _ignore
     stored = open_store(store)
     info = stored.info
-    check_square(info)
+    check_square(info.shape, info.url)
     if target is not None:
         check_target(target, overwrite=overwrite)
-    check_room(info, method, free_memory())
+    check_room(estimate_bytes(info, method, info.has_transpose), free_memory(), info.url)
     report("read", 0, info.nnz)
-    matrix = stored.read_arrays()
-    before = measure_bandwidth(matrix.indptr, matrix.indices)
-    report("order", 0, None)
-    matrix = undo_order(matrix)
-    if method != "none":
-        matrix = apply_order(matrix, find_order(matrix, method), method)
-    after = measure_bandwidth(matrix.indptr, matrix.indices)
-    made = {"method": method, "bandwidth_before": before, "bandwidth_after": after}
+    matrix, made = change_order(stored.read_arrays(), method, report)
     source = {"url": info.url, "digest": info.digest}
     transpose = transpose_arrays(matrix) if info.has_transpose else None
     if target is None:
@@ -324,6 +326,7 @@ class Matrix(DescribedMatrix):
         self._n_blocks = 1
         self._loaded: dict[Hashable, list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
+        self._tuned: set[Hashable] = set()
 
     @property
     def T(self) -> Matrix:
@@ -385,6 +388,7 @@ class Matrix(DescribedMatrix):
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
         self._bound.clear()
+        self._tuned.clear()
         self._loaded.clear()
 
     def distribute(
@@ -475,6 +479,35 @@ class Matrix(DescribedMatrix):
             self._bound[key] = [bind_kernel(b, precision, **options) for b in blocks]
         return self._bound[key]
 
+    def bind_products(
+        self,
+        dtype: Literal["float32", "float64"],
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        backend: Backend = "cpu",
+        tune: bool = False,
+    ) -> list[BoundKernel]:
+        """The kernels of the blocks for products with x of this dtype; bound once, and tuned once.
+
+        Parameters
+        ----------
+        tune : as for `spmv`
+
+        Raises
+        ------
+        OptionError, FormatError, CapacityError : as for `bind`
+        """
+        key = ("products", dtype, kernel, threads, backend)
+        if tune and key not in self._tuned:
+            self._bound.pop(key, None)  # its format would be in the way of those that are timed
+        if key not in self._bound:
+            digest = f"{self.info.digest}{', transposed' if self.is_transpose else ''}"
+            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend, "tune": tune}
+            self._bound[key] = [bind_product(b, dtype, digest, **options) for b in self.blocks(dtype, threads, backend)]
+            self._tuned |= {key} if tune else set()
+        return self._bound[key]
+
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
         product: np.ndarray = spmv(self, x)
@@ -521,6 +554,7 @@ def spmv(
     beta: float = 0.0,
     y: Any = None,
     kernel: str = "auto",
+    tune: bool = False,
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
@@ -535,7 +569,12 @@ def spmv(
     A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
-    kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`
+    kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`.
+        `auto` is what was found to be the fastest where it was tuned; else csr-rows on the host, and on a device what
+        suits the matrix, whose format takes memory and, once, time
+    tune : with kernel `auto`, time those that may be the fastest, cuSPARSE among them, each with its format made; and
+        keep the choice in the user's cache for this matrix, its row blocks, the dtype and the device, for `auto`
+        from then on. Kernels round otherwise, so that the last bits of a product may change with the choice
     backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. On a
         cluster `cpu`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
@@ -563,7 +602,9 @@ def spmv(
     _check_threads(threads)
     backend = _choose_backend(backend, A, client)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
-    if (distributed := _find_distributed(A, client)) is not None:
+    distributed = _find_distributed(A, client)
+    _check_tune(tune, kernel, is_on_cluster=distributed is not None or client is not None)
+    if distributed is not None:
         return distributed.multiply(x, **options, threads=threads)
     assert isinstance(A, Matrix)
     if client is not None:
@@ -577,7 +618,7 @@ def spmv(
     out = start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
     if beta != 0:
         out = permute(out, A.order)
-    kernels = A.bind(chosen, chosen, kernel=kernel, threads=threads, backend=backend)
+    kernels = A.bind_products(chosen, kernel=kernel, threads=threads, backend=backend, tune=tune)
     x, out = kernels[0].put(x), kernels[0].put(out)
     for bound in kernels:
         start = bound.block.row_offset
@@ -840,6 +881,16 @@ def _choose_backend(backend: str, A: Any, client: Any) -> Backend:
         )
     check_choice("backend", backend, ("auto", "cpu", "cuda"))
     return "cpu"
+
+
+def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
+    if tune and kernel != "auto":
+        raise OptionError(f"tune chooses the kernel by timing, and kernel is {kernel!r}; leave one of the two out")
+    if tune and is_on_cluster:
+        raise OptionError(
+            "tune times kernels in this process, and the workers of a cluster have csr-rows and csr-serial only; leave "
+            "tune out, or name a kernel"
+        )
 
 
 def _check_threads(threads: int | None) -> None:

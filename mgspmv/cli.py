@@ -15,7 +15,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -134,6 +134,9 @@ IgnoreWeights = Annotated[bool, typer.Option("--ignore-weights", help="Store the
 Transpose = Annotated[bool, typer.Option("--transpose", help="Store the transpose too.")]
 Dtype = Annotated[
     str | None, typer.Option(metavar="float32|float64", help="Of the stored values; default as the source.")
+]
+Order = Annotated[
+    str, typer.Option(metavar="none|rcm|degree|dealt", help="Of rows and columns, as `mgspmv reorder` makes it.")
 ]
 
 
@@ -263,6 +266,7 @@ def ingest(
     ignore_weights: IgnoreWeights = False,
     transpose: Transpose = False,
     dtype: Dtype = None,
+    order: Order = "none",
     overwrite: Overwrite = False,
     format: Annotated[
         str | None, typer.Option(metavar="matrix-market|edge-list|npz", help="Default by name and first line.")
@@ -285,7 +289,7 @@ def ingest(
 
     options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
     options |= {"symmetrize": symmetrize, "ignore_weights": ignore_weights, "transpose": transpose}
-    options |= {"overwrite": overwrite, "format": format}
+    options |= {"order": order, "overwrite": overwrite, "format": format}
     edge_list = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter, "weights": weights}
     edge_list |= {"ids": ids, "extra_columns": extra_columns}
     began = time.perf_counter()
@@ -334,6 +338,7 @@ def generate(
     ignore_weights: IgnoreWeights = False,
     transpose: Transpose = False,
     dtype: Dtype = None,
+    order: Order = "none",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> Answer:
@@ -346,6 +351,7 @@ def generate(
         "symmetrize": symmetrize,
         "ignore_weights": ignore_weights,
         "transpose": transpose,
+        "order": order,
         "overwrite": overwrite,
     }
     parameters = {"scale": scale, "edge_factor": edge_factor, "a": a, "b": b, "c": c, "scramble": scramble}
@@ -386,8 +392,7 @@ def reorder(
     began = time.perf_counter()
     with open_progress() as progress:
         info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]
-    stored = _answer_stored(info, time.perf_counter() - began)
-    return replace(stored, parts=[*stored.parts, f"order: {_describe_order(info)}"])
+    return _answer_stored(info, time.perf_counter() - began)
 
 
 @app.command()
@@ -437,6 +442,7 @@ def spmv(
     beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
     y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
     kernel: Kernel = "auto",
+    tune: Annotated[bool, typer.Option("--tune", help="Time kernels on this matrix and keep the choice.")] = False,
     backend: Backend = "auto",
     precision: Annotated[
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
@@ -462,7 +468,7 @@ def spmv(
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
-        options |= {"backend": backend, "threads": threads, "timeout": timeout}
+        options |= {"tune": tune, "backend": backend, "threads": threads, "timeout": timeout}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, _open_client(place, progress) as client:
@@ -659,6 +665,48 @@ def bench_spmv(
     return Answer({}, [report], error)
 
 
+@bench.command("pagerank")
+def bench_pagerank(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="A graph of --list; repeatable.")
+    ] = None,
+    precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of our iterations.")] = "both",
+    backend: Backend = "auto",
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="How often each is timed; the least counts.")] = 5,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Arcs of each made graph, about; default of --list.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Name the graphs, and run nothing.")] = False,
+) -> Answer:
+    """Check iterations of PageRank beside float64, then time them beside cuGraph's, where there is a GPU."""
+    from mgspmv.bench import pagerank as harness
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.rank_tables import format_report
+    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.model import check_choice
+
+    if list_names:
+        return Answer({}, [_tabulate(("graph", "structure", "size"), list(harness.list_graphs()))])
+    check_choice("--precision", precision, (*harness.PRECISIONS, "both"))
+    check_json(json)
+    chosen = choose_backend(backend)
+    cases = harness.find_cases(only or [], chosen, size)
+    machine = choose_machine(chosen)
+    peers, peer = harness.find_peers(machine)
+    own = harness.make_own(p for p in harness.PRECISIONS if precision in (p, "both"))
+    setting = describe_run(machine) | {"cuGraph": peer}
+    run = harness.Bench(machine, [*peers, *own], rounds, say=lambda line: print(line, file=sys.stderr, flush=True))
+    for case in cases:
+        run.run(case)
+        if json is not None:  # after each, so that a run that is ended leaves what it found
+            write_json(json, run.to_dict(setting))
+    report = format_report(setting, run.records, run.left_out, run.ceilings.find_copy_rate())
+    wrong = [f"{r.contender} on {r.graph}" for r in run.records if r.is_wrong]
+    error = MgspmvError(f"wrong ranks of {', '.join(wrong)}; see the tables") if wrong else None
+    return Answer({}, [report], error)
+
+
 def _find_change(tol: float | None, tol_mode: str, n: int | None = None) -> float | None:
     """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
     from mgspmv.iterate.options import DEFAULT_TOL
@@ -729,7 +777,8 @@ def _describe_error(error: MgspmvError) -> dict[str, Any]:
 
 def _answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
     payload = {"store": asdict(info), "seconds": elapsed_s}
-    return Answer(payload, [f"{info.url}: {_describe_matrix(info)}, made in {_format_seconds(elapsed_s)}"])
+    order = [f"order: {_describe_order(info)}"] if "reordering" in info.provenance else []
+    return Answer(payload, [f"{info.url}: {_describe_matrix(info)}, made in {_format_seconds(elapsed_s)}", *order])
 
 
 def _answer_ranks(

@@ -35,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Choices of kernels that the user keeps are not for tests, and those of tests not for the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MGSPMV_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """`ingested(name, **options)` opens the store of a reference file, which is made once in a session."""

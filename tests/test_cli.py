@@ -116,6 +116,28 @@ def test_reorder(folder):
     assert np.load("y.npy").tolist() == (source @ np.arange(6.0)).tolist()
 
 
+def test_ingest_in_an_order():
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
+    lines = stdout.splitlines()
+    assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
+    assert lines[1:] == ["order: rcm, bandwidth 2, was 2"]
+    assert stderr == ""
+    invoke("ingest", "edges.txt", "h.zarr")
+    assert (
+        invoke_json("info", "g.zarr")["digest"]
+        == invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]["digest"]
+    )
+    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--order", "degree")["store"]
+    assert (answer["order"], answer["provenance"]["options"]["order"]) == ("degree", "degree")
+    for args, said in (
+        (["ingest", "a.mtx", "w.zarr", "--order", "dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
+        (["generate", "rmat", "w.zarr", "--scale", "5", "--order", "amd"], "order must be one of 'rcm', 'degree'"),
+    ):
+        stdout, stderr = invoke(*args, code=2)
+        assert said in stderr
+        assert stdout == ""
+
+
 def test_reorder_in_place_and_back():
     source = invoke_json("ingest", "edges.txt", "g.zarr")["store"]
     invoke("pagerank", "g.zarr", "-o", "a.csv")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.bench.cusparse import ALGORITHMS, CusparseProduct
+from mgspmv.kernels.cusparse import ALGORITHMS, CusparseProduct
 from mgspmv.kernels.select import Backend, bind_kernel
 from mgspmv.model import CsrBlock, Precision
 
@@ -81,6 +81,26 @@ class SciPyProduct:
         pass
 
 
+class CusparseContender:
+    """cuSPARSE's product with one of its algorithms.
+
+    Raises
+    ------
+    BackendError : cuSPARSE refuses
+    """
+
+    def __init__(self, algorithm: str, block: CsrBlock, x: Any, y: Any) -> None:
+        self._product = CusparseProduct(block, x.dtype, algorithm)
+        self._x, self.y = x, y
+        self.nbytes, self.preprocess_s = self._product.nbytes, self._product.preprocess_s
+
+    def run(self) -> None:
+        self._product.run(self._x, self.y)
+
+    def close(self) -> None:
+        self._product.close()
+
+
 def make_contender(name: str, backend: Backend, block: CsrBlock, x: Any, y: Any) -> Contender:
     """The contender of a name, one of `PEERS` or of the kernels of the backend.
 
@@ -92,5 +112,5 @@ def make_contender(name: str, backend: Backend, block: CsrBlock, x: Any, y: Any)
     if name == "scipy":
         return SciPyProduct(block, x, y)
     if name in ALGORITHMS:
-        return CusparseProduct(block, x, y, name)
+        return CusparseContender(name, block, x, y)
     return OurProduct(name, backend, block, x, y)

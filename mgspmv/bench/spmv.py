@@ -26,7 +26,7 @@ from mgspmv.bench.matrices import (
     read_real,
 )
 from mgspmv.errors import BackendError, FormatError, OptionError
-from mgspmv.kernels.select import list_kernels
+from mgspmv.kernels.select import KERNELS, list_kernels
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 HOST_SHARE = 256
@@ -127,13 +127,13 @@ def find_cases(names: Iterable[str], stores: Iterable[str], backend: str, size: 
 
 
 def check_kernels(names: Iterable[str], backend: str) -> list[str]:
-    """These kernels; all of the backend where none is named.
+    """These kernels; all of this project that the backend has where none is named.
 
     Raises
     ------
     OptionError : the backend has no kernel of that name
     """
-    there = list_kernels(backend)
+    there = [name for name in list_kernels(backend) if KERNELS[name].is_ours]
     names = list(names) or there
     for name in names:
         if name not in there:

@@ -34,7 +34,7 @@ def format_report(
     """All tables, below what they were measured on."""
     kernels = list(dict.fromkeys(r.kernel for r in records if not r.is_peer))
     shown = SHOWN[backend] if SHOWN[backend] in kernels else "".join(kernels[:1])
-    parts = ["```", *(f"{name + ':':<10}{value}" for name, value in setting.items()), "```"]
+    parts = format_setting(setting)
     for dtype in dict.fromkeys(r.dtype for r in records):
         own = [r for r in records if r.dtype == dtype]
         for state in dict.fromkeys(s for r in own for s in r.times):
@@ -52,6 +52,11 @@ def format_report(
     return "\n".join([*parts, ""])
 
 
+def format_setting(setting: Mapping[str, str]) -> list[str]:
+    """Lines that say what was measured, when and on what."""
+    return ["```", *(f"{name + ':':<10}{value}" for name, value in setting.items()), "```"]
+
+
 def _explain(shown: str, backend: Backend, copy_bytes_per_s: float) -> Iterator[str]:
     words = {"shown": shown, "peer": PEER_TITLES[backend], "peer_note": PEER_NOTES[backend]}
     for line in LEGEND:
@@ -60,10 +65,10 @@ def _explain(shown: str, backend: Backend, copy_bytes_per_s: float) -> Iterator[
 
 def _tabulate(records: Sequence[Record], state: State, kernels: Sequence[str], shown: str, peer: str) -> Iterator[str]:
     titles = ["matrix", "rows", "nonzeros", *kernels, peer, f"{peer} / best", f"{shown} GB/s", "of copy", "of roofline"]
-    yield _line(titles)
-    yield _line(["---", *["---:"] * (len(titles) - 1)])
+    yield format_row(titles)
+    yield format_row(["---", *["---:"] * (len(titles) - 1)])
     for matrix in dict.fromkeys(r.matrix for r in records):
-        yield _line(_make_cells([r for r in records if r.matrix == matrix], kernels, shown, state))
+        yield format_row(_make_cells([r for r in records if r.matrix == matrix], kernels, shown, state))
 
 
 def _make_cells(records: Sequence[Record], kernels: Sequence[str], shown: str, state: State) -> list[str]:
@@ -75,11 +80,11 @@ def _make_cells(records: Sequence[Record], kernels: Sequence[str], shown: str, s
     cells = [records[0].matrix, f"{records[0].n_rows:,}", f"{records[0].nnz:,}"]
     for kernel in kernels:
         if kernel in medians:
-            text = _format_ms(medians[kernel])
+            text = format_ms(medians[kernel])
             cells.append(f"**{text}**" if medians[kernel] == best else text)
         else:
             cells.append("WRONG" if by_kernel[kernel].is_wrong else "–")
-    cells += [_format_ms(peer), "" if peer is None or best is None else f"{peer / best:.2f}"]
+    cells += [format_ms(peer), "" if peer is None or best is None else f"{peer / best:.2f}"]
     if shown not in medians:
         return [*cells, "", "", ""]
     rated = by_kernel[shown]
@@ -106,9 +111,11 @@ def _describe_problem(record: Record) -> str:
     return re.split("; |, |: ", text.removeprefix(f"{record.kernel} would hold "))[0]
 
 
-def _format_ms(seconds: float | None) -> str:
+def format_ms(seconds: float | None) -> str:
+    """Milliseconds, or nothing."""
     return "" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
-def _line(cells: Sequence[str]) -> str:
+def format_row(cells: Sequence[str]) -> str:
+    """A line of a table."""
     return f"| {' | '.join(cells)} |"

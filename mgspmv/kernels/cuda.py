@@ -15,6 +15,7 @@ import numpy as np
 from mgspmv.errors import OptionError
 from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
+from mgspmv.kernels.cusparse import CusparseProduct
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     count_lanes,
@@ -72,7 +73,7 @@ class CudaBlock:
         self.precision = precision
         self.kernel = kernel
         self._products: dict[tuple[Any, ...], Product] = {}
-        if kernel in ("ell", "dia", "bsr"):
+        if kernel in ("ell", "dia", "bsr", "cusparse"):
             self._bind(kernel, self._plain_types(self._dtype))  # refused now or never
 
     @property
@@ -408,6 +409,7 @@ PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
     "hyb": _Hyb,
     "bsr": _Bsr,
     "sell": _Sell,
+    "cusparse": lambda block, types: CusparseProduct(block, types["VALUE"]),
 }
 
 

@@ -184,7 +184,7 @@ def plan_vector(block: CsrBlock, wavefront: int = WARP) -> VectorPlan:
     """How csr-vector cuts a block: in so many rows as fill what a thread block stages, and so many lanes as it has for
     them. Rows of which fewer than 8 fit are summed in place."""
     lanes = choose_lanes(block.n_rows, block.nnz, wavefront)
-    places, longest = TILE - 3, max(1, _longest(_row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
+    places, longest = TILE - 3, max(1, _longest(row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
     mean = max(1.0, block.nnz / max(1, block.n_rows))
     rows = places // longest if longest <= EVEN_ROWS * mean else int(FILL * places / mean)
     if rows < CHUNK_THREADS // WARP:
@@ -201,7 +201,7 @@ def choose_ell_width(block: CsrBlock) -> int:
     needed = max(ELL_ROWS, -(-block.n_rows // 3))
     if needed > block.n_rows:
         return 0
-    return int(_module(block.indptr).sort(_row_lengths(block))[block.n_rows - needed])
+    return int(array_module(block.indptr).sort(row_lengths(block))[block.n_rows - needed])
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def build_ell(block: CsrBlock, *, limit: int | None = None) -> Ell:
     ------
     FormatError : it would take more
     """
-    width = _longest(_row_lengths(block))
+    width = _longest(row_lengths(block))
     places = width * block.n_rows
     mean = block.nnz / max(1, block.n_rows)
     why = f"the longest row has {width:,} entries, the mean is {mean:.1f}; use hyb, sell or csr-split"
@@ -228,7 +228,7 @@ def build_ell(block: CsrBlock, *, limit: int | None = None) -> Ell:
 
 def build_coo(block: CsrBlock) -> Coo:
     """COO of a block, whose columns and values it shares."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     rows = xp.empty(block.nnz, index_dtype(block.n_rows))
     for start, stop in _cut_entries(block.nnz):
         rows[start:stop] = _find_rows(block, start, stop)
@@ -253,7 +253,7 @@ def build_dia(block: CsrBlock, *, limit: int | None = None, dtype: Any = np.floa
     ------
     FormatError : they would take more
     """
-    xp, offsets = _module(block.indptr), _find_offsets(block)
+    xp, offsets = array_module(block.indptr), find_offsets(block)
     dtype = _value_dtype(block, dtype)
     places = len(offsets) * block.n_rows
     why = f"they lie on {len(offsets):,} diagonals; use csr-vector, hyb or sell"
@@ -282,8 +282,8 @@ def build_bsr(
     FormatError : it would take more; or blocks cannot be numbered in 64 bits
     """
     dtype = _value_dtype(block, dtype)
-    counts = {b: _count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
-    sizes = {b: _count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
+    counts = {b: count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
+    sizes = {b: count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
     b = min(sizes, key=lambda b: sizes[b])
     why = f"they are in {counts[b]:,} blocks of {b} x {b}; use csr-vector or sell"
     _check_bytes("bsr", block, counts[b] * b * b, sizes[b], limit, why)
@@ -292,10 +292,10 @@ def build_bsr(
 
 def build_sell(block: CsrBlock) -> Sell:
     """SELL-C-sigma of a block. Rows of equal length stay in their order."""
-    xp = _module(block.indptr)
-    lengths = _row_lengths(block)
+    xp = array_module(block.indptr)
+    lengths = row_lengths(block)
     order = _sort_windows(lengths)
-    slice_ptr = _accumulate(SLICE * lengths[order[::SLICE]])  # sorted: the first row of a slice is the longest
+    slice_ptr = accumulate(SLICE * lengths[order[::SLICE]])  # sorted: the first row of a slice is the longest
     slots = xp.empty(block.n_rows, np.int64)
     xp.put(slots, order[: block.n_rows], xp.arange(block.n_rows), mode="wrap")
     bases = slice_ptr[slots // SLICE] + slots % SLICE - SLICE * block.indptr[:-1]
@@ -310,7 +310,7 @@ def build_sell(block: CsrBlock) -> Sell:
 
 def build_split(block: CsrBlock) -> Split:
     """The merge path of a block, cut into chunks: the end of row i is item `indptr[i + 1] + i` of it."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     ends = block.indptr[1:] + xp.arange(block.n_rows)
     n_items = block.n_rows + block.nnz
     items = xp.minimum(xp.arange(-(-n_items // ITEMS) + 1) * ITEMS, n_items)
@@ -323,7 +323,7 @@ def build_split(block: CsrBlock) -> Split:
 
 def _fill_ell(block: CsrBlock, width: int) -> Ell:
     """The first `width` entries of each row."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     indices, data = _make_padded(block, (width, block.n_rows))
     for start, stop in _cut_entries(block.nnz if width else 0):
         rows = _find_rows(block, start, stop)
@@ -338,8 +338,8 @@ def _fill_ell(block: CsrBlock, width: int) -> Ell:
 
 def _take_beyond(block: CsrBlock, width: int) -> Coo:
     """The entries after the first `width` of each row."""
-    xp = _module(block.indptr)
-    nnz = int(xp.maximum(_row_lengths(block) - width, 0).sum())
+    xp = array_module(block.indptr)
+    nnz = int(xp.maximum(row_lengths(block) - width, 0).sum())
     taken = xp.empty(nnz, index_dtype(block.n_rows)), xp.empty(nnz, block.indices.dtype)
     data = None if block.data is None else xp.empty(nnz, block.data.dtype)
     begin = 0
@@ -355,9 +355,9 @@ def _take_beyond(block: CsrBlock, width: int) -> Coo:
     return Coo(*taken, data)
 
 
-def _find_offsets(block: CsrBlock) -> Array:
+def find_offsets(block: CsrBlock) -> Array:
     """Column minus row of every diagonal that has an entry, ascending. The marks take less than x and y."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     least = 1 - block.row_offset - block.n_rows
     has_entry = xp.zeros(max(0, block.n_rows + block.n_cols - 1), bool)
     for start, stop in _cut_entries(block.nnz):
@@ -373,7 +373,7 @@ def _subtract_rows(block: CsrBlock, rows: Array, start: int, stop: int) -> Array
 
 def _sort_windows(lengths: Array) -> Array:
     """Rows by length, longest first, within each window of SIGMA; then -1 up to whole slices."""
-    xp, n_rows, longest = _module(lengths), len(lengths), _longest(lengths)
+    xp, n_rows, longest = array_module(lengths), len(lengths), _longest(lengths)
     windows = xp.arange(n_rows) // SIGMA
     order = xp.full(-(-n_rows // SLICE) * SLICE, -1, index_dtype(n_rows))
     order[:n_rows] = xp.argsort(windows * (longest + 1) + (longest - lengths), kind="stable")
@@ -391,29 +391,29 @@ def _count_block_columns(block: CsrBlock, b: int) -> int:
     return max(1, -(-block.n_cols // b))
 
 
-def _count_blocks(block: CsrBlock, b: int) -> int:
+def count_blocks(block: CsrBlock, b: int) -> int:
     """Blocks of b rows and columns that have an entry."""
     if -(-block.n_rows // b) * _count_block_columns(block, b) >= 2**63:
         raise FormatError(
             f"bsr cannot number the blocks of {block.n_rows:,} x {block.n_cols:,} in 64 bits; use csr-vector or sell"
         )
     pieces = _cut_rows(block.indptr, b)
-    return sum(len(_find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
+    return sum(len(find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
 
 
-def _count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
+def count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
     block_bytes = block.indices.itemsize + b * b * dtype.itemsize
     return 8 * (-(-block.n_rows // b) + 1) + n_blocks * block_bytes
 
 
 def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
-    xp, n_columns = _module(block.indptr), _count_block_columns(block, b)
+    xp, n_columns = array_module(block.indptr), _count_block_columns(block, b)
     counts = xp.zeros(-(-block.n_rows // b), np.int64)
     indices, data = xp.empty(n_blocks, block.indices.dtype), xp.zeros((n_blocks, b, b), dtype)
     begin = 0
     for start, stop in _cut_rows(block.indptr, b):
         numbers, rows, columns = _number_blocks(block, b, start, stop)
-        blocks = _find_distinct(numbers)
+        blocks = find_distinct(numbers)
         first, last = start // b, -(-stop // b)
         counts[first:last] = xp.bincount(blocks // n_columns - first, minlength=last - first)
         indices[begin : begin + len(blocks)] = blocks % n_columns
@@ -421,13 +421,13 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
         entries = int(block.indptr[start]), int(block.indptr[stop])
         _add(data.reshape(-1), places, _take_values(block, *entries, dtype))
         begin += len(blocks)
-    return Bsr(b, _accumulate(counts), indices, data)
+    return Bsr(b, accumulate(counts), indices, data)
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def _module(array: Array) -> Any:
+def array_module(array: Array) -> Any:
     """CuPy for its arrays, which is loaded then; else NumPy."""
     return sys.modules["cupy"] if type(array).__module__.partition(".")[0] == "cupy" else np
 
@@ -439,7 +439,7 @@ def _cut_entries(nnz: int) -> Iterator[tuple[int, int]]:
 
 def _cut_rows(indptr: Array, multiple: int) -> Iterator[tuple[int, int]]:
     """Pieces of whole groups of so many rows, with at most PIECE entries unless one group has more."""
-    xp, start, n_rows = _module(indptr), 0, len(indptr) - 1
+    xp, start, n_rows = array_module(indptr), 0, len(indptr) - 1
     while start < n_rows:
         most = int(indptr[start]) + PIECE
         stop = int(xp.searchsorted(indptr, xp.full(1, most, np.int64), side="right")[0]) - 1
@@ -451,11 +451,11 @@ def _cut_rows(indptr: Array, multiple: int) -> Iterator[tuple[int, int]]:
 
 def _find_rows(block: CsrBlock, start: int, stop: int) -> Array:
     """Local rows of entries start .. stop, int64."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     return xp.searchsorted(block.indptr, xp.arange(start, stop), side="right") - 1
 
 
-def _row_lengths(block: CsrBlock) -> Array:
+def row_lengths(block: CsrBlock) -> Array:
     return block.indptr[1:] - block.indptr[:-1]
 
 
@@ -463,9 +463,9 @@ def _longest(lengths: Array) -> int:
     return int(lengths.max()) if len(lengths) else 0
 
 
-def _accumulate(counts: Array) -> Array:
+def accumulate(counts: Array) -> Array:
     """0 and the sums of the first 1, 2, ... counts, int64."""
-    xp = _module(counts)
+    xp = array_module(counts)
     sums = xp.zeros(len(counts) + 1, np.int64)
     sums[1:] = xp.cumsum(counts)
     return sums
@@ -473,7 +473,7 @@ def _accumulate(counts: Array) -> Array:
 
 def _make_padded(block: CsrBlock, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
     """Columns of -1, and zeros for values."""
-    xp = _module(block.indptr)
+    xp = array_module(block.indptr)
     data = None if block.data is None else xp.zeros(shape, block.data.dtype)
     return xp.full(shape, -1, block.indices.dtype), data
 
@@ -487,25 +487,25 @@ def _value_dtype(block: CsrBlock, dtype: Any) -> np.dtype[Any]:
 
 
 def _take_values(block: CsrBlock, start: int, stop: int, dtype: Any) -> Array:
-    return _module(block.indptr).ones(stop - start, dtype) if block.data is None else block.data[start:stop]
+    return array_module(block.indptr).ones(stop - start, dtype) if block.data is None else block.data[start:stop]
 
 
-def _find_distinct(numbers: Array) -> Array:
+def find_distinct(numbers: Array) -> Array:
     """Each number once, ascending. NumPy's `unique` hashes, which takes a hundred times as long."""
-    numbers = _module(numbers).sort(numbers)
+    numbers = array_module(numbers).sort(numbers)
     return numbers[_is_first(numbers)]
 
 
 def _is_first(numbers: Array) -> Array:
     """Whether each number differs from the one before it."""
-    marks = _module(numbers).ones(len(numbers), bool)
+    marks = array_module(numbers).ones(len(numbers), bool)
     marks[1:] = numbers[1:] != numbers[:-1]
     return marks
 
 
 def _add(target: Array, places: Array, values: Array) -> None:
     """target[places] += values, in order, so that NumPy and CuPy make the same bits; equal places are neighbours."""
-    xp = _module(target)
+    xp = array_module(target)
     while len(places):
         is_first = _is_first(places)
         first = places[is_first]

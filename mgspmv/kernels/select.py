@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
+from mgspmv.kernels.choices import Case, keep_choice, read_choice
 from mgspmv.kernels.cpu import CpuBlock, SerialBlock
-from mgspmv.kernels.device import check_device, has_device
-from mgspmv.model import CsrBlock, Precision, check_choice
+from mgspmv.kernels.device import check_device, describe_device, has_device, report_full_device
+from mgspmv.kernels.features import find_features, rank_kernels
+from mgspmv.kernels.timing import time_product
+from mgspmv.model import CsrBlock, Precision, check_choice, default_threads
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
 
 Backend = Literal["cpu", "cuda"]
 BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
-EVEN_ROWS = 4
-"""Times the mean that the longest row may have for csr-vector; beyond it rows wait for the longest of their group."""
+MOST_TIMED = 5
+"""Kernels of this project that are timed for a choice at most, besides cuSPARSE."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Kernel:
     """Those where it also makes the steps of PageRank."""
     needs: str | None = None
     """What a matrix must be like for it; None where it can do every matrix."""
+    is_ours: bool = True
+    """Whether it is this project's; others' stand beside ours in the benchmark."""
 
 
 KERNELS = {
@@ -50,6 +57,7 @@ KERNELS = {
         Kernel("hyb", "the first entries of each row as ell, the others as coo"),
         Kernel("bsr", "dense blocks of 2 x 2 to 5 x 5, a warp a row of blocks", needs="entries in small dense blocks"),
         Kernel("sell", "slices of 32 rows of about the same length (SELL-C-sigma), a thread a row"),
+        Kernel("cusparse", "NVIDIA's library: CSR_ALG2 on CSR, with preprocessing", ("cuda",), is_ours=False),
     )
 }
 """Kernels by the name a user gives."""
@@ -102,7 +110,7 @@ def bind_kernel(
     backend: Backend = "cpu",
     threads: int | None = None,
 ) -> CpuBlock | CudaBlock:
-    """Bind the kernel that suits a block, or the one that is named, to it.
+    """Bind the kernel that is named to a block; `auto` is csr-rows on `cpu` and csr-split, for steps, on `cuda`.
 
     Parameters
     ----------
@@ -117,7 +125,7 @@ def bind_kernel(
     if backend == "cuda":
         from mgspmv.kernels.cuda import CudaBlock
 
-        return CudaBlock(block, precision, _suit_rows(block) if kernel == "auto" else kernel)
+        return CudaBlock(block, precision, "csr-split" if kernel == "auto" else kernel)
     if kernel in ("auto", "csr-rows"):
         return CpuBlock(block, precision, threads)
     if kernel == "csr-serial":
@@ -125,6 +133,47 @@ def bind_kernel(
     from mgspmv.kernels.twins import TwinBlock
 
     return TwinBlock(block, precision, kernel)
+
+
+def bind_product(
+    block: CsrBlock,
+    dtype: Literal["float32", "float64"],
+    digest: str,
+    *,
+    kernel: str = "auto",
+    backend: Backend = "cpu",
+    threads: int | None = None,
+    tune: bool = False,
+) -> CpuBlock | CudaBlock:
+    """Bind the kernel for products that suits a block, or the one that is named, to it, with its format made.
+
+    Parameters
+    ----------
+    dtype : of x
+    digest : of the matrix that the block is of; a choice is kept by it
+    tune : where no choice is kept, time the kernels that may be the fastest and keep the choice in the user's cache.
+        With `auto` a choice that is kept is used in any case
+
+    Raises
+    ------
+    OptionError : the backend has no kernel of that name
+    FormatError : the kernel that was named cannot do this matrix
+    CapacityError : its format does not fit into the device's memory; with `auto`, nor does any other
+    """
+    if kernel != "auto":
+        return bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
+    case = Case(digest, block.row_offset, block.row_offset + block.n_rows, dtype, _name_place(backend, threads))
+    kept = read_choice(case)
+    if kept in list_kernels(backend):
+        with suppress(FormatError, CapacityError, BackendError):
+            return _bind_format(block, dtype, kept, backend, threads)
+    names = _rank_kernels(block, dtype, backend)
+    if tune and (seconds := _time_kernels(block, dtype, names, backend, threads)):
+        names.insert(0, keep_choice(case, seconds))
+    for name in names[:-1]:
+        with suppress(FormatError, CapacityError, BackendError):  # this suits, and another one may be had
+            return _bind_format(block, dtype, name, backend, threads)
+    return _bind_format(block, dtype, names[-1], backend, threads)
 
 
 def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
@@ -142,12 +191,42 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
     _check_kernel(kernel, names, backend)
 
 
-def _suit_rows(block: CsrBlock) -> str:
-    """The CUDA kernel for rows of about the same length, or the one for all others."""
-    if not block.n_rows:
-        return "csr-split"
-    longest = int((block.indptr[1:] - block.indptr[:-1]).max())
-    return "csr-vector" if longest <= EVEN_ROWS * max(1.0, block.nnz / block.n_rows) else "csr-split"
+def _bind_format(
+    block: CsrBlock, dtype: Precision, kernel: str, backend: Backend, threads: int | None
+) -> CpuBlock | CudaBlock:
+    """A kernel with its format, which others are made for when they are first used."""
+    bound = bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
+    _ = bound.nbytes
+    return bound
+
+
+def _rank_kernels(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:
+    """Kernels for products, the one to use first; the last one can do every matrix."""
+    if backend == "cpu":
+        return ["csr-rows", "csr-serial"]
+    with suppress(CapacityError), report_full_device("what the choice of a kernel looks at"):
+        return rank_kernels(find_features(block, dtype))
+    return ["csr-split"]  # needs no further memory
+
+
+def _time_kernels(
+    block: CsrBlock, dtype: Precision, names: list[str], backend: Backend, threads: int | None
+) -> dict[str, float]:
+    """Seconds of a product by the best of these kernels and by cuSPARSE, as far as they can do it."""
+
+    def time_one(name: str) -> float:  # when it returns nothing holds the format, so that one is there at a time
+        return time_product(bind_kernel(block, dtype, kernel=name, backend=backend, threads=threads), dtype, backend)
+
+    seconds = {}
+    for name in [*names[:MOST_TIMED], *(k for k in list_kernels(backend) if not KERNELS[k].is_ours)]:
+        with suppress(FormatError, CapacityError, BackendError):
+            seconds[name] = time_one(name)
+    return seconds
+
+
+def _name_place(backend: Backend, threads: int | None) -> str:
+    """What computes, as far as times depend on it."""
+    return describe_device() if backend == "cuda" else f"{platform.node()}, {threads or default_threads()} threads"
 
 
 def _check_kernel(kernel: str, names: list[str], backend: str) -> None:

@@ -9,11 +9,13 @@ import pytest
 import scipy.sparse
 from commands import invoke
 
-from mgspmv.bench import ceilings, cusparse, spmv
+from mgspmv.bench import ceilings, spmv
 from mgspmv.bench.checks import check_product, make_reference
+from mgspmv.bench.contenders import CusparseContender
 from mgspmv.bench.machines import Device, Host, Rounds
 from mgspmv.bench.matrices import RECIPES, add_values, make_vector
 from mgspmv.errors import BackendError
+from mgspmv.kernels import cusparse
 from mgspmv.kernels.device import has_device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason="there is no CUDA device")]
@@ -39,11 +41,12 @@ def test_cusparse_beside_scipy(algorithm: str, dtype: str, is_pattern: bool, dev
     block = RECIPES["rmat22"].make(device.xp, 50_000)
     block = block if is_pattern else add_values(device.xp, block, dtype)
     x, y = make_vector(device.xp, block.n_cols, dtype), device.xp.full(block.n_rows, np.nan, dtype)
-    with cusparse.CusparseProduct(block, x, y, algorithm) as product:
-        product.run()
-        device.wait()
-        assert product.preprocess_s > 0
-        assert product.nbytes >= block.nnz * (4 + y.itemsize)
+    product = CusparseContender(algorithm, block, x, y)
+    product.run()
+    device.wait()
+    assert product.preprocess_s > 0
+    assert product.nbytes >= block.nnz * (4 + y.itemsize)
+    product.close()
     assert check_product(device, y, make_reference(device, block, x)).problem is None
     data = np.ones(block.nnz) if is_pattern else device.get(block.data)
     arrays = (data, device.get(block.indices), device.get(block.indptr))
@@ -56,9 +59,9 @@ def test_cusparse_with_64_bit_indices(device: Device, monkeypatch) -> None:
     monkeypatch.setattr(cusparse, "INT32_LIMIT", 1000)
     block = add_values(device.xp, RECIPES["band9"].make(device.xp, 50_000), "float32")
     x, y = make_vector(device.xp, block.n_cols, "float32"), device.xp.full(block.n_rows, np.nan, "float32")
-    with cusparse.CusparseProduct(block, x, y, "cusparse-alg1") as product:
-        product.run()
-        assert product.nbytes > block.nnz * 12
+    product = CusparseContender("cusparse-alg1", block, x, y)
+    product.run()
+    assert product.nbytes > block.nnz * 12
     assert check_product(device, y, make_reference(device, block, x)).problem is None
 
 
@@ -67,7 +70,7 @@ def test_what_cusparse_refuses_is_said_and_freed(device: Device, monkeypatch) ->
     block = RECIPES["band9"].make(device.xp, 5000)
     x, y = make_vector(device.xp, block.n_cols, "float32"), device.xp.empty(block.n_rows, "float32")
     with pytest.raises(BackendError, match=r"cusparseSpMV_bufferSize of cuSPARSE failed: .* \(status \d+\)"):
-        cusparse.CusparseProduct(block, x, y, "cusparse-alg1")
+        CusparseContender("cusparse-alg1", block, x, y)
 
 
 def test_times_are_of_the_device(device: Device) -> None:

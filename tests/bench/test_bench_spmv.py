@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from commands import invoke
 
-from mgspmv.bench import checks, contenders, cusparse, spmv
+from mgspmv.bench import checks, contenders, spmv
 from mgspmv.bench.ceilings import Roofline
 from mgspmv.bench.checks import check_product, make_reference
 from mgspmv.bench.machines import Host, Rounds, Times
 from mgspmv.bench.matrices import RECIPES, add_values, make_vector
-from mgspmv.errors import BackendError, MissingDependencyError
+from mgspmv.errors import OptionError
 from mgspmv.kernels.device import has_device
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock
@@ -351,31 +351,11 @@ def test_no_device() -> None:
     assert "SciPy" in stdout
 
 
-# --- cuSPARSE, as far as no device is needed -------------------------------------------------------------------------
-
-
-class Refusing:
-    """A libcusparse whose functions fail."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "cusparseGetErrorString":
-            return lambda status: b"operation not supported" if status == 10 else b""
-        return lambda *_: 10
-
-
-def test_what_cusparse_returns_is_checked(monkeypatch) -> None:
-    monkeypatch.setattr(cusparse, "_load_library", Refusing)
-    with pytest.raises(BackendError, match=r"cusparseCreate of cuSPARSE failed: operation not supported \(status 10\)"):
-        cusparse.find_version()
-
-
-def test_a_missing_cusparse_says_what_to_install(monkeypatch) -> None:
-    pathfinder = pytest.importorskip("cuda.pathfinder")
-
-    def find_nothing(_: str) -> Any:
-        raise pathfinder.DynamicLibNotFoundError("no such file")
-
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", find_nothing)
-    cusparse._load_library.cache_clear()
-    with pytest.raises(MissingDependencyError, match=r"cuSPARSE, .* is not found; install mgspmv\[cuda12\] or"):
-        cusparse.find_version()
+def test_cusparse_is_no_kernel_of_ours() -> None:
+    """It stands beside them, with both algorithms."""
+    assert spmv.check_kernels([], "cuda")[-1] == "sell"
+    with pytest.raises(
+        OptionError, match=r"there is no kernel 'cusparse' on backend 'cuda'; there are csr-scalar, .* sell$"
+    ):
+        spmv.check_kernels(["cusparse"], "cuda")
+    assert spmv.PEERS["cuda"] == ("cusparse-alg1", "cusparse-alg2")

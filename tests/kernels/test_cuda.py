@@ -13,14 +13,14 @@ from matrices import GRAPHS, HARD
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
-from mgspmv.kernels.select import bind_kernel, list_kernels
+from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
 
 pytestmark = pytest.mark.gpu
 
 KERNELS = list_kernels("cuda")
-IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "coo", "hyb")]
-"""Kernels whose sums are made in the order of their twins; the others add carries."""
+IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "coo", "hyb", "cusparse")]
+"""Kernels whose sums are made in the order of their twins; the others add carries, and cuSPARSE has no twin."""
 DTYPES = (np.float32, np.float64)
 
 
@@ -131,6 +131,18 @@ def test_products_beside_scipy(cupy, name, kernel):
             got = multiply(cupy, bound, x, alpha, beta, y)
             check(matrix, block, got, x, alpha, beta, y)
             assert got.tobytes() == multiply(cupy, bound, x, alpha, beta, y).tobytes()
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_auto_chooses_beside_scipy(cupy, name, monkeypatch):
+    for bound in ("FULL_THREADS", "MANY_ITEMS"):  # of a small device, for small matrices
+        monkeypatch.setattr(f"mgspmv.kernels.features.{bound}", 64)
+    matrix, rng = MATRICES[name], np.random.default_rng(13)
+    for dtype, pattern in itertools.product(DTYPES, (False, True)):
+        block = make_block(matrix, dtype, pattern=pattern)
+        bound = bind_product(block, np.dtype(dtype).name, name, backend="cuda")
+        x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
+        check(matrix, block, multiply(cupy, bound, x, 1.0, 0.5, y), x, 1.0, 0.5, y)
 
 
 @pytest.mark.parametrize("kernel", IN_TWIN_ORDER)

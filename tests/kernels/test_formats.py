@@ -477,8 +477,8 @@ def test_module_is_that_of_the_array(monkeypatch):
     Ndarray.__module__ = "cupy"
     loaded = object()
     monkeypatch.setitem(sys.modules, "cupy", loaded)
-    assert formats._module(Ndarray()) is loaded
-    assert formats._module(np.empty(0)) is np
+    assert formats.array_module(Ndarray()) is loaded
+    assert formats.array_module(np.empty(0)) is np
 
 
 def list_arrays(made):

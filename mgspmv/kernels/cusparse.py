@@ -1,0 +1,198 @@
+"""cuSPARSE's product of a CSR matrix, through its C interface: a kernel for users, and what ours stand beside.
+
+CuPy's own binding makes descriptors and buffer in each call and never preprocesses; here they are made once, and
+`cusparseSpMV_preprocess` is called, as NVIDIA advises for products that are made many times.
+
+Source: cuSPARSE Library, NVIDIA, sections 6.4 (generic API, sparse matrices) and 6.6 (cusparseSpMV).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+import weakref
+from contextlib import ExitStack
+from ctypes import c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import BackendError
+from mgspmv.model import INT32_LIMIT, CsrBlock
+
+ALGORITHMS = {"cusparse-alg1": 2, "cusparse-alg2": 3}
+"""CUSPARSE_SPMV_CSR_ALG1 and CUSPARSE_SPMV_CSR_ALG2."""
+DETERMINISTIC = "cusparse-alg2"
+"""The one that "provides deterministic (bit-wise) results for each run", as its documentation says."""
+
+_INDEX_TYPES = {"int32": 2, "int64": 3}
+_VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, ctypes.c_float), "float64": (1, ctypes.c_double)}
+_ZERO_BASED = 0
+_NOT_TRANSPOSED = 0
+_MISSING = "cuSPARSE is not found; install mgspmv[cuda12] or mgspmv[cuda13], which bring it, or use another kernel"
+
+
+class CusparseProduct:
+    """y = alpha A x + beta y by cuSPARSE, with descriptors, buffer and preprocessing made once.
+
+    Parameters
+    ----------
+    block : on the device; a pattern gets values of 1, which cuSPARSE cannot do without
+    dtype : float32 or float64, of the values and of x and y
+    algorithm : a key of `ALGORITHMS`
+
+    Attributes
+    ----------
+    nbytes : bytes of matrix and buffer
+    preprocess_s : seconds that preprocessing took
+
+    Raises
+    ------
+    BackendError : libcusparse is not found; cuSPARSE refuses, and the message names its function and its reason
+
+    Row pointers are int32 while there are fewer than 2^31 nonzeros, cuSPARSE's best case; beyond, both they and the
+    columns are int64, since it takes only one type for both. (Version 12.6.3 then fails all the same.)
+    """
+
+    def __init__(self, block: CsrBlock, dtype: Any, algorithm: str = DETERMINISTIC) -> None:
+        import cupy
+
+        self._call = _Library()
+        self._dtype, self._nnz = np.dtype(dtype), block.nnz
+        index = np.int64 if block.nnz >= INT32_LIMIT else block.indices.dtype
+        data = cupy.ones(block.nnz, self._dtype) if block.data is None else block.data
+        self._arrays = (block.indptr.astype(index, copy=False), block.indices.astype(index, copy=False), data)
+        self.nbytes, self.preprocess_s = sum(array.nbytes for array in self._arrays), 0.0
+        self._alpha, self._beta = (_VALUE_TYPES[self._dtype.name][1](value) for value in (1, 0))
+        stack = ExitStack()
+        self.close = weakref.finalize(self, stack.close)
+        """Frees what was made; may be called again, and is when nobody uses this any more."""
+        self.close.atexit = False  # CUDA may be gone by then
+        if block.nnz:
+            x, y = cupy.zeros(block.n_cols, self._dtype), cupy.zeros(block.n_rows, self._dtype)
+            self._create(stack, block, x, y)
+            self._prepare(ALGORITHMS[algorithm])
+
+    def run(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Enqueue y = alpha A x + beta y on CuPy's current stream."""
+        if not self._nnz:
+            _scale(y, beta)
+        elif beta == 0:
+            self._multiply(x, y, alpha)
+        else:
+            # Before cuSPARSE 13 its ALG2 leaves y out where all entries are in the last row (found by NVIDIA's cuOpt).
+            product = y.copy()
+            self._multiply(x, product, alpha)
+            _scale(y, beta)
+            y += product
+
+    def _multiply(self, x: Any, y: Any, alpha: float) -> None:
+        """y = alpha A x."""
+        import cupy
+
+        self._alpha.value = alpha
+        self._call("cusparseSetStream", self._handle, c_void_p(cupy.cuda.get_current_stream().ptr))
+        for vector, array in ((self._x, x), (self._y, y)):
+            self._call("cusparseDnVecSetValues", vector, _point_to(array))
+        self._call("cusparseSpMV", *self._operands)
+
+    def _create(self, stack: ExitStack, block: CsrBlock, x: Any, y: Any) -> None:
+        """Handle and descriptors, which `stack` frees."""
+        import cupy
+
+        def make(create: str, destroy: str, *arguments: Any) -> c_void_p:
+            made = c_void_p()
+            call(create, ctypes.byref(made), *arguments)
+            stack.callback(call, destroy, made)
+            return made
+
+        call, value_type = self._call, c_int(_VALUE_TYPES[self._dtype.name][0])
+        self._handle = make("cusparseCreate", "cusparseDestroy")
+        call("cusparseSetStream", self._handle, c_void_p(cupy.cuda.get_current_stream().ptr))
+        shape = (c_int64(block.n_rows), c_int64(block.n_cols), c_int64(block.nnz))
+        arrays = map(_point_to, self._arrays)
+        types = (*(c_int(_INDEX_TYPES[array.dtype.name]) for array in self._arrays[:2]), c_int(_ZERO_BASED), value_type)
+        self._matrix = make("cusparseCreateCsr", "cusparseDestroySpMat", *shape, *arrays, *types)
+        self._x, self._y = (
+            make("cusparseCreateDnVec", "cusparseDestroyDnVec", c_int64(len(v)), _point_to(v), value_type)
+            for v in (x, y)
+        )
+
+    def _prepare(self, algorithm: int) -> None:
+        """Buffer and preprocessing."""
+        import cupy
+
+        factors = (ctypes.byref(self._alpha), self._matrix, self._x, ctypes.byref(self._beta), self._y)
+        types = (c_int(_VALUE_TYPES[self._dtype.name][0]), c_int(algorithm))
+        self._operands: tuple[Any, ...] = (self._handle, c_int(_NOT_TRANSPOSED), *factors, *types)
+        size = c_size_t()
+        self._call("cusparseSpMV_bufferSize", *self._operands, ctypes.byref(size))
+        # A pointer of 0 would be refused where no buffer is wanted.
+        self._buffer = cupy.empty(max(1, size.value), np.uint8)
+        self.nbytes += self._buffer.nbytes
+        self._operands = (*self._operands, _point_to(self._buffer))
+        stream = cupy.cuda.get_current_stream()
+        stream.synchronize()
+        began = time.perf_counter()
+        self._call("cusparseSpMV_preprocess", *self._operands)
+        stream.synchronize()
+        self.preprocess_s = time.perf_counter() - began
+
+
+def find_version() -> str:
+    """Version of the cuSPARSE that is used.
+
+    Raises
+    ------
+    BackendError : libcusparse is not found
+    """
+    call = _Library()
+    handle, number = c_void_p(), c_int()
+    call("cusparseCreate", ctypes.byref(handle))
+    try:
+        call("cusparseGetVersion", handle, ctypes.byref(number))
+    finally:
+        call("cusparseDestroy", handle)
+    return f"{number.value // 1000}.{number.value % 1000 // 100}.{number.value % 100}"
+
+
+def _point_to(array: Any) -> c_void_p:
+    return c_void_p(array.data.ptr)
+
+
+def _scale(y: Any, beta: float) -> None:
+    """y = beta y; y is not read when beta is 0."""
+    if beta == 0:
+        y.fill(0)
+    else:
+        y *= y.dtype.type(beta)
+
+
+class _Library:
+    """Calls functions of libcusparse by name and checks what each returns."""
+
+    def __init__(self) -> None:
+        self._library = _load_library()
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            reason = self._library.cusparseGetErrorString(status).decode()
+            raise BackendError(f"{name} of cuSPARSE failed: {reason} (status {status})")
+
+
+@functools.cache
+def _load_library() -> Any:
+    """libcusparse, the one that CuPy uses."""
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError as error:
+        raise BackendError(_MISSING) from error
+    try:
+        path = load_nvidia_dynamic_lib("cusparse").abs_path
+    except DynamicLibNotFoundError as error:
+        raise BackendError(_MISSING) from error
+    library = ctypes.CDLL(path)
+    library.cusparseGetErrorString.restype = ctypes.c_char_p
+    return library

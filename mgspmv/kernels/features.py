@@ -1,0 +1,215 @@
+"""What a matrix is like, and which CUDA kernels suit it: the automatic choice for products.
+
+The rules are below `rank_kernels`, each with its reason. Their bounds are where the times of all kernels on 44 matrices
+on an H200 (docs/measured/h200-spmv.md) leave room on both sides; docs/kernels.md says what the choice loses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.formats import (
+    BLOCK_DIMS,
+    ELL_ROWS,
+    TILE,
+    WARP,
+    Array,
+    accumulate,
+    array_module,
+    count_blocks,
+    count_bsr_bytes,
+    find_distinct,
+    find_offsets,
+    row_lengths,
+)
+from mgspmv.model import INT32_LIMIT, CsrBlock
+
+SAMPLE_WINDOWS, SAMPLE_ROWS, SAMPLE_ALIGN, SAMPLE_ENTRIES = 64, 240, 60, 256
+"""The sample has so many windows of so many rows, each with its first entries; windows begin at multiples of 60, and so
+of every `BLOCK_DIMS`, so that blocks of BSR stay whole in it."""
+
+FULL_THREADS = 1 << 17
+"""Threads that keep a device busy: half of those that an H200 runs at a time."""
+EVEN_ROWS = 4
+"""Rows are even where the longest has at most so many times the mean, or no more entries than a warp has lanes."""
+EMPTY_ROWS = 4
+"""Rows for each entry from which most of what CSR reads are row pointers."""
+LONG_ROW = TILE // 8
+"""Mean entries of a row from which csr-vector stages none."""
+SELL_ROW = 8
+"""Mean entries of a row from which the order of rows and the slices' pointers are little beside them."""
+DIA_FILL, ELL_FILL = 0.55, 0.9
+"""Share of the places of a format that has to hold entries."""
+BSR_SHARE, BSR_ROW = 0.8, 64
+"""Share of the bytes of CSR that BSR may take, and entries of a row of blocks that keep a warp busy: two a lane."""
+L1_BYTES = 128 << 10
+"""Of x that stay in the L1 cache of a multiprocessor."""
+MANY_ITEMS = 1 << 23
+"""Nonzeros and row ends from which a product takes much longer than the launches of HYB, more than csr-split's."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the choice of a kernel looks at: of one block, for vectors of one dtype."""
+
+    n_rows: int
+    n_cols: int
+    nnz: int
+    longest: int
+    """Entries of the longest row."""
+    n_filled: int
+    """Rows that have an entry."""
+    n_diagonals: int | None
+    """Diagonals that have an entry; None where they are more than `most_diagonals`."""
+    block_dim: int
+    """Of 2, 3, 4 and 5 the one whose blocks take the least bytes in BSR, by a sample of the rows."""
+    block_fill: float
+    """Share of the places of these blocks that have an entry; at most 1."""
+    index_bytes: int
+    """Of a column."""
+    value_bytes: int
+    """Of a stored value; 0 for a pattern."""
+    x_bytes: int
+    """Of an element of x, and of a value where a format needs one."""
+
+    @property
+    def mean(self) -> float:
+        """Entries of a row."""
+        return self.nnz / max(1, self.n_rows)
+
+    @property
+    def csr_bytes(self) -> int:
+        """Bytes of the block in CSR on a device."""
+        offset = 4 if self.nnz < INT32_LIMIT else 8
+        return self.nnz * (self.index_bytes + self.value_bytes) + (self.n_rows + 1) * offset
+
+    @property
+    def most_diagonals(self) -> int:
+        """Diagonals up to which DIA takes no more bytes than CSR, and enough of its places hold entries."""
+        rows = max(1, self.n_rows)
+        return int(min(self.csr_bytes / (rows * self.x_bytes), self.nnz / (rows * DIA_FILL)))
+
+    @property
+    def bsr_bytes(self) -> float:
+        """Bytes of the block in BSR, by the sample."""
+        places = self.block_dim**2
+        n_blocks = self.nnz / (self.block_fill * places) if self.block_fill else 0.0
+        return n_blocks * (self.index_bytes + places * self.x_bytes) + 8 * self.n_rows / self.block_dim
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether BSR takes much less than CSR, and its warps, each with a row of blocks, are busy and many."""
+        is_busy = self.mean * self.block_dim >= BSR_ROW and self.n_rows * WARP >= self.block_dim * FULL_THREADS
+        return is_busy and self.bsr_bytes <= BSR_SHARE * self.csr_bytes
+
+    @property
+    def is_even(self) -> bool:
+        """Whether no row keeps the others of its thread block waiting."""
+        return self.longest <= max(EVEN_ROWS * self.mean, WARP)
+
+
+def find_features(block: CsrBlock, dtype: Any) -> Features:
+    """The features of a block, where it lies: on NumPy's and on CuPy's arrays alike.
+
+    Row pointers are read whole. Of the columns a sample is, of at most 64 x 240 rows; and all of them once where the
+    sample lies on so few diagonals that all may.
+
+    Parameters
+    ----------
+    dtype : float32 or float64, of x
+    """
+    lengths = row_lengths(block)
+    sample, rows = _sample_rows(block)
+    dtype = np.dtype(dtype)
+    block_dim, block_fill = _measure_blocks(sample, dtype)
+    found = Features(
+        n_rows=block.n_rows,
+        n_cols=block.n_cols,
+        nnz=block.nnz,
+        longest=int(lengths.max()) if block.n_rows else 0,
+        n_filled=int((lengths > 0).sum()),
+        n_diagonals=None,
+        block_dim=block_dim,
+        block_fill=block_fill,
+        index_bytes=block.indices.itemsize,
+        value_bytes=0 if block.data is None else block.data.itemsize,
+        x_bytes=dtype.itemsize,
+    )
+    if len(find_distinct(sample.indices.astype(np.int64) - rows)) > found.most_diagonals:
+        return found
+    wide = replace(block, indptr=block.indptr.astype(np.int64, copy=False))
+    n_diagonals = len(find_offsets(wide))
+    return replace(found, n_diagonals=n_diagonals if n_diagonals <= found.most_diagonals else None)
+
+
+def rank_kernels(f: Features) -> list[str]:
+    """CUDA kernels for products with such a matrix: the one to use, then others that may be faster, for who can time
+    them. The last one refuses no matrix and needs next to no memory beside CSR."""
+    if f.nnz * EMPTY_ROWS <= f.n_rows:
+        # COO reads no row pointers, which are the most of CSR here.
+        return ["coo", "csr-vector", "csr-split"]
+    return _rank_for_even_rows(f) if f.is_even else _rank_for_uneven_rows(f)
+
+
+def _rank_for_uneven_rows(f: Features) -> list[str]:
+    """Where a thread that has a long row would keep the others waiting."""
+    # HYB has the part that all rows have in columns and in step, and no row ends to search for in the rest. But its COO
+    # stores a row for each column, which without values is twice the bytes; and the part has to be there.
+    is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
+    if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS:
+        return ["hyb", "coo", "csr-split"]
+    return ["csr-split", "hyb", "coo", "csr-vector", "csr-warp"]
+
+
+def _rank_for_even_rows(f: Features) -> list[str]:
+    is_full = f.n_rows >= FULL_THREADS  # with fewer a thread a row leaves most of the device idle
+    # In this order; each with whether it suits, and why.
+    rules = (
+        # No columns are read, and x in order.
+        ("dia", is_full and f.n_diagonals is not None),
+        # A column for b x b values. Of float32 that is so few bytes that instructions bind, and others have fewer.
+        ("bsr", f.has_blocks and f.x_bytes == 8),
+        # Loads of a warp are neighbours, no sums cross threads, and there is next to no padding.
+        ("ell", is_full and f.nnz >= ELL_FILL * f.longest * f.n_rows),
+        # The same with less padding. It pays where x is in L1; else reading x binds, and all are about as fast.
+        ("sell", is_full and f.mean >= SELL_ROW and f.n_cols * f.x_bytes <= L1_BYTES),
+        # Rows that csr-vector cannot stage; it then does as csr-warp does, with more registers.
+        ("csr-warp", f.mean >= LONG_ROW),
+        # All others: loads are coalesced however long the rows are, and no format has to be made.
+        ("csr-vector", True),
+        # May be faster on some matrices; for who can time them.
+        ("sell", is_full),
+        ("bsr", f.has_blocks),
+        ("csr-scalar", f.mean < SELL_ROW),
+        ("csr-warp", f.mean >= WARP),
+        ("csr-split", True),
+    )
+    return list(dict.fromkeys(name for name, suits in rules if suits))
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
+    """The first entries of some rows as a block of its own, and the global row of each entry."""
+    xp = array_module(block.indptr)
+    n_windows = min(SAMPLE_WINDOWS, max(1, block.n_rows // SAMPLE_ROWS))
+    windows = xp.arange(n_windows) * (block.n_rows // n_windows) // SAMPLE_ALIGN * SAMPLE_ALIGN
+    rows = (windows[:, None] + xp.arange(SAMPLE_ROWS)).reshape(-1)
+    rows = rows[rows < block.n_rows]
+    starts = block.indptr[rows].astype(np.int64)
+    indptr = accumulate(xp.minimum(block.indptr[rows + 1] - starts, SAMPLE_ENTRIES))
+    places = xp.arange(int(indptr[-1]))
+    owners = xp.searchsorted(indptr, places, side="right") - 1
+    indices = block.indices[starts[owners] + places - indptr[owners]]
+    return CsrBlock(0, block.n_cols, indptr, indices, None), rows[owners] + block.row_offset
+
+
+def _measure_blocks(sample: CsrBlock, dtype: np.dtype[Any]) -> tuple[int, float]:
+    """The b of BSR that takes the least bytes, and the share of the places that hold entries."""
+    counts = {b: count_blocks(sample, b) for b in BLOCK_DIMS}
+    b = min(counts, key=lambda b: count_bsr_bytes(sample, b, counts[b], dtype))
+    return b, min(1.0, sample.nnz / (counts[b] * b * b)) if counts[b] else 0.0

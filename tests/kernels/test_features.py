@@ -1,0 +1,218 @@
+"""What the choice of a CUDA kernel looks at, beside SciPy, and what it chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from blocks import cut_rows, make_block, make_random, to_scipy
+from matrices import HARD
+
+from mgspmv.bench.matrices import RECIPES, add_values
+from mgspmv.kernels import features
+from mgspmv.kernels.features import Features, find_features, rank_kernels
+from mgspmv.kernels.formats import BLOCK_DIMS, build_bsr, build_dia
+from mgspmv.kernels.select import list_kernels
+
+EVEN = Features(
+    n_rows=1 << 20,
+    n_cols=1 << 20,
+    nnz=20 << 20,
+    longest=30,
+    n_filled=1 << 20,
+    n_diagonals=None,
+    block_dim=2,
+    block_fill=0.3,
+    index_bytes=4,
+    value_bytes=4,
+    x_bytes=4,
+)
+"""Rows of about 20 random columns."""
+UNEVEN = replace(EVEN, longest=100_000)
+
+
+def count_diagonals(matrix) -> int:
+    coo = matrix.tocoo()
+    return len(np.unique(coo.coords[1].astype(np.int64) - coo.coords[0]))
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_features_of_hard_matrices(name):
+    for data in (np.float64, np.float32, None):
+        block = make_block(HARD[name], data=data)
+        found, lengths = find_features(block, data or np.float32), np.diff(block.indptr)
+        assert (found.n_rows, found.n_cols, found.nnz) == (block.n_rows, block.n_cols, block.nnz)
+        assert (found.longest, found.n_filled) == (max(lengths, default=0), np.count_nonzero(lengths))
+        assert (found.index_bytes, found.value_bytes) == (4, 0 if data is None else np.dtype(data).itemsize)
+        diagonals = count_diagonals(to_scipy(block))
+        assert found.n_diagonals == (diagonals if diagonals <= found.most_diagonals else None)
+        assert found.block_dim in BLOCK_DIMS
+        assert 0 <= found.block_fill <= 1
+        assert set(rank_kernels(found)) <= set(list_kernels("cuda"))
+
+
+def test_features_of_blocks_of_rows():
+    whole = RECIPES["grid2d5"].make(np, 50_000)
+    part = find_features(cut_rows(whole, 3000, 7000), np.float32)
+    assert (part.n_rows, part.n_cols, part.n_diagonals) == (4000, whole.n_cols, 5)
+
+
+def test_diagonals_beyond_what_pays_are_not_counted(monkeypatch):
+    block = make_random(np.full(5000, 4), 5000)
+    monkeypatch.setattr(features, "find_offsets", lambda _: pytest.fail("all entries were looked at"))
+    assert find_features(block, np.float64).n_diagonals is None
+
+
+def test_entries_off_the_diagonals_that_the_sample_missed():
+    band = sp.diags_array([1.0] * 3, offsets=[-1, 0, 1], shape=(200_000, 200_000)).tocsr()
+    far = sp.coo_array((np.ones(50), (np.full(50, 199_000), np.arange(50) * 2000)), shape=band.shape)
+    matrix = sp.csr_array(band + far)
+    data = matrix.data.astype(np.float32)
+    block = features.CsrBlock(0, 200_000, matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), data)
+    sample, rows = features._sample_rows(block)
+    assert np.unique(sample.indices - rows).tolist() == [-1, 0, 1]
+    assert find_features(block, np.float32).n_diagonals is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["fem", "fem-shuffled", "dense-blocks", "rmat22", "band9"])
+def test_bytes_of_formats_are_those_of_the_formats(name, dtype):
+    """The sample has all rows of these, and of R-MAT all but the ends of a few."""
+    block = add_values(np, RECIPES[name].make(np, 50_000), dtype)
+    found = find_features(block, dtype)
+    bsr = build_bsr(block, limit=1 << 40)
+    assert found.block_dim == bsr.block_dim
+    assert found.bsr_bytes == pytest.approx(bsr.nbytes, rel=0.02)
+    assert found.csr_bytes == block.nnz * (4 + np.dtype(dtype).itemsize) + 4 * (block.n_rows + 1)
+    if found.n_diagonals is not None:
+        dia = build_dia(block)
+        assert len(dia.offsets) == found.n_diagonals
+        assert dia.data.nbytes <= found.csr_bytes
+
+
+def test_the_sample_keeps_blocks_whole_and_is_bounded(monkeypatch):
+    for n_rows in (1, 239, 240, 481, 15_361, 999_983):
+        lengths = np.zeros(n_rows, np.int64)
+        lengths[::7] = 3
+        sample, rows = features._sample_rows(make_random(lengths, 50))
+        assert sample.n_rows <= features.SAMPLE_WINDOWS * features.SAMPLE_ROWS
+        assert (np.diff(sample.indptr) <= 3).all()
+        starts = np.arange(0, sample.n_rows, 60)
+        places = np.repeat(np.arange(sample.n_rows), np.diff(sample.indptr))
+        assert (rows % 60 == places % 60).all()
+        assert len(starts) == -(-sample.n_rows // 60)
+    long, _ = features._sample_rows(make_random([5000, 300], 6000))
+    assert np.diff(long.indptr).tolist() == [256, 256]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fem", "rmat22", "road", "hypersparse", "dense-column", "grid3d7"])
+def test_features_on_a_device_are_those_on_the_host(name):
+    cupy = pytest.importorskip("cupy")
+    block = add_values(np, RECIPES[name].make(np, 200_000), "float32")
+    for indptr in (np.int32, np.int64):
+        arrays = (cupy.asarray(a) for a in (block.indptr.astype(indptr), block.indices, block.data))
+        there = features.CsrBlock(0, block.n_cols, *arrays)
+        assert find_features(there, np.float32) == find_features(block, np.float32)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+CHOSEN = {
+    "diagonal": "dia",
+    "band40": "dia",
+    "grid3d27": "dia",
+    "road": "dia",
+    "fem-shuffled": ("ell", "bsr"),
+    "dense-blocks": ("ell", "bsr"),
+    "rmat22": "hyb",
+    "zipf": "hyb",
+    "uniform24": "csr-vector",
+    "uniform-beyond": "csr-vector",
+    "road-shuffled": "csr-vector",
+    "dense-row": "hyb",
+    "arrow": "hyb",
+    "mostly-empty": "csr-vector",
+    "hypersparse": "coo",
+    "short-wide": "csr-warp",
+    "tall-skinny": "csr-vector",
+    "alternating": "csr-vector",
+    "dense": "csr-warp",
+    "upper-triangle": "csr-warp",
+}
+"""The one to use on a device for matrices of the benchmark; two where float64 differs."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, dtype, monkeypatch):
+    """As small ones, with the device as much smaller."""
+    for bound, value in (("FULL_THREADS", 5000), ("MANY_ITEMS", 10_000), ("L1_BYTES", 1024)):
+        monkeypatch.setattr(features, bound, value)
+    size = 2_000_000 if name == "fem-shuffled" else 150_000 if name in ("dense", "upper-triangle") else 250_000
+    block = add_values(np, RECIPES[name].make(np, size), dtype)
+    chosen = CHOSEN[name]
+    wanted = chosen if isinstance(chosen, str) else chosen[dtype == "float64"]
+    assert rank_kernels(find_features(block, dtype))[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({}, "csr-vector"),
+        ({"longest": 80}, "csr-vector"),
+        ({"longest": 81}, "hyb"),
+        ({"nnz": 4 << 20, "longest": 32}, "csr-vector"),
+        ({"nnz": 4 << 20, "longest": 33}, "csr-split"),
+        ({"longest": 22}, "ell"),
+        ({"longest": 23}, "csr-vector"),
+        ({"longest": 22, "n_rows": 1000, "nnz": 20_000}, "csr-vector"),
+        ({"n_diagonals": 30}, "dia"),
+        ({"n_diagonals": 30, "n_rows": 1000, "nnz": 20_000}, "csr-vector"),
+        ({"n_cols": 32 << 10}, "sell"),
+        ({"n_cols": 33 << 10}, "csr-vector"),
+        ({"n_cols": 100, "nnz": 7 << 20}, "csr-vector"),
+        ({"n_rows": 1 << 18, "nnz": 255 << 18, "longest": 300}, "csr-vector"),
+        ({"n_rows": 1 << 18, "nnz": 256 << 18, "longest": 300}, "csr-warp"),
+        ({"block_dim": 4, "block_fill": 1.0}, "csr-vector"),
+        ({"block_dim": 4, "block_fill": 1.0, "value_bytes": 8, "x_bytes": 8}, "bsr"),
+        ({"block_dim": 4, "block_fill": 0.8, "value_bytes": 8, "x_bytes": 8}, "csr-vector"),
+        ({"block_dim": 3, "block_fill": 1.0, "value_bytes": 8, "x_bytes": 8}, "csr-vector"),
+        ({"block_dim": 4, "block_fill": 1.0, "value_bytes": 0, "x_bytes": 8}, "csr-vector"),
+        ({"nnz": 1 << 18}, "coo"),
+        ({"nnz": 0, "longest": 0, "n_filled": 0}, "coo"),
+    ],
+    ids=str,
+)
+def test_bounds_of_the_rules(change, wanted):
+    assert rank_kernels(replace(EVEN, **change))[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({}, "hyb"),
+        ({"value_bytes": 0}, "csr-split"),
+        ({"n_filled": 300_000}, "csr-split"),
+        ({"n_rows": 1 << 16, "n_filled": 1 << 16, "nnz": 1 << 20}, "csr-split"),
+    ],
+    ids=str,
+)
+def test_rows_that_differ(change, wanted):
+    ranked = rank_kernels(replace(UNEVEN, **change))
+    assert ranked[0] == wanted
+    assert "csr-split" in ranked
+
+
+def test_a_choice_that_never_fails_is_among_all_and_none_comes_twice():
+    bounds = {"nnz": (0, 1 << 18, 20 << 20), "longest": (30, 1000), "n_rows": (100, 1 << 20), "n_diagonals": (None, 5)}
+    for nnz, longest, n_rows, n_diagonals in np.array(np.meshgrid(*bounds.values())).reshape(4, -1).T:
+        made = replace(EVEN, nnz=nnz, longest=longest, n_rows=n_rows, n_diagonals=n_diagonals)
+        ranked = rank_kernels(made)
+        assert len(ranked) == len(set(ranked)) >= 3
+        assert ranked[-1] in ("csr-split", "csr-warp")
