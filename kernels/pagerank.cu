@@ -4,56 +4,18 @@
 //   where w = 0, the largest |x' - x| and the number of ranks that are none, all in integers.
 // Shapes: all vectors (n_rows); `dangling` and `personalization` may hold one value for all rows (stride 0).
 //   RANK float | double is the type of x; Z float | double | int64 of z, int64 in units of 2^-62; PRODUCT double | int64 of A z.
-// Threads: thread i has row i; sums of a thread block are added in shared memory and then by integer atomics, which no order changes.
+// Threads: thread i has row i; sums are integers, added by shuffles, in shared memory and by atomics.
 // Deterministic: yes. Compiled without contraction: in exact fixed point the ranks have the bits of the CPU kernels.
-// Needs: sm_70; 8 KiB of shared memory.
+// Needs: sm_70.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999; the fixed point is this project's.
-typedef long long int64;
-
 #define THREADS 256
-#define FIXED_POINT 4611686018427387904.0   // 2^62
-#define CHANGE_POINT 2305843009213693952.0  // 2^61
-
-__device__ __forceinline__ void quantize(double value, float* place) { *place = float(value); }
-__device__ __forceinline__ void quantize(double value, double* place) { *place = value; }
-__device__ __forceinline__ void quantize(double value, int64* place) { *place = __double2ll_rn(value); }
-
-// Adds what the threads of a block found to sums: [0] and [2] and [3] by addition, [1] by maximum.
-__device__ __forceinline__ void add_sums(const int64 (&own)[4], int64* sums) {
-    __shared__ int64 all[4][THREADS];
-    for (int s = 0; s < 4; ++s) all[s][threadIdx.x] = own[s];
-    for (int distance = THREADS / 2; distance > 0; distance /= 2) {
-        __syncthreads();
-        if (threadIdx.x < distance)
-            for (int s = 0; s < 4; ++s) {
-                const int64 other = all[s][threadIdx.x + distance];
-                int64& mine = all[s][threadIdx.x];
-                mine = s == 1 ? max(mine, other) : mine + other;
-            }
-    }
-    __syncthreads();
-    if (threadIdx.x == 1)
-        atomicMax(sums + 1, all[1][0]);
-    else if (threadIdx.x < 4 && all[threadIdx.x][0] != 0)
-        atomicAdd(reinterpret_cast<unsigned long long*>(sums + threadIdx.x), (unsigned long long)(all[threadIdx.x][0]));
-}
-
-// Next z of a row, and what the row adds to the sums.
-__device__ __forceinline__ void finish_row(double change, double rank, double weight, double unit, Z* z, int64 (&own)[4]) {
-    const bool is_dangling = weight == 0.0;
-    const double ratio = (is_dangling ? 0.0 : rank / weight) / unit;
-    const bool is_right = change <= 2.0 && rank >= 0.0 && rank <= 2.0 && ratio < __longlong_as_double(0x7ff0000000000000ll);
-    own[0] = own[1] = __double2ll_rn((is_right ? change : 0.0) * CHANGE_POINT);
-    own[2] = __double2ll_rn((is_dangling && is_right ? rank : 0.0) * FIXED_POINT);
-    own[3] = is_right ? 0 : 1;
-    quantize(ratio, z);
-}
+#include "ranks.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int64* sums) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     int64 own[4] = {0, 0, 0, 0};
-    if (row < n_rows) finish_row(0.0, double(x[row]), weight[row], unit, z + row, own);
+    if (row < n_rows) finish_row(0.0, double(x[row]), weight[row], 1.0 / unit, z + row, own);
     add_sums(own, sums);
 }
 
@@ -68,7 +30,7 @@ update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, doub
         const double old = double(x[row]);
         const RANK next = RANK(alpha * (double(product[row]) * unit) + rest);
         x[row] = next;
-        finish_row(fabs(double(next) - old), double(next), weight[row], unit, z + row, own);
+        finish_row(fabs(double(next) - old), double(next), weight[row], 1.0 / unit, z + row, own);
     }
     add_sums(own, sums);
 }

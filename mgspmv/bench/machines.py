@@ -21,9 +21,10 @@ from typing import Any, Literal
 import numpy as np
 import psutil
 
-from mgspmv.bench.cusparse import find_version
-from mgspmv.kernels.device import check_device, describe_device, get, has_device, load_kernel
+from mgspmv.kernels.cusparse import find_version
+from mgspmv.kernels.device import check_device, describe_device, get, has_device
 from mgspmv.kernels.select import Backend
+from mgspmv.kernels.timing import time_on_device, time_on_host
 from mgspmv.model import check_choice
 
 State = Literal["cold", "warm"]
@@ -33,8 +34,6 @@ FLUSHES = 4
 """How many times as large as the last cache the buffer is that is read to make it cold."""
 FLUSH_ROWS = 8192
 """Rows of that buffer on a device, each read by a thread block."""
-SPIN_CYCLES = 300_000
-"""Clock cycles that a device is kept busy before a timed run, some 0.2 ms: the host enqueues the run meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,17 @@ class Machine(ABC):
     def time_once(self, run: Callable[[], object], state: State) -> float:
         """Seconds of one run."""
 
+    def clock(self, run: Callable[[], object]) -> float:
+        """Seconds of one run by the host's clock, from when nothing is under way until all is done that it enqueued."""
+        self.wait()
+        began = time.perf_counter()
+        run()
+        self.wait()
+        return time.perf_counter() - began
+
     @abstractmethod
     def wait(self) -> None:
-        """Wait until what was enqueued is done."""
+        """Wait until what was enqueued is done, on any stream."""
 
     @abstractmethod
     def get(self, array: Any) -> np.ndarray:
@@ -109,11 +116,7 @@ class Host(Machine):
         self._buffer = np.ones(FLUSHES * _find_cache_bytes() // 8)
 
     def time_once(self, run: Callable[[], object], state: State) -> float:
-        if state == "cold":
-            self._buffer.sum()
-        began = time.perf_counter()
-        run()
-        return time.perf_counter() - began
+        return time_on_host(run, self._buffer.sum if state == "cold" else None)
 
     def wait(self) -> None:
         pass
@@ -147,23 +150,16 @@ class Device(Machine):
         cache_bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"]
         self._buffer = cupy.ones((FLUSH_ROWS, max(1, FLUSHES * cache_bytes // (4 * FLUSH_ROWS))), np.float32)
         self._sums = cupy.empty(FLUSH_ROWS, np.float32)
-        self._spin = load_kernel("spin.cu", "spin")
-        self._began, self._ended = cupy.cuda.Event(), cupy.cuda.Event()
 
     def time_once(self, run: Callable[[], object], state: State) -> float:
-        self._spin((1,), (1,), (np.int64(SPIN_CYCLES),))
-        if state == "cold":
-            # Read, not written: written lines would have to be stored while the run is timed.
-            self._buffer.sum(axis=1, out=self._sums)
-        self._began.record()
-        run()
-        self._ended.record()
-        self._ended.synchronize()
-        milliseconds: float = self.xp.cuda.get_elapsed_time(self._began, self._ended)
-        return milliseconds / 1e3
+        return time_on_device(run, self._flush if state == "cold" else None)
+
+    def _flush(self) -> None:
+        # Read, not written: written lines would have to be stored while the run is timed.
+        self._buffer.sum(axis=1, out=self._sums)
 
     def wait(self) -> None:
-        self.xp.cuda.get_current_stream().synchronize()
+        self.xp.cuda.Device().synchronize()
 
     def get(self, array: Any) -> np.ndarray:
         return get(array)

@@ -79,8 +79,8 @@ def add_values(xp: Arrays, block: CsrBlock, dtype: str) -> CsrBlock:
 def _make_numbers(xp: Arrays, n: int, dtype: str, key: np.uint64) -> Any:
     """Odd multiples of 2^-24 in (-1, 1), uniform: exact in float32."""
     numbers = xp.empty(n, dtype)
-    for begin, end in _cut(n):
-        odd = ((random_words(key, _count(xp, begin, end)) >> np.uint64(40)) << _1) + _1
+    for begin, end in cut_range(n):
+        odd = ((random_words(key, make_counters(xp, begin, end)) >> np.uint64(40)) << _1) + _1
         numbers[begin:end] = (odd.view(np.int64) - 2**24) * 2.0**-24
     return numbers
 
@@ -103,7 +103,7 @@ def find_rows(xp: Arrays, indptr: Any) -> Any:
     return xp.searchsorted(indptr, xp.arange(int(indptr[-1])), side="right") - 1
 
 
-def _from_keys(xp: Arrays, keys: Any, n_rows: int, n_cols: int) -> CsrBlock:
+def build_from_keys(xp: Arrays, keys: Any, n_rows: int, n_cols: int) -> CsrBlock:
     """CSR of entries row * n_cols + column (int64), in any order; what comes again is dropped."""
     keys.sort()
     is_first = xp.ones(len(keys), bool)
@@ -118,7 +118,7 @@ def _from_slots(xp: Arrays, columns: Any, is_there: Any, n_cols: int) -> CsrBloc
     return CsrBlock(0, n_cols, _count_up(xp, is_there.sum(axis=1)), columns[is_there], None)
 
 
-def _find_keys(xp: Arrays, block: CsrBlock) -> Any:
+def find_keys(xp: Arrays, block: CsrBlock) -> Any:
     return find_rows(xp, block.indptr) * block.n_cols + block.indices
 
 
@@ -132,8 +132,8 @@ def _count_up(xp: Arrays, lengths: Any) -> Any:
 def _shuffle(xp: Arrays, block: CsrBlock) -> CsrBlock:
     """P A P' for a random permutation P."""
     n = block.n_rows
-    place = xp.argsort(random_words(_ORDER, _count(xp, 0, n)))
-    return _from_keys(xp, place[find_rows(xp, block.indptr)] * n + place[block.indices], n, n)
+    place = xp.argsort(random_words(_ORDER, make_counters(xp, 0, n)))
+    return build_from_keys(xp, place[find_rows(xp, block.indptr)] * n + place[block.indices], n, n)
 
 
 def _expand(xp: Arrays, block: CsrBlock, size: int) -> CsrBlock:
@@ -146,23 +146,23 @@ def _expand(xp: Arrays, block: CsrBlock, size: int) -> CsrBlock:
 # --- random numbers --------------------------------------------------------------------------------------------------
 
 
-def _cut(n: int) -> list[tuple[int, int]]:
+def cut_range(n: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + PIECE, n)) for begin in range(0, n, PIECE)]
 
 
-def _count(xp: Arrays, begin: int, end: int) -> Any:
+def make_counters(xp: Arrays, begin: int, end: int) -> Any:
     return xp.arange(begin, end, dtype=np.uint64)
 
 
-def _choose(xp: Arrays, key: np.uint64, count: int, n: int) -> Any:
+def choose_numbers(xp: Arrays, key: np.uint64, count: int, n: int) -> Any:
     """`count` numbers of 0..n-1, int64, uniform."""
-    return scale_words(random_words(key, _count(xp, 0, count)), n)
+    return scale_words(random_words(key, make_counters(xp, 0, count)), n)
 
 
 # --- grids and bands -------------------------------------------------------------------------------------------------
 
 
-def _make_stencil(xp: Arrays, extents: Sequence[int], offsets: np.ndarray) -> CsrBlock:
+def make_stencil(xp: Arrays, extents: Sequence[int], offsets: np.ndarray) -> CsrBlock:
     """Cells of a box, the first extent fastest, and their neighbours at `offsets` (k, d), in order of their numbers."""
     n, strides = math.prod(extents), [math.prod(extents[:d]) for d in range(len(extents))]
     cells = xp.arange(n, dtype=np.int32)[:, None]
@@ -176,16 +176,16 @@ def _make_stencil(xp: Arrays, extents: Sequence[int], offsets: np.ndarray) -> Cs
 def _make_band(xp: Arrays, size: int, below: int, above: int) -> CsrBlock:
     """All (i, j) with -below <= j - i <= above."""
     offsets = np.arange(-below, above + 1)[:, np.newaxis]
-    return _make_stencil(xp, (max(1, size // len(offsets)),), offsets)
+    return make_stencil(xp, (max(1, size // len(offsets)),), offsets)
 
 
 def _make_grid(xp: Arrays, size: int, n_dims: int, points: int) -> CsrBlock:
     """The stencil of `points` on a square or cube."""
     side = max(1, round((size / points) ** (1 / n_dims)))
-    return _make_stencil(xp, (side,) * n_dims, _find_offsets(n_dims, points))
+    return make_stencil(xp, (side,) * n_dims, find_offsets(n_dims, points))
 
 
-def _find_offsets(n_dims: int, points: int) -> np.ndarray:
+def find_offsets(n_dims: int, points: int) -> np.ndarray:
     """{-1, 0, 1}^n_dims in order of the neighbours' numbers, or of these the ones along an axis: (points, n_dims)."""
     box = np.stack(np.meshgrid(*[[-1, 0, 1]] * n_dims, indexing="ij"), axis=-1).reshape(-1, n_dims)[:, ::-1]
     return box if points == 3**n_dims else box[np.abs(box).sum(axis=1) <= 1]
@@ -209,13 +209,13 @@ def _make_fem_scattered(xp: Arrays, size: int) -> CsrBlock:
 def _make_road(xp: Arrays, size: int) -> CsrBlock:
     """A grid of streets of which three in five are there, in both directions."""
     side = max(2, round((size / 2.4) ** 0.5))
-    offsets = _find_offsets(2, 5)
-    grid = _make_stencil(xp, (side, side), offsets[offsets.any(axis=1)])
+    offsets = find_offsets(2, 5)
+    grid = make_stencil(xp, (side, side), offsets[offsets.any(axis=1)])
     rows, columns = find_rows(xp, grid.indptr), grid.indices.astype(np.int64)
     is_upright = abs(columns - rows) > 1
     streets = (xp.minimum(rows, columns) * 2 + is_upright).astype(np.uint64)
     is_there = random_words(_CHOICE, streets) < np.uint64(3 * 2**64 // 5)
-    return _from_keys(xp, _find_keys(xp, grid)[is_there], grid.n_rows, grid.n_cols)
+    return build_from_keys(xp, find_keys(xp, grid)[is_there], grid.n_rows, grid.n_cols)
 
 
 # --- graphs and random rows ------------------------------------------------------------------------------------------
@@ -224,14 +224,14 @@ def _make_road(xp: Arrays, size: int) -> CsrBlock:
 def _make_rmat(xp: Arrays, size: int, scramble: bool) -> CsrBlock:
     """R-MAT with Graph500's parameters and 16 arcs a vertex, before those that come again are dropped."""
     scale = max(1, round(math.log2(size / 16)))
-    keys = [_find_rmat_keys(xp, scale, *piece, scramble) for piece in _cut(16 << scale)]
-    return _from_keys(xp, xp.concatenate(keys), 1 << scale, 1 << scale)
+    keys = [find_rmat_keys(xp, scale, *piece, scramble) for piece in cut_range(16 << scale)]
+    return build_from_keys(xp, xp.concatenate(keys), 1 << scale, 1 << scale)
 
 
 def _make_rmat_multigraph(xp: Arrays, size: int) -> CsrBlock:
     """Scrambled R-MAT with 17 arcs a vertex; those that come again stay."""
     scale = max(4, round(math.log2(size / 17)))
-    pieces = [_find_rmat_keys(xp, scale, *piece, True) for piece in _cut(17 << scale)]
+    pieces = [find_rmat_keys(xp, scale, *piece, True) for piece in cut_range(17 << scale)]
     for piece in pieces:
         piece.sort()
     return _merge_pieces(xp, pieces, 1 << scale)
@@ -253,7 +253,7 @@ def _merge_pieces(xp: Arrays, pieces: list[Any], n: int) -> CsrBlock:
     return CsrBlock(0, n, indptr, indices, None)
 
 
-def _find_rmat_keys(xp: Arrays, scale: int, begin: int, end: int, scramble: bool) -> Any:
+def find_rmat_keys(xp: Arrays, scale: int, begin: int, end: int, scramble: bool) -> Any:
     """row 2^scale + column of the arcs `begin` .. `end` - 1 of `mgspmv.ingest.generate.RmatSource`; int64."""
     t_a, t_ab, t_abc = quadrant_thresholds(0.57, 0.19, 0.19)
     n_words = -(-scale // LEVELS_PER_WORD)
@@ -261,7 +261,7 @@ def _find_rmat_keys(xp: Arrays, scale: int, begin: int, end: int, scramble: bool
     for level in range(scale):
         if level % LEVELS_PER_WORD == 0:
             words = random_words(
-                _PLACES, _count(xp, begin, end) * np.uint64(n_words) + np.uint64(level // LEVELS_PER_WORD)
+                _PLACES, make_counters(xp, begin, end) * np.uint64(n_words) + np.uint64(level // LEVELS_PER_WORD)
             )
         u = (words >> _LEVEL_SHIFTS[level % LEVELS_PER_WORD]) & _LEVEL_MASK
         is_lower = u >= t_ab
@@ -275,8 +275,11 @@ def _find_rmat_keys(xp: Arrays, scale: int, begin: int, end: int, scramble: bool
 
 def _make_uniform(xp: Arrays, size: int, n_rows: int, n_cols: int) -> CsrBlock:
     """Entries at uniformly random places."""
-    return _from_keys(
-        xp, _choose(xp, _PLACES, size, n_rows) * n_cols + _choose(xp, _CHOICE, size, n_cols), n_rows, n_cols
+    return build_from_keys(
+        xp,
+        choose_numbers(xp, _PLACES, size, n_rows) * n_cols + choose_numbers(xp, _CHOICE, size, n_cols),
+        n_rows,
+        n_cols,
     )
 
 
@@ -303,7 +306,7 @@ def _make_beyond(xp: Arrays, size: int) -> CsrBlock:
 def _make_rows(xp: Arrays, lengths: Any, rows: Any, n_rows: int, n_cols: int) -> CsrBlock:
     """lengths[k] entries at random columns in row rows[k]."""
     owner = rows[find_rows(xp, _count_up(xp, lengths))]
-    return _from_keys(xp, owner * n_cols + _choose(xp, _PLACES, len(owner), n_cols), n_rows, n_cols)
+    return build_from_keys(xp, owner * n_cols + choose_numbers(xp, _PLACES, len(owner), n_cols), n_rows, n_cols)
 
 
 def _make_zipf(xp: Arrays, size: int) -> CsrBlock:
@@ -311,7 +314,7 @@ def _make_zipf(xp: Arrays, size: int) -> CsrBlock:
     n = max(1, size // 16)
     shares = np.arange(1, n + 1) ** -0.7  # on the host: a device rounds powers otherwise
     lengths = xp.asarray((size * (shares / shares.sum())).astype(np.int64))
-    return _make_rows(xp, lengths, xp.argsort(random_words(_ORDER, _count(xp, 0, n))), n, n)
+    return _make_rows(xp, lengths, xp.argsort(random_words(_ORDER, make_counters(xp, 0, n))), n, n)
 
 
 def _make_alternating(xp: Arrays, size: int) -> CsrBlock:
@@ -324,7 +327,7 @@ def _make_alternating(xp: Arrays, size: int) -> CsrBlock:
 def _make_mostly_empty(xp: Arrays, size: int) -> CsrBlock:
     """One row of ten has 16 entries, a random one; the others have none."""
     n_filled = max(1, size // 16)
-    rows = xp.arange(n_filled) * 10 + _choose(xp, _ORDER, n_filled, 10)
+    rows = xp.arange(n_filled) * 10 + choose_numbers(xp, _ORDER, n_filled, 10)
     return _make_rows(xp, xp.full(n_filled, 16), rows, 10 * n_filled, 10 * n_filled)
 
 
@@ -370,21 +373,21 @@ def _make_dense_row(xp: Arrays, size: int) -> CsrBlock:
     """Five diagonals and a dense row in the middle."""
     band = _make_band(xp, size * 5 // 6, 2, 2)
     n = band.n_rows
-    return _from_keys(xp, xp.concatenate([_find_keys(xp, band), n // 2 * n + xp.arange(n)]), n, n)
+    return build_from_keys(xp, xp.concatenate([find_keys(xp, band), n // 2 * n + xp.arange(n)]), n, n)
 
 
 def _make_dense_column(xp: Arrays, size: int) -> CsrBlock:
     """Five diagonals and a dense column in the middle."""
     band = _make_band(xp, size * 5 // 6, 2, 2)
     n = band.n_rows
-    return _from_keys(xp, xp.concatenate([_find_keys(xp, band), n // 2 + xp.arange(n) * n]), n, n)
+    return build_from_keys(xp, xp.concatenate([find_keys(xp, band), n // 2 + xp.arange(n) * n]), n, n)
 
 
 def _make_arrow(xp: Arrays, size: int) -> CsrBlock:
     """The diagonal, the last row and the last column."""
     n = max(1, size // 3)
     every = xp.arange(n)
-    return _from_keys(xp, xp.concatenate([every * n + every, (n - 1) * n + every, every * n + n - 1]), n, n)
+    return build_from_keys(xp, xp.concatenate([every * n + every, (n - 1) * n + every, every * n + n - 1]), n, n)
 
 
 # --- the list --------------------------------------------------------------------------------------------------------

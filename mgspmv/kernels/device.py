@@ -87,6 +87,14 @@ def count_lanes() -> int:
     return int(cupy.cuda.Device().attributes["WarpSize"])
 
 
+def shared_memory() -> tuple[int, int]:
+    """Multiprocessors of the current device, and bytes of shared memory that each has."""
+    import cupy
+
+    attributes = cupy.cuda.Device().attributes
+    return int(attributes["MultiProcessorCount"]), int(attributes["MaxSharedMemoryPerMultiprocessor"])
+
+
 def load_kernel(source: str, name: str, **types: Any) -> Any:
     """A kernel of a CUDA source, compiled for the current device, or loaded from CuPy's cache of compiled modules.
 

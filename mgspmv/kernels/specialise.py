@@ -21,7 +21,7 @@ LANES = (1, 2, 4, 8, 16, 32)
 BLOCK_DIMS = (2, 3, 4, 5)
 PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
 
-_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64"}
+_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "uint32": "unsigned"}
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
@@ -96,6 +96,23 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("csr_split.cu", INDEX=index, OFFSET=offset, **product_types(precision, value))
         for rank in values:
             yield specialise("pagerank.cu", OFFSET=offset, **step_types(precision, value, rank))
+    for value in (None, *values):
+        yield specialise("row_blocks.cu", INDEX=int32, **value_types(value))
+    for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
+        yield specialise("rank_blocks.cu", **rank_types(value, int64 if value is None else float64, rank))
+    for value in (None, float32):
+        yield specialise("rank_blocks.cu", **rank_types(value, float32, float32))
+
+
+def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:
+    """Whether a matrix has values, and of which type."""
+    return {"VALUE": value or np.dtype(np.float32), "PATTERN": int(value is None)}
+
+
+def rank_types(value: np.dtype[Any] | None, z: np.dtype[Any], rank: np.dtype[Any]) -> dict[str, Any]:
+    """Types of a PageRank step on row blocks."""
+    weight = np.dtype(np.uint32 if value is None else np.float64)
+    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight}
 
 
 def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:

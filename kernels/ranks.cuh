@@ -1,0 +1,46 @@
+// What a PageRank step does with a row once its product is known. THREADS: of a thread block, a multiple of 32.
+#pragma once
+
+typedef long long int64;
+typedef unsigned long long uint64;
+
+#define FIXED_POINT 4611686018427387904.0   // 2^62
+#define CHANGE_POINT 2305843009213693952.0  // 2^61
+
+__device__ __forceinline__ void quantize(double value, float* place) { *place = float(value); }
+__device__ __forceinline__ void quantize(double value, double* place) { *place = value; }
+__device__ __forceinline__ void quantize(double value, int64* place) { *place = __double2ll_rn(value); }
+
+// Next z of a row, and what the row adds to the sums: of |x' - x|, its largest, of x' where w = 0, and of what is no rank.
+// per_unit: units of z in 1, a power of 2.
+__device__ __forceinline__ void finish_row(double change, double rank, double weight, double per_unit, Z* z, int64 (&own)[4]) {
+    const bool is_dangling = weight == 0.0;
+    const double ratio = (is_dangling ? 0.0 : rank / weight) * per_unit;
+    const bool is_right = change <= 2.0 && rank >= 0.0 && rank <= 2.0 && ratio < __longlong_as_double(0x7ff0000000000000ll);
+    const int64 moved = __double2ll_rn((is_right ? change : 0.0) * CHANGE_POINT);
+    own[0] += moved;
+    own[1] = max(own[1], moved);
+    own[2] += __double2ll_rn((is_dangling && is_right ? rank : 0.0) * FIXED_POINT);
+    own[3] += is_right ? 0 : 1;
+    quantize(ratio, z);
+}
+
+// Adds what the threads of a block found to sums: [1] by maximum, the others by addition. Integers, which no order changes.
+__device__ __forceinline__ void add_sums(int64 (&own)[4], int64* sums) {
+    __shared__ int64 all[4][THREADS / 32];
+    for (int s = 0; s < 4; ++s) {
+        for (int distance = 16; distance > 0; distance /= 2) {
+            const int64 other = __shfl_down_sync(0xffffffffu, own[s], distance);
+            own[s] = s == 1 ? max(own[s], other) : own[s] + other;
+        }
+        if (threadIdx.x % 32 == 0) all[s][threadIdx.x / 32] = own[s];
+    }
+    __syncthreads();
+    if (threadIdx.x >= 4) return;
+    int64 sum = 0;
+    for (int w = 0; w < THREADS / 32; ++w) sum = threadIdx.x == 1 ? max(sum, all[1][w]) : sum + all[threadIdx.x][w];
+    if (threadIdx.x == 1)
+        atomicMax(sums + 1, sum);
+    else if (sum != 0)
+        atomicAdd(reinterpret_cast<uint64*>(sums + threadIdx.x), uint64(sum));
+}
