@@ -18,6 +18,7 @@ from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.cusparse import CusparseProduct
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
+    address,
     count_lanes,
     describe_device,
     get,
@@ -27,6 +28,7 @@ from mgspmv.kernels.device import (
     report_full_device,
     zeros,
 )
+from mgspmv.kernels.row_tiles import RowTiles, build_row_tiles
 from mgspmv.kernels.specialise import product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
 
@@ -34,6 +36,12 @@ THREADS = 256
 """Threads of a thread block where a source names no other number."""
 CACHED_ROWS = 512
 """Rows, and threads, of a thread block of csr-cached."""
+ROW_TILES_THREADS = 512
+"""Threads of a thread block of row-tiles."""
+ROW_TILES_EMPTY = 4096
+"""Rows without entries that a thread block of row-tiles stores."""
+FINISH_THREADS, FINISH_BYTES = 256, 1024
+"""Threads of a thread block that adds slices, and bytes of sums that it makes."""
 ITEMS = 1792
 """Items of a thread block of csr-split and coo."""
 
@@ -73,7 +81,7 @@ class CudaBlock:
         self.precision = precision
         self.kernel = kernel
         self._products: dict[tuple[Any, ...], Product] = {}
-        if kernel in ("ell", "dia", "bsr", "cusparse"):
+        if kernel in ("ell", "dia", "bsr", "row-tiles", "cusparse"):
             self._bind(kernel, self._plain_types(self._dtype))  # refused now or never
 
     @property
@@ -228,7 +236,7 @@ class _CsrRows:
     def __init__(
         self, block: CsrBlock, types: dict[str, Any], source: str, rows: int, threads: int, **more: Any
     ) -> None:
-        self._csr = (block.indptr, block.indices, _address(block.data))
+        self._csr = (block.indptr, block.indices, address(block.data))
         self._sum = np.dtype(types.get("SUM", types["VALUE"]))
         self._grid, self._threads, self._n_rows = _count(block.n_rows, rows), threads, np.int64(block.n_rows)
         index = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
@@ -286,7 +294,7 @@ class _CsrSplit:
     def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
         split = formats.build_split(block)
         self._starts = (split.row_starts, split.nonzero_starts)
-        self._csr = (block.indptr, block.indices, _address(block.data))
+        self._csr = (block.indptr, block.indices, address(block.data))
         self._sum, self._n_chunks = np.dtype(types.get("SUM", types["VALUE"])), len(split.row_starts) - 1
         types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
         self._kernel = load_kernel("csr_split.cu", "csr_split", **types)
@@ -306,7 +314,7 @@ class _Ell:
     def __init__(self, block: CsrBlock, types: dict[str, Any], ell: formats.Ell | None = None) -> None:
         ell = ell or formats.build_ell(_widen(block))
         self._n_rows, self._sum = block.n_rows, np.dtype(types["VALUE"])
-        self._arrays = (np.int64(ell.width), ell.indices, _address(ell.data))
+        self._arrays = (np.int64(ell.width), ell.indices, address(ell.data))
         self._kernel = load_kernel("ell.cu", "ell", **types, INDEX=ell.indices.dtype)
         self.nbytes = ell.nbytes
 
@@ -321,7 +329,7 @@ class _Coo:
     def __init__(self, block: CsrBlock, types: dict[str, Any], coo: formats.Coo | None = None) -> None:
         coo = coo or formats.build_coo(_widen(block))
         self._n_rows, self._sum, self._nnz = block.n_rows, np.dtype(types["VALUE"]), len(coo.rows)
-        self._arrays = (coo.rows, coo.indices, _address(coo.data))
+        self._arrays = (coo.rows, coo.indices, address(coo.data))
         types = {**types, "INDEX": coo.indices.dtype, "ROW": coo.rows.dtype}
         self._scale, self._kernel, add = (
             load_kernel("coo.cu", name, **types) for name in ("scale", "coo", "add_carries")
@@ -387,7 +395,7 @@ class _Sell:
     def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
         sell = formats.build_sell(_widen(block))
         self._n_slices, self._sum = len(sell.slice_ptr) - 1, np.dtype(types["VALUE"])
-        self._arrays = (sell.slice_ptr, sell.order, sell.indices, _address(sell.data))
+        self._arrays = (sell.slice_ptr, sell.order, sell.indices, address(sell.data))
         self._kernel = load_kernel("sell.cu", "sell", **types, INDEX=sell.indices.dtype, ROW=sell.order.dtype)
         self.nbytes = sell.nbytes
 
@@ -395,6 +403,53 @@ class _Sell:
         if self._n_slices:
             arguments = (np.int64(self._n_slices), *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
             self._kernel((_count(self._n_slices * 32, THREADS),), (THREADS,), arguments)
+
+
+class _RowTiles:
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        self._bind(build_row_tiles(_widen(block), types["VALUE"]), types)
+
+    def _bind(self, t: RowTiles, types: dict[str, Any], **more: Any) -> None:
+        self._sum, self.nbytes, self._room = np.dtype(types["VALUE"]), t.nbytes, t.height * types["VALUE"].itemsize
+        names = ("permute", "row_tiles", "finish", "add_copies")
+        self._permute, self._kernel, self._finish, self._add = (
+            load_kernel("row_tiles.cu", name, **types, **more) for name in names
+        )
+        self._kernel.max_dynamic_shared_size_bytes = self._room
+        slices, copies = zeros(t.n_slices * t.height, self._sum), zeros(t.n_shared, self._sum)
+        self._x = None if t.order is None else zeros(len(t.order), self._sum)
+        self._order, self._slices, self._threads, self._lanes = t.order, slices, ROW_TILES_THREADS, t.lanes
+        n_items, n_empty, height = len(t.items), len(t.rows) - t.n_places, np.int32(t.height)
+        self._grids = (n_items + _count(n_empty, ROW_TILES_EMPTY), len(t.slice_starts) - 1, len(t.split_rows))
+        sizes = (np.int64(t.n_places), np.int64(n_empty), height)
+        self._matrix = (
+            np.int64(n_items),
+            t.items,
+            t.tile_starts,
+            *sizes,
+            t.entries,
+            t.columns,
+            address(t.values),
+            t.rows,
+        )
+        self._shared, self._height = (np.int64(t.n_places), height, t.slice_starts, slices, t.rows, copies), t.height
+        self._split = (t.split_rows, t.split_places, copies)
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        scalars, threads = (self._sum.type(alpha), self._sum.type(beta)), (self._threads,)
+        if self._x is not None:
+            n = len(self._x)
+            self._permute((_count(n, self._threads),), threads, (np.int64(n), self._order, x, self._x))
+            x = self._x
+        n_blocks, n_shared, n_split = self._grids
+        if n_blocks:
+            arguments = (*self._matrix, x, y, *scalars, self._slices)
+            self._kernel((n_blocks,), threads, arguments, shared_mem=self._room)
+        if n_shared:
+            grid = (_count(self._height, FINISH_BYTES // self._sum.itemsize), n_shared)
+            self._finish(grid, (FINISH_THREADS,), (*self._shared, y, *scalars))
+        if n_split:
+            self._add((n_split,), (self._lanes,), (*self._split, y, *scalars))
 
 
 PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
@@ -409,6 +464,7 @@ PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
     "hyb": _Hyb,
     "bsr": _Bsr,
     "sell": _Sell,
+    "row-tiles": _RowTiles,
     "cusparse": lambda block, types: CusparseProduct(block, types["VALUE"]),
 }
 
@@ -421,11 +477,6 @@ def _widen(block: CsrBlock) -> CsrBlock:
 def _stride(vector: Any) -> tuple[Any, np.int32]:
     """A vector of a value a row, or of one value for all rows, as a kernel takes it."""
     return vector, np.int32(len(vector) > 1)
-
-
-def _address(array: Any) -> Any:
-    """The array as a kernel's argument; a null pointer where there is none."""
-    return np.uint64(0) if array is None else array
 
 
 def _count(n: int, size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
 from mgspmv.kernels.choices import Case, keep_choice, read_choice
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
 
 Backend = Literal["cpu", "cuda"]
+StepLayout = Literal["auto", "row-blocks", "row-slices"]
+LEAST_FLOAT32 = 2.0**-126
+"""Least float32 whose rounding is relative to itself."""
 BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
 MOST_TIMED = 5
 """Kernels of this project that are timed for a choice at most, besides cuSPARSE."""
@@ -57,6 +60,11 @@ KERNELS = {
         Kernel("hyb", "the first entries of each row as ell, the others as coo"),
         Kernel("bsr", "dense blocks of 2 x 2 to 5 x 5, a warp a row of blocks", needs="entries in small dense blocks"),
         Kernel("sell", "slices of 32 rows of about the same length (SELL-C-sigma), a thread a row"),
+        Kernel("row-tiles", "blocks of rows, their entries in order of columns, no two of a tile in one row"),
+        Kernel(
+            "row-blocks", "PageRank: entries of many rows in order of columns, added in shared memory", (), ("cuda",)
+        ),
+        Kernel("row-slices", "PageRank: 32 rows padded to the longest (SELL-32), a thread a row", (), ("cuda",)),
         Kernel("cusparse", "NVIDIA's library: CSR_ALG2 on CSR, with preprocessing", ("cuda",), is_ours=False),
     )
 }
@@ -167,7 +175,7 @@ def bind_product(
     if kept in list_kernels(backend):
         with suppress(FormatError, CapacityError, BackendError):
             return _bind_format(block, dtype, kept, backend, threads)
-    names = _rank_kernels(block, dtype, backend)
+    names = rank_products(block, dtype, backend)
     if tune and (seconds := _time_kernels(block, dtype, names, backend, threads)):
         names.insert(0, keep_choice(case, seconds))
     for name in names[:-1]:
@@ -191,6 +199,38 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
     _check_kernel(kernel, names, backend)
 
 
+def find_step_layout(
+    kernel: str, precision: Precision, index_dtype: str, dtype: str | None, min_weight: float | None
+) -> StepLayout | None:
+    """The layout for the steps of PageRank on a device, `auto` for the one that suits; None where it has to be CSR.
+
+    Parameters
+    ----------
+    dtype : of the values that are used; None for a pattern
+    min_weight : the least value of the store
+
+    Raises
+    ------
+    FormatError : the kernel that is named cannot do this matrix, or in this precision
+    """
+    if kernel == "csr-split":
+        return None
+    problem = None
+    if precision == "float64":
+        problem = "adds in fixed point, for precision='exact' and 'float32'"
+    elif index_dtype != "int32":
+        problem = "counts columns in 32 bits, and the matrix has 2^31 or more"
+    elif dtype == "float32" and min_weight is not None and min_weight < LEAST_FLOAT32:
+        problem = (
+            f"bounds the rounding of float32 values from {LEAST_FLOAT32:.3g} on, and the least is {min_weight:.3g}"
+        )
+    if problem is None:
+        return cast(StepLayout, kernel)
+    if kernel == "auto":
+        return None
+    raise FormatError(f"kernel {kernel!r} {problem}; pass kernel='csr-split' or 'auto'")
+
+
 def _bind_format(
     block: CsrBlock, dtype: Precision, kernel: str, backend: Backend, threads: int | None
 ) -> CpuBlock | CudaBlock:
@@ -200,7 +240,7 @@ def _bind_format(
     return bound
 
 
-def _rank_kernels(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:
+def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:
     """Kernels for products, the one to use first; the last one can do every matrix."""
     if backend == "cpu":
         return ["csr-rows", "csr-serial"]
@@ -232,6 +272,10 @@ def _name_place(backend: Backend, threads: int | None) -> str:
 def _check_kernel(kernel: str, names: list[str], backend: str) -> None:
     if kernel == "auto" or kernel in names:
         return
+    if kernel in KERNELS and not KERNELS[kernel].backends and backend in KERNELS[kernel].step_backends:
+        raise OptionError(
+            f"kernel {kernel!r} makes the steps of PageRank; pass 'auto' or one of {', '.join(names)} here"
+        )
     if kernel in KERNELS:
         raise OptionError(
             f"kernel {kernel!r} is not on backend {backend!r}; pass 'auto' or one of {', '.join(names)} there"

@@ -84,6 +84,8 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)
         for source, row in product(("coo.cu", "sell.cu"), (int32, int64)):
             yield specialise(source, VALUE=value, PATTERN=pattern, INDEX=index, ROW=row)
+    for value, pattern in product(values, (0, 1)):
+        yield specialise("row_tiles.cu", VALUE=value, PATTERN=pattern)
     for value, index, offset, block_dim in product(values, (int32, int64), (int32, int64), BLOCK_DIMS):
         yield specialise("bsr.cu", VALUE=value, PATTERN=0, INDEX=index, OFFSET=offset, BLOCK_DIM=block_dim)
     for value in values:
@@ -97,11 +99,15 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for rank in values:
             yield specialise("pagerank.cu", OFFSET=offset, **step_types(precision, value, rank))
     for value in (None, *values):
-        yield specialise("row_blocks.cu", INDEX=int32, **value_types(value))
-    for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
-        yield specialise("rank_blocks.cu", **rank_types(value, int64 if value is None else float64, rank))
-    for value in (None, float32):
-        yield specialise("rank_blocks.cu", **rank_types(value, float32, float32))
+        for per_thread in (7, 15):
+            yield specialise("row_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
+        for offset in (int32, int64):
+            yield specialise("row_slices.cu", OFFSET=offset, **value_types(value))
+    for source in ("rank_blocks.cu", "rank_slices.cu"):
+        for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
+            yield specialise(source, **rank_types(value, int64 if value is None else float64, rank))
+        for value in (None, float32):
+            yield specialise(source, **rank_types(value, float32, float32))
 
 
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:

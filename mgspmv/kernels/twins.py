@@ -35,12 +35,15 @@ from mgspmv.kernels.formats import (
     build_split,
     plan_vector,
 )
+from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, build_row_tiles
 from mgspmv.model import CsrBlock, Precision
 
 WARP = 32
 """Lanes of a row of csr-warp and of a row of blocks of bsr."""
 CACHED_ROWS = 512
 """Rows of a thread block of csr-cached."""
+SLICE_LANES = 4
+"""Threads that add the slices of a place in row-tiles."""
 WINDOW = 2 * CACHED_ROWS
 """Columns of x that it brings into shared memory."""
 
@@ -130,6 +133,10 @@ def bind_twin(block: CsrBlock, kernel: str, dtype: str) -> tuple[Twin, int]:
         case "sell":
             slices = build_sell(block)
             return partial(sell, slices.slice_ptr, slices.order, slices.indices, slices.data), slices.nbytes
+        case "row-tiles":
+            t = build_row_tiles(block, dtype if block.data is None else block.data.dtype)
+            arrays = (t.rows, t.tile_starts, t.wide, t.order, t.entries, t.columns, t.values, t.items, t.slice_starts)
+            return partial(row_tiles, t.height, t.n_places, *arrays, t.split_rows, t.split_places, t.lanes), t.nbytes
     raise ValueError(f"no CUDA kernel is called {kernel!r}")
 
 
@@ -412,3 +419,85 @@ def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
             if indices[p] >= 0:
                 total += _product(data, p, x[indices[p]])
         _store(y, order[slot], alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def row_tiles(
+    height,
+    n_places,
+    rows,
+    tile_starts,
+    wide,
+    order,
+    entries,
+    columns,
+    values,
+    items,
+    slice_starts,
+    split_rows,
+    split_places,
+    lanes,
+    x,
+    y,
+    alpha,
+    beta,
+):
+    """y[rows[p]] = alpha sum_k values[k] x[column of k] + beta y[rows[p]], with the entries k of place p, or of all
+    places of a row; see `RowTiles`.
+
+    Threads: a thread block an item, which adds the tiles of it one after the other; in a tile all entries are of
+    different places. Sums of a block that has several items, or copies, are slices, which four threads add: thread l
+    slices l, l + 4, ..., and then as the tree of `csr_warp`; the copies of a row likewise by `lanes` threads. Rows
+    without entries are stored at the end.
+    Deterministic: yes. Source: this project's; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+    """
+    n_shared = min(n_places, (len(slice_starts) - 1) * height)
+    taken = _take(order, x)
+    slices = np.zeros((slice_starts[-1], height), x.dtype)
+    for i in range(len(items)):
+        block, first, last, place = items[i]
+        sums = np.zeros(height, x.dtype)
+        _add_chunks(tile_starts[first], tile_starts[last], wide, entries, columns, values, taken, sums)
+        if place >= 0:
+            slices[place] = sums
+            continue
+        for p in range(block * height, min((block + 1) * height, n_places)):
+            _store(y, rows[p], alpha, sums[p - block * height], beta)
+    copies, lanes_of_slices = np.zeros(n_shared, x.dtype), np.empty(SLICE_LANES, x.dtype)
+    for p in range(n_shared):
+        first = slice_starts[p // height]
+        lanes_of_slices.fill(0)
+        for place in range(first, slice_starts[p // height + 1]):
+            lanes_of_slices[(place - first) % SLICE_LANES] += slices[place, p % height]
+        copies[p] = _add_tree(lanes_of_slices)
+        if rows[p] >= 0:
+            _store(y, rows[p], alpha, copies[p], beta)
+    partial_sums = np.empty(lanes, x.dtype)
+    for k in range(len(split_rows)):
+        partial_sums.fill(0)
+        for p in range(split_places[k, 0], split_places[k, 1]):
+            partial_sums[(p - split_places[k, 0]) % lanes] += copies[p]
+        _store(y, split_rows[k], alpha, _add_tree(partial_sums), beta)
+    for p in range(n_places, len(rows)):
+        _store(y, rows[p], alpha, x.dtype.type(0), beta)
+
+
+@njit(nogil=True, cache=True)
+def _add_chunks(first, last, wide, entries, columns, values, x, sums):
+    """Entries of chunks first .. last, which are in order of tiles."""
+    for slot in range(first * WARP * wide, last * WARP * wide):
+        place = entries[slot] & NO_ROW
+        if place != NO_ROW:
+            column = columns[slot // (WARP * wide)] + (entries[slot] >> ROW_BITS)
+            sums[place] += _product(values, slot, x[column])
+
+
+def _take(order, x):
+    """x in the order of the columns of a format; x itself where there is none."""
+
+
+@overload(_take)
+def _take_overload(order, x):
+    if isinstance(order, types.NoneType):
+        return lambda order, x: x
+    return lambda order, x: x[order]

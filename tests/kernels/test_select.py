@@ -17,13 +17,22 @@ from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
 from mgspmv.kernels.choices import Case, keep_choice
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
-from mgspmv.kernels.select import BACKENDS, KERNELS, bind_kernel, bind_product, check_step_kernel, list_kernels
+from mgspmv.kernels.select import (
+    BACKENDS,
+    KERNELS,
+    LEAST_FLOAT32,
+    bind_kernel,
+    bind_product,
+    check_step_kernel,
+    find_step_layout,
+    list_kernels,
+)
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
-TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, ell, coo, dia, hyb, bsr, sell"
+TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, ell, coo, dia, hyb, bsr, sell, row-tiles"
 CUDA = f"{TWINS}, cusparse"
 
 
@@ -93,12 +102,13 @@ def test_kernels_that_there_are():
         assert name == kernel.name
         assert kernel.summary
         assert "\n" not in kernel.summary
-        assert set(kernel.step_backends) <= set(kernel.backends) <= set(BACKENDS)
+        assert set(kernel.step_backends) | set(kernel.backends) <= set(BACKENDS)
+        assert kernel.step_backends or kernel.backends
 
 
 def test_cusparse_is_not_on_the_cpu():
     with pytest.raises(
-        OptionError, match=r"^kernel 'cusparse' is not on backend 'cpu'; pass 'auto' or one of .* sell th"
+        OptionError, match=r"^kernel 'cusparse' is not on backend 'cpu'; pass 'auto' or one of .* row-tiles th"
     ):
         bind_kernel(BLOCK, "float64", kernel="cusparse")
 
@@ -299,3 +309,78 @@ def test_unknown_kernel_for_steps_names_those_that_make_them():
         OptionError, match=r"^kernel 'csr-rows' is not on backend 'cuda'; pass 'auto' or one of .* there$"
     ):
         check_step_kernel("csr-rows", "cuda")
+
+
+def test_kernels_that_make_steps_on_a_device():
+    assert list_kernels("cpu", for_steps=True) == ["csr-rows", "csr-serial"]
+    assert list_kernels("cuda", for_steps=True) == ["csr-split", "row-blocks", "row-slices"]
+    with pytest.raises(OptionError) as caught:
+        check_step_kernel("sell", "cuda")
+    assert str(caught.value) == (
+        "kernel 'sell' is for products; for PageRank on backend 'cuda' pass 'auto' or one of csr-split, row-blocks, "
+        "row-slices"
+    )
+
+
+@pytest.mark.parametrize("name", ["row-blocks", "row-slices"])
+def test_kernels_for_steps_only(name):
+    with pytest.raises(OptionError) as caught:
+        bind_kernel(SMALL, "float64", kernel=name, backend="cuda")
+    assert str(caught.value) == (f"kernel {name!r} makes the steps of PageRank; pass 'auto' or one of {CUDA} here")
+    with pytest.raises(OptionError, match="makes the steps of PageRank"):
+        bind_product(SMALL, "float64", "ab12", kernel=name, backend="cuda")
+    with pytest.raises(OptionError) as caught:
+        bind_kernel(SMALL, "float64", kernel=name)
+    assert str(caught.value) == (
+        f"kernel {name!r} is not on backend 'cpu'; pass 'auto' or one of csr-rows, csr-serial, {TWINS} there"
+    )
+    with pytest.raises(OptionError) as caught:
+        check_step_kernel(name, "cpu")
+    assert str(caught.value) == (
+        f"kernel {name!r} is not on backend 'cpu'; pass 'auto' or one of csr-rows, csr-serial there"
+    )
+
+
+@pytest.mark.parametrize("name", ["auto", "row-blocks", "row-slices"])
+@pytest.mark.parametrize(
+    ("precision", "dtype", "min_weight"),
+    [
+        ("exact", None, None),
+        ("exact", "float64", 5e-324),
+        ("exact", "float64", 0.0),
+        ("float32", None, None),
+        ("float32", None, 5e-324),
+        ("float32", "float32", LEAST_FLOAT32),
+        ("float32", "float32", None),  # of a matrix without entries
+    ],
+)
+def test_layout_of_steps(name, precision, dtype, min_weight):
+    assert find_step_layout(name, precision, "int32", dtype, min_weight) == name
+
+
+@pytest.mark.parametrize(
+    ("precision", "index_dtype", "min_weight", "problem"),
+    [
+        ("float64", "int32", 1.0, "adds in fixed point, for precision='exact' and 'float32'"),
+        ("exact", "int64", 1.0, "counts columns in 32 bits, and the matrix has 2^31 or more"),
+        (
+            "float32",
+            "int32",
+            0.99 * LEAST_FLOAT32,
+            "bounds the rounding of float32 values from 1.18e-38 on, and the least is 1.16e-38",
+        ),
+        ("float32", "int32", 0.0, "bounds the rounding of float32 values from 1.18e-38 on, and the least is 0"),
+    ],
+)
+def test_layout_of_steps_that_have_to_take_csr(precision, index_dtype, min_weight, problem):
+    dtype = "float32" if precision == "float32" else "float64"
+    for name in ("auto", "csr-split"):
+        assert find_step_layout(name, precision, index_dtype, dtype, min_weight) is None
+    for name in ("row-blocks", "row-slices"):
+        with pytest.raises(FormatError) as caught:
+            find_step_layout(name, precision, index_dtype, dtype, min_weight)
+        assert str(caught.value) == f"kernel {name!r} {problem}; pass kernel='csr-split' or 'auto'"
+
+
+def test_csr_split_is_taken_where_it_is_named():
+    assert find_step_layout("csr-split", "exact", "int32", None, None) is None

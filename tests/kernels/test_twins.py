@@ -30,6 +30,7 @@ TWINS = [
     "hyb",
     "bsr",
     "sell",
+    "row-tiles",
 ]
 IN_ORDER = ["csr-scalar", "csr-cached", "ell", "sell"]
 """Those that add the entries of a row one after the other; dia does too where no entry is repeated."""
