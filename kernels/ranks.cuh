@@ -10,18 +10,21 @@ typedef unsigned long long uint64;
 __device__ __forceinline__ void quantize(double value, float* place) { *place = float(value); }
 __device__ __forceinline__ void quantize(double value, double* place) { *place = value; }
 __device__ __forceinline__ void quantize(double value, int64* place) { *place = __double2ll_rn(value); }
+__device__ __forceinline__ int64 round_up_or_down(float value) { return __float2ll_rn(value); }
+__device__ __forceinline__ int64 round_up_or_down(double value) { return __double2ll_rn(value); }
 
 // Next z of a row, and what the row adds to the sums: of |x' - x|, its largest, of x' where w = 0, and of what is no rank.
-// per_unit: units of z in 1, a power of 2.
-__device__ __forceinline__ void finish_row(double change, double rank, double weight, double per_unit, Z* z, int64 (&own)[4]) {
-    const bool is_dangling = weight == 0.0;
-    const double ratio = (is_dangling ? 0.0 : rank / weight) * per_unit;
-    const bool is_right = change <= 2.0 && rank >= 0.0 && rank <= 2.0 && ratio < __longlong_as_double(0x7ff0000000000000ll);
-    const int64 moved = __double2ll_rn((is_right ? change : 0.0) * CHANGE_POINT);
+// per_unit: units of z in 1, a power of 2. All in type Real.
+template <typename Real, typename Weight>
+__device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight, Real per_unit, Z* z, int64 (&own)[4]) {
+    const bool is_dangling = weight == 0;
+    const Real ratio = (is_dangling ? Real(0) : Real(rank / weight)) * per_unit;
+    const bool is_right = change <= 2 && rank >= 0 && rank <= 2 && ratio < Real(__int_as_float(0x7f800000));
+    const int64 moved = is_right ? round_up_or_down(change * Real(CHANGE_POINT)) : 0;
     own[0] += moved;
     own[1] = max(own[1], moved);
-    own[2] += __double2ll_rn((is_dangling && is_right ? rank : 0.0) * FIXED_POINT);
-    own[3] += is_right ? 0 : 1;
+    if (is_dangling && is_right) own[2] += round_up_or_down(rank * Real(FIXED_POINT));
+    own[3] += !is_right;
     quantize(ratio, z);
 }
 

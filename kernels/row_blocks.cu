@@ -1,19 +1,21 @@
 // Makes row blocks of CSR: mgspmv/kernels/row_blocks.py says what they are, rank_blocks.cu reads them.
 //
+// Formula: none; entry (row, column, value) of CSR gets a place in its block's cell.
 // Shapes: CSR comes in pieces of rows, which are taken in the order of their places: row q of that order has place places[q]
 //   and the entries row_starts[q] .. row_starts[q + 1] of that order, which are entries jumps[q] + k of the piece's CSR. Block b
 //   has the rows of places b height .. (b + 1) height; cell cell_starts[b] + w holds its entries in the 2^shifts[b] columns from
 //   w 2^shifts[b] on, each counted by a word of shared memory.
-// Threads: in count_cells and place_entries a thread block takes ENTRIES entries of one block (jobs job_starts[b] .. b + 1, from
-//   row first_rows[b] on) and asks the counter of each cell once. In sort_tiles a thread block takes TILE entries of a cell.
+// Threads: in count_cells and place_entries a thread block takes a job: the entries job_bounds[j][0] .. job_bounds[j][1], at most
+//   ENTRIES, of block job_blocks[j], of which the first is in row job_rows[j]; it asks the counter of each cell once. In
+//   sort_tiles a thread block takes TILE entries of a cell, in survey a thread rows.
+//   count_cells leaves the places of the columns in `found`, where place_entries finds them; it may be null.
 // Deterministic: which entries a cell has, yes; their order in it, no. Sums over them are sums of integers.
-// Needs: sm_70; 64 KiB of shared memory.
+// Needs: sm_70; 60 KiB of shared memory, or 92, by ENTRIES_PER_THREAD.
 // Source: this project's; windows of columns that a cache holds: Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
 typedef long long int64;
 
 #define THREADS 1024
-#define ENTRIES_PER_THREAD 7  // odd, so that neighbours scanning their own hit different banks
-#define ENTRIES (THREADS * ENTRIES_PER_THREAD)
+#define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // an odd number each, so that neighbours scanning theirs hit different banks
 #define ROW_BITS 15
 #define CHUNK 128
 #define SORT_THREADS 512
@@ -23,15 +25,10 @@ typedef long long int64;
 #define BUCKETS (1 << BUCKET_BITS)
 #define FULL 0xffffffffu
 
-// The last of starts[0] .. starts[n - 1], which ascend from 0, that is at most `place`.
-__device__ __forceinline__ int64 find_last(const int64* starts, int64 n, int64 place) {
-    int64 low = 0, high = n;
-    while (high - low > 1) {
-        const int64 middle = (low + high) / 2;
-        if (starts[middle] <= place) low = middle;
-        else high = middle;
-    }
-    return low;
+// The largest value of a warp, for all of its lanes.
+__device__ __forceinline__ int find_largest(int value) {
+    for (int distance = 16; distance > 0; distance /= 2) value = max(value, __shfl_xor_sync(FULL, value, distance));
+    return value;
 }
 
 // Replaces each of the ENTRIES values by the largest up to it.
@@ -53,30 +50,38 @@ __device__ __forceinline__ void scan_max(int* values) {
     for (int k = 0; k < ENTRIES_PER_THREAD; ++k) own[k] = max(own[k], carried);
 }
 
+struct Jobs {
+    const int* blocks;
+    const int64* bounds;  // (n_jobs, 2)
+    const int64* rows;
+    int64 n_rows;
+    const int64* row_starts;
+    const int64* jumps;  // null where the order is that of CSR
+    const int* places;
+};
+
+struct Cells {
+    const int* column_places;
+    int64 height;
+    const int* shifts;
+    const int64* starts;
+};
+
 template <bool PLACE>
 __device__ __forceinline__ void
-take_entries(int n_blocks, const int64* job_starts, const int64* first_rows, const int64* row_starts, const int64* jumps,
-             const int* places, const INDEX* __restrict__ indices, const VALUE* data, const INDEX* __restrict__ column_places,
-             int height, const int* shifts, const int64* cell_starts, unsigned* counters, const int64* chunk_starts,
-             unsigned* entries, VALUE* values) {
+take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indices, int* found, const VALUE* data,
+             unsigned* counters, const int64* chunk_starts, unsigned* entries, VALUE* values) {
     extern __shared__ int rows[];  // ENTRIES, then a counter for each window of the block
     unsigned* windows = reinterpret_cast<unsigned*>(rows + ENTRIES);
-    __shared__ int64 shared_block, bounds[2];
-    if (threadIdx.x == 0) shared_block = find_last(job_starts, n_blocks, blockIdx.x);
+    const int block = jobs.blocks[blockIdx.x];
+    const int64 begin = jobs.bounds[2 * blockIdx.x], end = jobs.bounds[2 * blockIdx.x + 1], first_row = jobs.rows[blockIdx.x];
+    const int64 cell = cells.starts[block];
+    const int n = int(end - begin), shift = cells.shifts[block], n_windows = int(cells.starts[block + 1] - cell);
     for (int k = threadIdx.x; k < ENTRIES; k += THREADS) rows[k] = 0;
-    __syncthreads();
-    const int64 block = shared_block, begin_row = first_rows[block], n_rows = first_rows[block + 1] - begin_row;
-    const int64 begin = row_starts[begin_row] + (blockIdx.x - job_starts[block]) * ENTRIES;
-    const int n = int(min(int64(ENTRIES), row_starts[begin_row + n_rows] - begin)), shift = shifts[block];
-    const int64 cell = cell_starts[block];
-    const int n_windows = int(cell_starts[block + 1] - cell);
     for (int w = threadIdx.x; w < n_windows; w += THREADS) windows[w] = 0;
-    if (threadIdx.x < 2)
-        bounds[threadIdx.x] = begin_row + find_last(row_starts + begin_row, n_rows, threadIdx.x ? begin + n - 1 : begin);
     __syncthreads();
-    const int64 first_row = bounds[0];
-    for (int64 row = first_row + 1 + threadIdx.x; row <= bounds[1]; row += THREADS)
-        atomicMax(rows + (row_starts[row] - begin), int(row - first_row));
+    for (int64 row = first_row + 1 + threadIdx.x; row < jobs.n_rows && jobs.row_starts[row] < end; row += THREADS)
+        atomicMax(rows + (jobs.row_starts[row] - begin), int(row - first_row));
     __syncthreads();
     scan_max(rows);
     __syncthreads();
@@ -85,15 +90,23 @@ take_entries(int n_blocks, const int64* job_starts, const int64* first_rows, con
     for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
         const int k = i * THREADS + threadIdx.x;
         if (k < n) {
-            const INDEX source = __ldcs(indices + jumps[first_row + rows[k]] + begin + k);
-            columns[i] = unsigned(column_places ? __ldg(column_places + source) : source);
+            if (PLACE && found) {
+                columns[i] = unsigned(__ldcs(found + begin + k));
+            } else {
+                const int source = __ldcs(indices + (jobs.jumps ? jobs.jumps[first_row + rows[k]] : 0) + begin + k);
+                columns[i] = unsigned(cells.column_places ? __ldg(cells.column_places + source) : source);
+                if (found) __stcs(found + begin + k, int(columns[i]));
+            }
             atomicAdd(windows + (columns[i] >> shift), 1u);
         }
     }
     __syncthreads();
     for (int w = threadIdx.x; w < n_windows; w += THREADS) {
         const unsigned count = windows[w];
-        if (count) windows[w] = atomicAdd(counters + cell + w, count);
+        if (count) {
+            const unsigned taken = atomicAdd(counters + cell + w, count);
+            if (PLACE) windows[w] = unsigned(chunk_starts[cell + w] - chunk_starts[cell]) * CHUNK + taken;
+        }
     }
     if (!PLACE) return;
     __syncthreads();
@@ -103,47 +116,37 @@ take_entries(int n_blocks, const int64* job_starts, const int64* first_rows, con
         const int k = i * THREADS + threadIdx.x;
         if (k < n) {
             const int64 row = first_row + rows[k], slot = origin + atomicAdd(windows + (columns[i] >> shift), 1u);
-            entries[slot] = (columns[i] & ((1u << shift) - 1)) << ROW_BITS | unsigned(places[row] - block * height);
-            if (!PATTERN) values[slot] = data[jumps[row] + begin + k];
+            entries[slot] = (columns[i] & ((1u << shift) - 1)) << ROW_BITS | unsigned(jobs.places[row] - block * cells.height);
+            if (!PATTERN) values[slot] = data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-count_cells(int n_blocks, const int64* job_starts, const int64* first_rows, const int64* row_starts, const int64* jumps,
-            const int* places, const INDEX* indices, const INDEX* column_places, int height, const int* shifts,
-            const int64* cell_starts, unsigned* counters) {
-    take_entries<false>(n_blocks, job_starts, first_rows, row_starts, jumps, places, indices, nullptr, column_places, height,
-                        shifts, cell_starts, counters, nullptr, nullptr, nullptr);
+count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* counters) {
+    take_entries<false>(jobs, cells, indices, found, nullptr, counters, nullptr, nullptr, nullptr);
 }
 
-// counters[c]: the slot after the last one taken of cell c, counted from the first slot of its block.
+// counters[c]: entries of cell c that have a slot.
 extern "C" __global__ void __launch_bounds__(THREADS)
-place_entries(int n_blocks, const int64* job_starts, const int64* first_rows, const int64* row_starts, const int64* jumps,
-              const int* places, const INDEX* indices, const VALUE* data, const INDEX* column_places, int height,
-              const int* shifts, const int64* cell_starts, unsigned* counters, const int64* chunk_starts, unsigned* entries,
-              VALUE* values) {
-    take_entries<true>(n_blocks, job_starts, first_rows, row_starts, jumps, places, indices, data, column_places, height,
-                       shifts, cell_starts, counters, chunk_starts, entries, values);
+place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
+              const int64* chunk_starts, unsigned* entries, VALUE* values) {
+    take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
 }
 
 // Sorts each tile of a cell by column, to 2^BUCKET_BITS parts of the cell's window; fills the cell's last chunk up with entries
 // of the row `height`, which is none; and lays each chunk out so that a warp which reads four neighbouring entries a lane has
 // 32 neighbours in sorted order at a time.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-sort_tiles(int64 n_cells, const int64* tile_starts, const int64* chunk_starts, const unsigned* counts, int n_blocks,
-           const int64* cell_starts, const int* shifts, int height, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
+sort_tiles(const int64* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
+           const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
     extern __shared__ double room[];  // TILE entries, or values
     __shared__ int positions[BUCKETS], warp_sums[SORT_THREADS / 32];
-    __shared__ int64 shared_cell, shared_block;
-    if (threadIdx.x == 0) {
-        shared_cell = find_last(tile_starts, n_cells, blockIdx.x);
-        shared_block = find_last(cell_starts, n_blocks, shared_cell);
-    }
     for (int b = threadIdx.x; b < BUCKETS; b += SORT_THREADS) positions[b] = 0;
     __syncthreads();
-    const int64 cell = shared_cell, block = shared_block;
-    const int bits = shifts[block], shift = ROW_BITS + max(0, bits - BUCKET_BITS);
+    const int64 cell = tile_cells[blockIdx.x];
+    const int block = cell_blocks[cell], bits = cells.shifts[block];
+    const int shift = ROW_BITS + max(0, bits - BUCKET_BITS);
     const int64 begin = (int64(blockIdx.x) - tile_starts[cell]) * TILE, first = chunk_starts[cell] * CHUNK + begin;
     const int n = int(min(int64(TILE), int64(counts[cell]) - begin)), padded = (n + CHUNK - 1) / CHUNK * CHUNK;
     unsigned own[SORTED_PER_THREAD];
@@ -184,8 +187,8 @@ sort_tiles(int64 n_cells, const int64* tile_starts, const int64* chunk_starts, c
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
         const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
-        entries[first + k] = from < n ? sorted[from] : unsigned(height);
-        if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cell_starts[block]) << bits;
+        entries[first + k] = from < n ? sorted[from] : unsigned(cells.height);
+        if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cells.starts[block]) << bits;
     }
     if (PATTERN) return;
     VALUE own_values[SORTED_PER_THREAD];
@@ -203,5 +206,45 @@ sort_tiles(int64 n_cells, const int64* tile_starts, const int64* chunk_starts, c
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
         const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
         values[first + k] = from < n ? sorted_values[from] : VALUE(0);
+    }
+}
+
+// What a layout is chosen by, added to found: the longest row; places of row slices, in 32; of n_samples entries from
+// first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal; the place after the last row that
+// has entries; rows that have entries.
+extern "C" __global__ void __launch_bounds__(256)
+survey(int64 n_rows, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
+       int64* found) {
+    const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
+    int longest = 0, n_near = 0, n_filled = 0;
+    int64 n_places = 0, end = 0;
+    for (int64 row = first; row - first % 32 < n_rows; row += stride) {
+        const int length = row < n_rows ? int(indptr[row + 1] - indptr[row]) : 0, width = find_largest(length);
+        longest = max(longest, length);
+        n_places += width;
+        n_filled += length > 0;
+        if (length > 0) end = row + 1;
+    }
+    for (int64 sample = first; sample < n_samples; sample += stride) {
+        const int64 k = sample * n_entries / n_samples;
+        int64 low = 0, high = n_rows;  // the row of entry first_entry + k
+        while (high - low > 1) {
+            const int64 middle = (low + high) / 2;
+            if (indptr[middle] <= first_entry + k) low = middle;
+            else high = middle;
+        }
+        const int64 distance = indices[k] - low;
+        n_near += distance > -reach && distance < reach;
+    }
+    int64 own[5] = {longest, n_places, n_near, end, n_filled};
+    for (int s = 0; s < 5; ++s) {
+        const bool is_largest = s == 0 || s == 3;
+        for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // all lanes of a warp have its places
+            const int64 other = __shfl_down_sync(FULL, own[s], distance);
+            own[s] = is_largest ? max(own[s], other) : own[s] + other;
+        }
+        if (threadIdx.x % 32) continue;
+        if (is_largest) atomicMax(found + s, own[s]);
+        else atomicAdd(reinterpret_cast<unsigned long long*>(found + s), (unsigned long long)own[s]);
     }
 }

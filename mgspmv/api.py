@@ -28,15 +28,26 @@ from mgspmv.ingest.open import open_source
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.verify import verify_store
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
-from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded
+from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.device import free_device_memory, read_block
+from mgspmv.kernels.device import free_device_memory, read_block, report_full_device
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
+from mgspmv.kernels.rank_steps import RankSteps, build_layout
 from mgspmv.kernels.rates import measure_rates
-from mgspmv.kernels.select import Backend, bind_kernel, bind_product, check_step_kernel, choose_backend
+from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
+from mgspmv.kernels.row_slices import RowSlices
+from mgspmv.kernels.select import (
+    Backend,
+    StepLayout,
+    bind_kernel,
+    bind_product,
+    check_step_kernel,
+    choose_backend,
+    find_step_layout,
+)
 from mgspmv.model import (
     CsrBlock,
     Duplicates,
@@ -327,6 +338,7 @@ class Matrix(DescribedMatrix):
         self._loaded: dict[Hashable, list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
         self._tuned: set[Hashable] = set()
+        self._layouts: dict[Hashable, RowBlocks | RowSlices] = {}
 
     @property
     def T(self) -> Matrix:
@@ -389,6 +401,7 @@ class Matrix(DescribedMatrix):
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
         self._bound.clear()
         self._tuned.clear()
+        self._layouts.clear()
         self._loaded.clear()
 
     def distribute(
@@ -508,6 +521,23 @@ class Matrix(DescribedMatrix):
             self._tuned |= {key} if tune else set()
         return self._bound[key]
 
+    def bind_steps(
+        self, dtype: str | None, precision: Precision, layout: StepLayout = "auto", threads: int | None = None
+    ) -> RankSteps:
+        """The steps of PageRank on the current device, for all rows, with values of this dtype or without.
+
+        Their layout is made once, while the matrix is read piece by piece: the host never holds it, the device a piece.
+
+        Raises
+        ------
+        FormatError : the layout cannot hold this matrix
+        CapacityError : more than the memory that is free
+        """
+        dtype = None if self.is_pattern else dtype
+        if (dtype, layout) not in self._layouts:
+            self._layouts[dtype, layout] = self._read_layout(dtype, layout, threads)
+        return RankSteps(self._layouts[dtype, layout], precision)
+
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
         product: np.ndarray = spmv(self, x)
@@ -529,17 +559,31 @@ class Matrix(DescribedMatrix):
         values = "pattern" if self.is_pattern else self.info.dtype
         return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
 
-    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend) -> list[CsrBlock]:
+    def _read_layout(self, dtype: str | None, layout: StepLayout, threads: int | None) -> RowBlocks | RowSlices:
+        indptr = self._read_indptr(dtype, threads, device_memory=free_device_memory())
+
+        def read(start: int, stop: int) -> CsrBlock:
+            return read_block(self.stored, start, stop, dtype, threads)
+
+        named = None if layout == "auto" else layout
+        with report_full_device("the layout of the matrix for steps of PageRank"):
+            return build_layout(indptr, self.shape[1], read, layout=named, piece_entries=PIECE_ENTRIES)
+
+    def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
+        """The row pointers of a matrix that fits."""
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         precision: Precision = "float32" if dtype == "float32" else "float64"
-        memory: dict[str, Any] = {"host_memory": free_memory()}
-        if backend == "cuda":
-            memory = {"device_memory": free_device_memory()}
         plan_rows(loaded, indptr, precision=precision, threads=threads, **memory)
+        return indptr
+
+    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend) -> list[CsrBlock]:
+        is_cuda = backend == "cuda"
+        memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
+        indptr = self._read_indptr(dtype, threads, **memory)
         bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
         del indptr
-        read = read_block if backend == "cuda" else StoredMatrix.read_block
+        read = read_block if is_cuda else StoredMatrix.read_block
         return [read(self.stored, int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
 
 
@@ -705,7 +749,7 @@ def pagerank(
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
         `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
         All make the same iterations, and in `exact` the same bits
-    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `csr-split` on a CUDA device
+    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `row-blocks`, `row-slices` or `csr-split` on CUDA
     backend : as for `spmv`; `exact` gives the same bits on every backend
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
@@ -764,10 +808,18 @@ def pagerank(
     else:
         assert isinstance(A, Matrix)
         weight = read_out_weight(A.stored, use_weights)
-        kernels = A.bind(dtype, precision, kernel=kernel, threads=threads, backend=backend)
-        rows = [_cut(start, weight, kernel) for kernel in kernels]
-        loaded = time.perf_counter()
-        outcome = run_embedded(rows, options, threshold, emit, run=computing["run"])
+        layout = None
+        if backend == "cuda":
+            layout = find_step_layout(kernel, precision, A.info.index_dtype, dtype, A.info.min_weight)
+        if layout is None:
+            kernels = A.bind(dtype, precision, kernel=kernel, threads=threads, backend=backend)
+            rows = [_cut(start, weight, kernel) for kernel in kernels]
+            loaded = time.perf_counter()
+            outcome = run_embedded(rows, options, threshold, emit, run=computing["run"])
+        else:
+            device = A.bind_steps(dtype, precision, layout, threads)
+            loaded = time.perf_counter()
+            outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=computing["run"])
         outcome.seconds["load"] = loaded - began
     outcome = replace(outcome, values=restore(outcome.values, A.order))
     solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,3 +44,15 @@ def to_scipy(block: CsrBlock) -> sp.csr_array:
     """The same matrix in float64; entries at the same place are kept. A copy: SciPy adds them up in place at times."""
     data = np.ones(block.nnz) if block.data is None else block.data.astype(np.float64)
     return sp.csr_array((data, block.indices.copy(), block.indptr.copy()), shape=(block.n_rows, block.n_cols))
+
+
+def read_to_device(block: CsrBlock, offset: Any = np.int64) -> Callable[[int, int], CsrBlock]:
+    """What gives rows of the block as a block on the device, with row pointers of a dtype."""
+    import cupy
+
+    def read(start: int, stop: int) -> CsrBlock:
+        part = cut_rows(block, start, stop)
+        data = None if part.data is None else cupy.asarray(part.data)
+        return CsrBlock(start, part.n_cols, cupy.asarray(part.indptr, offset), cupy.asarray(part.indices), data)
+
+    return read

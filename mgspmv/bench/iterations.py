@@ -10,15 +10,12 @@ from mgspmv.bench.machines import Machine
 from mgspmv.exchange.transport import LocalTransport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
-from mgspmv.kernels.rank_blocks import RankBlocks
-from mgspmv.kernels.row_blocks import build_row_blocks
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors, build_layout
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 
 ALPHA = 0.85
 """Damping factor of every run; start, personalisation and dangling are uniform."""
-MOST_ITERATIONS = 10_000
-"""That a preparation makes room for."""
 
 
 class Iterations(Protocol):
@@ -98,14 +95,17 @@ class StepIterations:
         self._machine.free()
 
 
-class BlockIterations:
-    """The steps of `mg.pagerank` on a device, on row blocks; parameters as for `StepIterations`."""
-
-    has_stopped = False
+class CapturedIterations:
+    """The steps of `mg.pagerank` on a device, begun by the dozen; parameters as for `StepIterations`."""
 
     def __init__(self, machine: Machine, block: CsrBlock, weight: Any, precision: Precision) -> None:
         self._machine, self._block, self._weight, self._precision = machine, block, weight, precision
-        self._steps: RankBlocks | None = None
+        self._steps: RankSteps | None = None
+        self._has_stopped = False
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._has_stopped
 
     def prepare(self) -> float:
         self._steps = None
@@ -113,17 +113,16 @@ class BlockIterations:
 
     def _build(self) -> None:
         n = self._block.n_rows
-        blocks = build_row_blocks(self._block.indptr, n, lambda *_: self._block, piece_entries=None)
-        self._steps = RankBlocks(blocks, self._precision)
+        layout = build_layout(self._block.indptr, n, lambda *_: self._block)
+        self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])
-        rules: Any = {"alpha": ALPHA, "threshold": -1.0, "by_largest": False, "max_iter": MOST_ITERATIONS}
-        self._steps.start(x, self._weight, uniform, uniform, **rules)
+        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False)
+        self._steps.start(RankVectors(x, self._weight, uniform, uniform), rules)
 
     def advance(self, k: int) -> None:
         assert self._steps is not None
-        if len(self._steps.advance(k)) < k:
-            raise AssertionError(f"more than {MOST_ITERATIONS} iterations since the preparation")
+        self._has_stopped = len(self._steps.advance(k)) < k
 
     def ranks(self) -> np.ndarray:
         assert self._steps is not None
@@ -136,5 +135,5 @@ class BlockIterations:
 
 def make_ours(machine: Machine, block: CsrBlock, weight: Any, precision: Precision) -> Iterations:
     """The fastest that this project has on the machine; parameters as for `StepIterations`."""
-    make = BlockIterations if machine.backend == "cuda" else StepIterations
+    make = CapturedIterations if machine.backend == "cuda" else StepIterations
     return make(machine, block, weight, precision)

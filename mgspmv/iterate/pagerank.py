@@ -21,7 +21,11 @@ import numpy as np
 from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
+
+STEPS_AT_ONCE = 20
+"""Most steps of a device between two looks at what they did."""
 
 
 @dataclass(eq=False)
@@ -138,6 +142,33 @@ class LocalSteps:
         return sums
 
 
+class DeviceSteps:
+    """Steps that a device makes by the dozen; the host learns afterwards what they did.
+
+    Parameters
+    ----------
+    device : has the whole matrix
+    vectors : what the run starts with
+    """
+
+    def __init__(self, device: RankSteps, vectors: RankVectors, options: PageRankOptions, threshold: float) -> None:
+        self._device, self._vectors, self._left = device, vectors, options.max_iter
+        self._rules = RankRules(options.alpha, threshold, options.tol_mode == "linf")
+        self._made: list[tuple[StepSums, Times]] = []
+
+    def scale(self) -> StepSums:
+        return self._device.start(self._vectors, self._rules)
+
+    def step(self, mass: float) -> tuple[StepSums, Times]:
+        if not self._made:
+            began = time.perf_counter()
+            sums = self._device.advance(min(STEPS_AT_ONCE, self._left))
+            seconds, memory = (time.perf_counter() - began) / len(sums), self._device.nbytes
+            self._made = [(s, Times((seconds,), (0.0,), (0.0,), (0,), (memory,))) for s in reversed(sums)]
+        self._left -= 1
+        return self._made.pop()
+
+
 class Loop:
     """Iterates to the end. Everybody who goes through it with the same sums makes the same iterations.
 
@@ -250,6 +281,37 @@ def run_embedded(
     seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
     values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
     return Outcome(values, loop.status, bound, kernel.describe(), seconds)
+
+
+def run_on_device(
+    device: RankSteps,
+    vectors: RankVectors,
+    options: PageRankOptions,
+    threshold: float,
+    emit: Callable[[Event], None],
+    *,
+    run: str = "",
+) -> Outcome:
+    """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
+    began = time.perf_counter()
+    device.compile()
+    compiled = time.perf_counter()
+    loop = Loop(DeviceSteps(device, vectors, options, threshold), options, threshold, run)
+    events: list[Event] = []
+    loop.start()
+    for event in loop.advance():
+        events.append(event)
+        emit(event)
+    stepped = time.perf_counter()
+    assert loop.status is not None
+    bound = np.inf
+    if loop.status != Status.NON_FINITE:
+        mass_rounding = np.count_nonzero(vectors.weight == 0) * 0.5 / FIXED_POINT
+        bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
+    seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
+    outcome = Outcome(device.ranks(), loop.status, bound, device.describe(), seconds)
+    device.release()
+    return outcome
 
 
 def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:

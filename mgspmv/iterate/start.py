@@ -11,6 +11,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.rank_steps import RankVectors
 from mgspmv.model import check_choice
 from mgspmv.order import permute, restore
 from mgspmv.store import StoredMatrix
@@ -44,6 +45,10 @@ class Start:
         put = kernel.put
         vectors = (put(x), put(weight), put(self.dangling), put(self.personalization))
         return Rows(kernel, *vectors, n_dangling=int(np.count_nonzero(weight == 0)))
+
+    def on_device(self, weight: np.ndarray) -> RankVectors:
+        """What a device that has the whole matrix starts with; weight as for `bind`, of all vertices."""
+        return RankVectors(self.x, weight, self.dangling, self.personalization)
 
 
 def make_start(

@@ -95,6 +95,13 @@ def shared_memory() -> tuple[int, int]:
     return int(attributes["MultiProcessorCount"]), int(attributes["MaxSharedMemoryPerMultiprocessor"])
 
 
+def shared_block_bytes() -> int:
+    """Most bytes of shared memory that a thread block of the current device may ask for."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
+
 def load_kernel(source: str, name: str, **types: Any) -> Any:
     """A kernel of a CUDA source, compiled for the current device, or loaded from CuPy's cache of compiled modules.
 
@@ -107,6 +114,23 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
     Called with (grid, block, arguments), it runs on CuPy's current stream; scalars have to be NumPy's.
     """
     return _load_module(specialise(source, **types)).get_function(name)
+
+
+def address(array: Any) -> Any:
+    """An array as an argument of a kernel; a null pointer where there is none."""
+    return np.uint64(0) if array is None else array
+
+
+def pack(*fields: Any) -> np.ndarray:
+    """A structure as an argument of a kernel, by value, whose fields are of 64 bits: pointers to arrays on the device,
+    null ones for None, doubles for floats and int64 for other numbers."""
+    words = np.zeros(len(fields), np.int64)
+    for k, value in enumerate(fields):
+        if isinstance(value, float):
+            words[k : k + 1].view(np.float64)[0] = value
+        elif value is not None:
+            words[k] = value.data.ptr if hasattr(value, "data") and not np.isscalar(value) else int(value)
+    return words.view(np.dtype((np.void, words.nbytes)))
 
 
 def zeros(n: int, dtype: Any) -> Any:
@@ -123,6 +147,22 @@ def put(array: Any) -> Any:
 
     with report_full_device(f"an array of {array.nbytes:,} bytes"):
         return cupy.asarray(array)
+
+
+def put_all(*arrays: np.ndarray) -> list[Any]:
+    """Small arrays on the device, by one copy."""
+    import cupy
+
+    ends = np.cumsum([-(-array.nbytes // 16) * 16 for array in arrays])
+    packed = np.zeros(int(ends[-1]), np.uint8)
+    for end, array in zip(ends, arrays, strict=True):
+        begin = end - -(-array.nbytes // 16) * 16
+        packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there, placed = cupy.asarray(packed), []
+    for end, array in zip(ends, arrays, strict=True):
+        begin = end - -(-array.nbytes // 16) * 16
+        placed.append(there[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape))
+    return placed
 
 
 def get(array: Any) -> np.ndarray:

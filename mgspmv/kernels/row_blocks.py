@@ -14,7 +14,7 @@ Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, U
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -22,11 +22,11 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.device import load_kernel, shared_memory
+from mgspmv.kernels.device import address, load_kernel, pack, put_all, shared_block_bytes, shared_memory
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
-Order = Literal["none", "degree", "auto"]
+Order = Literal["none", "degree"]
 
 ROW_BITS = 15
 """Bits of an entry that say its row; the others say its column."""
@@ -35,12 +35,19 @@ TILE = 8192
 """Entries of a cell that are sorted together, and about how many a cell has."""
 WINDOWS = 8192
 """Most cells of a block, unless its windows would be wider than an entry can say."""
-JOB = 7168
-"""Entries that a thread block counts or places."""
+JOB_THREADS, JOB_SIZES = 1024, (15, 7)
+"""Threads that count or place entries, and how many entries each takes: the first number that fits."""
+SORT_THREADS = 512
+SURVEYORS = 8
+"""Thread blocks that survey rows, on each multiprocessor."""
+SAMPLES = 1 << 14
+REACH = 1 << 14
+"""Columns nearer than that to the diagonal are near: what the rows of a block have in common."""
 LEAST_HEIGHT = 256
-EVEN_ROWS = 4
-SHARE_OF_SHARED_MEMORY = 0.7
+SHARE_OF_SHARED_MEMORY = 0.5
 """What the sums of a block may take; the rest is cache, whose lines are all the reads that can be under way."""
+KEPT_COLUMNS = 1 << 28
+"""Most columns whose places are kept on the device while a matrix that is there at once is laid out."""
 PIECE_ENTRIES = 1 << 27
 """Most entries of CSR that are on the device for the format's sake; a larger matrix is read twice, piece by piece."""
 
@@ -71,6 +78,47 @@ class RowBlocks:
         return int(sum(a.nbytes for a in (self.entries, self.columns, self.values, self.order) if a is not None))
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What a layout is chosen by."""
+
+    longest: int
+    """Entries of the longest row."""
+    n_places: int
+    """Places of row slices, with those that are padding."""
+    near: float
+    """Share of the entries that are near the diagonal, by a sample; 0 where none was taken."""
+    end: int
+    """Rows without those at the end that have no entries."""
+    n_filled: int
+    """Rows that have entries."""
+
+
+def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0) -> Survey:
+    """Look at the rows of a matrix on the device, and at a sample of the entries of some of its rows.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) int64, on the device
+    piece : the rows from `first_row` on
+    """
+    import cupy
+
+    found = cupy.zeros(5, np.int64)
+    n_rows, (n_multiprocessors, _) = len(indptr) - 1, shared_memory()
+    first_entry, n_entries, indices = 0, 0, None
+    if piece is not None:
+        check_shape(piece)
+        first_entry, n_entries, indices = int(indptr[first_row]) if first_row else 0, piece.nnz, piece.indices
+    n_samples = min(n_entries, SAMPLES)
+    kernel = load_kernel("row_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    sizes = (np.int64(n_samples), np.int64(REACH))
+    arguments = (np.int64(n_rows), indptr, np.int64(first_entry), np.int64(n_entries), address(indices), *sizes, found)
+    kernel((n_multiprocessors * SURVEYORS,), (256,), arguments)
+    longest, places, n_near, end, n_filled = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples), end, n_filled)
+
+
 @dataclass(frozen=True, eq=False)
 class Windows:
     """How the columns of each block are cut into windows."""
@@ -81,15 +129,15 @@ class Windows:
     """(n_blocks + 1,) int64: the first cell of each block."""
 
 
-def check_shape(block: CsrBlock) -> None:
+def check_shape(block: CsrBlock, layout: str = "row-blocks") -> None:
     """
     Raises
     ------
-    FormatError : row blocks cannot hold such a matrix
+    FormatError : the layout cannot hold such a matrix
     """
     if block.indices.dtype != np.int32:
         raise FormatError(
-            f"row-blocks count columns in 32 bits, and the matrix has {block.n_cols:,}; use kernel='csr-split'"
+            f"{layout} count columns in 32 bits, and the matrix has {block.n_cols:,}; use kernel='csr-split'"
         )
 
 
@@ -117,15 +165,17 @@ def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
     least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
     shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
     n_cells = (n_cols + (np.int64(1) << shifts) - 1) >> shifts
-    return Windows(shifts, _count_up(n_cells))
+    return Windows(shifts, _count_up(np, n_cells))
 
 
 def lay_out(block: CsrBlock, height: int, order: Order) -> RowBlocks:
     """Row blocks of a block on the host, sorted whole: what the ones made on a device are tested against."""
     check_shape(block)
-    places, by_place, n_filled = _place_rows(np, block.indptr, order)
+    lengths = np.diff(block.indptr)
+    _, places, by_place = _place_rows(np, lengths, order)
+    n_filled = int(np.max(np.flatnonzero(lengths if by_place is None else lengths[by_place]), initial=-1)) + 1
     n_blocks = -(-n_filled // height)
-    rows = places[np.repeat(np.arange(block.n_rows), np.diff(block.indptr))]
+    rows = places[np.repeat(np.arange(block.n_rows), lengths)]
     columns = block.indices if by_place is None else places[block.indices]
     blocks = rows // height
     windows = cut_windows(np.bincount(blocks, minlength=n_blocks), block.n_cols)
@@ -133,10 +183,10 @@ def lay_out(block: CsrBlock, height: int, order: Order) -> RowBlocks:
     by_column = np.lexsort((columns, cells))
     n_cells = int(windows.cell_starts[-1])
     counts = np.bincount(cells, minlength=n_cells)
-    chunk_starts = _count_up(-(-counts // CHUNK))
+    chunk_starts = _count_up(np, -(-counts // CHUNK))
     entries = np.full(int(chunk_starts[-1]) * CHUNK, height, np.uint32)
     values = None if block.data is None else np.zeros(len(entries), block.data.dtype)
-    starts = _count_up(counts)
+    starts = _count_up(np, counts)
     k = np.arange(block.nnz) - starts[cells[by_column]]
     lane = k % CHUNK
     slots = chunk_starts[cells[by_column]] * CHUNK + k - lane + 4 * (lane % 32) + lane // 32
@@ -157,9 +207,10 @@ def build_row_blocks(
     n_cols: int,
     read: Callable[[int, int], CsrBlock],
     *,
-    order: Order = "auto",
+    order: Order = "degree",
     height: int | None = None,
-    piece_entries: int | None = PIECE_ENTRIES,
+    piece_entries: int | None = None,
+    survey: Survey | None = None,
 ) -> RowBlocks:
     """Row blocks on the current device, made there.
 
@@ -170,11 +221,11 @@ def build_row_blocks(
     ----------
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
     read : called with two rows, gives the rows from the one to the other as a block on the device
-    order : `degree` places long rows first, and columns likewise, for which the matrix must be square; `auto` does so
-        unless the longest row has at most EVEN_ROWS times the mean: rows that are alike keep the neighbours they have
+    order : `degree` places long rows first, and columns likewise, for which the matrix must be square
     height : rows of a block; default as `choose_height` says
     piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
         device anyway
+    survey : of the rows, where it was made before
 
     Raises
     ------
@@ -183,143 +234,172 @@ def build_row_blocks(
     """
     import cupy
 
-    n_multiprocessors, shared_bytes = shared_memory()
-    lengths_ptr = cupy.asarray(indptr)
-    n_rows, nnz = len(indptr) - 1, int(indptr[-1])
-    places, by_place, n_filled = _place_rows(cupy, lengths_ptr, order)
-    height = height or choose_height(n_filled, n_multiprocessors, shared_bytes)
-    n_blocks = -(-n_filled // height)
-    starts = _count_up_on_device(cupy, cupy.diff(lengths_ptr), by_place)
-    bounds = np.minimum(np.arange(n_blocks + 1) * height, n_rows)
-    windows = cut_windows(np.diff(cupy.asnumpy(starts[cupy.asarray(bounds)])), n_cols)
-    n_cells = int(windows.cell_starts[-1])
-    shifts, cell_starts = cupy.asarray(windows.shifts), cupy.asarray(windows.cell_starts)
-    layout = (places if by_place is not None else np.uint64(0), np.int32(height), shifts, cell_starts)
-    room = 4 * (JOB + int(np.diff(windows.cell_starts).max(initial=0)))
-    cuts = _cut_pieces(indptr, piece_entries or nnz)
-    pieces = [_Piece(cupy, read(0, n_rows), places, by_place, starts, bounds)] if len(cuts) == 2 else None
+    indptr_there = cupy.asarray(indptr, np.int64)
+    survey = survey or survey_rows(indptr_there)
+    n_rows = len(indptr) - 1
+    lengths = cupy.diff(indptr_there)
+    in_order, places, by_place = _place_rows(cupy, lengths, order)
+    n_filled = survey.n_filled if order == "degree" else survey.end
+    height = height or choose_height(n_filled, *shared_memory())
+    starts = _count_up(cupy, lengths if by_place is None else lengths[by_place])
+    bounds = np.minimum(np.arange(-(-n_filled // height) + 1) * height, n_rows)
+    block_starts = cupy.asnumpy(starts[cupy.asarray(bounds)])
+    windows = cut_windows(np.diff(block_starts), n_cols)
+    cell_blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
+    shifts, cell_starts, cell_blocks = put_all(windows.shifts, windows.cell_starts, cell_blocks)
+    cells = pack(None if by_place is None else places, height, shifts, cell_starts)
+    n_windows = int(np.diff(windows.cell_starts).max(initial=0))
+    cuts, nnz = cut_pieces(indptr, piece_entries), int(block_starts[-1])
+    whole = None
+    if len(cuts) > 2:  # the tables of all rows are done with, and the layout needs their memory
+        del indptr_there, lengths, starts, in_order
+        cupy.get_default_memory_pool().free_all_blocks()
+    else:
+        whole = _Piece(cupy, read(0, n_rows), in_order, by_place, starts, block_starts, n_windows)
+        whole.keep_columns(None if by_place is None else nnz)
 
-    def each_piece() -> Any:
-        if pieces:
-            yield from pieces
+    def each_piece() -> Iterator[_Piece]:
+        if whole is not None:
+            yield whole
             return
         for first, last in pairwise(cuts):
-            yield _Piece.of_part(cupy, read(first, last), places[first:last], height, n_blocks)
+            yield _Piece.of_part(cupy, read(first, last), places[first:last], bounds, n_windows)
 
-    counts = cupy.zeros(n_cells, np.uint32)
-    has_values = False
+    counts = cupy.zeros(int(windows.cell_starts[-1]), np.uint32)
+    value: np.dtype[Any] | None = None
     for piece in each_piece():
-        has_values = piece.block.data is not None
-        piece.run("count_cells", room, layout, (counts,))
-    chunk_starts = _count_up_on_device(cupy, (counts + np.uint32(CHUNK - 1)) // np.uint32(CHUNK), None)
-    tile_starts = _count_up_on_device(cupy, (counts + np.uint32(TILE - 1)) // np.uint32(TILE), None)
-    block_chunks, n_tiles = cupy.asnumpy(chunk_starts[cell_starts]), int(tile_starts[-1])
-    n_chunks = int(block_chunks[-1])
-    slots = cupy.empty(n_cells, np.uint32)
-    owners = cupy.searchsorted(cell_starts, cupy.arange(n_cells), side="right") - 1
-    slots[:] = (chunk_starts[:-1] - chunk_starts[cell_starts[owners]]) * CHUNK
+        value = piece.value
+        piece.run("count_cells", (cells, piece.block.indices, piece.found, counts))
+        del piece  # before the next one is read
+    chunk_starts = _count_up(cupy, (counts + np.uint32(CHUNK - 1)) // np.uint32(CHUNK))
+    tile_starts = _count_up(cupy, (counts + np.uint32(TILE - 1)) // np.uint32(TILE))
+    block_chunks = cupy.asnumpy(chunk_starts[cell_starts])
+    n_chunks, n_tiles = int(block_chunks[-1]), int(tile_starts[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
-    values: Any = None
+    values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
+    target = (cupy.zeros_like(counts), chunk_starts, entries, address(values))
     for piece in each_piece():
-        if has_values and values is None:
-            values = cupy.empty(len(entries), piece.block.data.dtype)
-        piece.run("place_entries", room, layout, (slots, chunk_starts, entries, _address(values)))
+        piece.run("place_entries", (cells, piece.block.indices, piece.found, address(piece.block.data), *target))
+        del piece
     if n_tiles:
-        cells = (np.int64(n_cells), tile_starts, chunk_starts, counts, np.int32(n_blocks), cell_starts, shifts)
-        arguments = (*cells, np.int32(height), entries, _address(values), columns)
-        room = TILE * max(4, 0 if values is None else values.itemsize)
-        sort = _load("sort_tiles", None if values is None else values.dtype, room)
-        sort((n_tiles,), (512,), arguments, shared_mem=room)
+        tile_cells = cupy.searchsorted(tile_starts[1:], cupy.arange(n_tiles), side="right")
+        tables = (tile_cells, cell_blocks, tile_starts, chunk_starts, counts, cells)
+        sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+        room = TILE * (4 if value is None else max(4, value.itemsize))
+        sort.max_dynamic_shared_size_bytes = room
+        sort((n_tiles,), (SORT_THREADS,), (*tables, entries, address(values), columns), shared_mem=room)
     return RowBlocks((n_rows, n_cols), nnz, height, by_place, block_chunks, entries, columns, values)
 
 
 class _Piece:
-    """Rows of CSR on the device, in the order of their places.
+    """Rows of CSR on the device, in the order of their places, cut into jobs: runs of entries, each of one block.
 
     Parameters
     ----------
-    places : (n_rows,) of the rows in CSR's order
+    places : (n_rows,) of the rows in the order of their places
     by_place : (n_rows,) the piece's rows in the order of their places; None where that is CSR's
     starts : (n_rows + 1,) the first entry of each row in that order
-    bounds : (n_blocks + 1,) where the rows of each block begin in that order, on the host
+    block_starts : (n_blocks + 1,) the first entry of each block in that order, on the host
+    n_windows : most cells of a block
     """
 
-    def __init__(self, cupy: Any, block: CsrBlock, places: Any, by_place: Any, starts: Any, bounds: np.ndarray) -> None:
+    def __init__(
+        self,
+        cupy: Any,
+        block: CsrBlock,
+        places: Any,
+        by_place: Any,
+        starts: Any,
+        block_starts: np.ndarray,
+        n_windows: int,
+    ) -> None:
         check_shape(block)
-        self.block = block
-        begins = block.indptr[:-1].astype(np.int64)
-        jumps = (begins if by_place is None else begins[by_place]) - starts[:-1]
-        own = places if by_place is None else places[by_place]
-        first_rows = cupy.asarray(bounds)
-        block_nnz = np.diff(cupy.asnumpy(starts[first_rows]))
-        job_starts = _count_up(-(-block_nnz // JOB))
-        self._n_jobs = int(job_starts[-1])
-        jobs = (np.int32(len(bounds) - 1), cupy.asarray(job_starts), first_rows)
-        self._rows = (*jobs, starts, jumps, own, block.indices)
+        self.block, self._cupy = block, cupy
+        fitting = (n for n in JOB_SIZES if _job_room(n, n_windows) <= shared_block_bytes())
+        self._per_thread = next(fitting, JOB_SIZES[-1])
+        self._room = _job_room(self._per_thread, n_windows)
+        jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
+        jobs = _cut_jobs(block_starts, JOB_THREADS * self._per_thread)
+        blocks, bounds = put_all(jobs.blocks, jobs.bounds)
+        rows = cupy.searchsorted(starts[1:], bounds[:, 0], side="right")
+        self._tables = (blocks, bounds, rows, starts, jumps, places)  # they outlive the kernels
+        self._n_jobs = len(jobs.blocks)
+        self._jobs = pack(*self._tables[:3], block.n_rows, *self._tables[3:])
+        self.found = address(None)
+
+    def keep_columns(self, n: int | None) -> None:
+        """Keep the places of the piece's n columns from counting to placing, where they are few enough."""
+        if n is not None and n <= KEPT_COLUMNS:
+            self.found = self._cupy.empty(n, np.int32)
 
     @classmethod
-    def of_part(cls, cupy: Any, block: CsrBlock, places: Any, height: int, n_blocks: int) -> _Piece:
-        """Of some rows of the matrix, with their places."""
+    def of_part(cls, cupy: Any, block: CsrBlock, places: Any, bounds: np.ndarray, n_windows: int) -> _Piece:
+        """Of some rows of the matrix, with the places of each; the rows of its blocks begin at the places `bounds`."""
         by_place = cupy.argsort(places)
-        starts = _count_up_on_device(cupy, cupy.diff(block.indptr), by_place)
-        bounds = cupy.searchsorted(places[by_place], cupy.arange(n_blocks + 1) * height)
-        return cls(cupy, block, places, by_place, starts, cupy.asnumpy(bounds))
+        starts = _count_up(cupy, cupy.diff(block.indptr)[by_place])
+        own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
+        return cls(cupy, block, places[by_place], by_place, starts, cupy.asnumpy(starts[own_bounds]), n_windows)
 
-    def run(self, name: str, room: int, layout: tuple[Any, ...], target: tuple[Any, ...]) -> None:
-        """Count or place the piece's entries, with so many bytes of shared memory."""
-        if not self._n_jobs:
-            return
-        data = self.block.data
-        kernel = _load(name, None if data is None else data.dtype, room)
-        source = (*self._rows, _address(data)) if name == "place_entries" else self._rows
-        kernel((self._n_jobs,), (1024,), (*source, *layout, *target), shared_mem=room)
+    @property
+    def value(self) -> np.dtype[Any] | None:
+        return None if self.block.data is None else self.block.data.dtype
 
-
-def _load(name: str, value: np.dtype[Any] | None, room: int) -> Any:
-    kernel = load_kernel("row_blocks.cu", name, INDEX=np.dtype(np.int32), **value_types(value))
-    kernel.max_dynamic_shared_size_bytes = room
-    return kernel
+    def run(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Count or place the piece's entries."""
+        kernel = load_kernel("row_blocks.cu", name, ENTRIES_PER_THREAD=self._per_thread, **value_types(self.value))
+        kernel.max_dynamic_shared_size_bytes = self._room
+        if self._n_jobs:
+            kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=self._room)
 
 
-def _place_rows(xp: Any, indptr: Any, order: Order) -> tuple[Any, Any, int]:
-    """The place of each row, the row at each place (None where they are the same), and the places that have entries."""
-    lengths = xp.diff(indptr)
-    n_rows = len(lengths)
-    longest = int(lengths.max()) if n_rows else 0
-    if order == "none" or (order == "auto" and longest * n_rows <= EVEN_ROWS * int(indptr[-1])):
-        filled = xp.flatnonzero(lengths[::-1])
-        n_filled = n_rows - int(filled[0]) if len(filled) else 0
-        return xp.arange(n_rows, dtype=np.int32), None, n_filled
-    by_place = xp.argsort(-lengths, kind="stable").astype(np.int32)
-    places = xp.empty(n_rows, np.int32)
-    places[by_place] = xp.arange(n_rows, dtype=np.int32)
-    return places, by_place, int(xp.count_nonzero(lengths))
+@dataclass(frozen=True, eq=False)
+class _Jobs:
+    blocks: np.ndarray
+    """(n_jobs,) int32."""
+    bounds: np.ndarray
+    """(n_jobs, 2) int64: the first entry of each, and the one after its last."""
 
 
-def _cut_pieces(indptr: Any, n_entries: int) -> list[int]:
-    """Rows where pieces of so many entries, or of a row, begin, and the end of the last."""
+def _cut_jobs(block_starts: np.ndarray, size: int) -> _Jobs:
+    """Jobs of at most `size` entries."""
+    n_jobs = -(-np.diff(block_starts) // size)
+    blocks = np.repeat(np.arange(len(n_jobs), dtype=np.int32), n_jobs)
+    number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
+    begins = block_starts[blocks] + number * size
+    return _Jobs(blocks, np.stack([begins, np.minimum(begins + size, block_starts[blocks + 1])], axis=1))
+
+
+def _job_room(per_thread: int, n_windows: int) -> int:
+    return 4 * (JOB_THREADS * per_thread + n_windows)
+
+
+def _place_rows(xp: Any, lengths: Any, order: Order) -> tuple[Any, Any, Any]:
+    """The places, the place of each row, and the row at each place, or None where they are the same."""
+    in_order = xp.arange(len(lengths), dtype=np.int32)
+    if order == "none":
+        return in_order, in_order, None
+    by_place = xp.argsort(-lengths.astype(np.int32), kind="stable").astype(np.int32)
+    places = xp.empty_like(in_order)
+    places[by_place] = in_order
+    return in_order, places, by_place
+
+
+def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:
+    """Rows where pieces of so many entries, but of `multiple` rows at least, begin, and the end of the last; None makes
+    one piece of all."""
     n_rows = len(indptr) - 1
-    if int(indptr[-1]) <= n_entries:
+    if n_entries is None or int(indptr[-1]) <= n_entries:
         return [0, n_rows]
     host = indptr if isinstance(indptr, np.ndarray) else indptr.get()
     cuts = [0]
     while cuts[-1] < n_rows:
         last = int(np.searchsorted(host, host[cuts[-1]] + n_entries, side="right")) - 1
-        cuts.append(min(n_rows, max(last, cuts[-1] + 1)))
+        cuts.append(min(n_rows, max(last // multiple, cuts[-1] // multiple + 1) * multiple))
     return cuts
 
 
-def _count_up(lengths: np.ndarray) -> np.ndarray:
-    starts = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
+def _count_up(xp: Any, lengths: Any) -> Any:
+    """(n + 1,) int64: the sums of the lengths before each, and of all."""
+    starts = xp.zeros(len(lengths) + 1, np.int64)
+    xp.cumsum(lengths, out=starts[1:])
     return starts
-
-
-def _count_up_on_device(cupy: Any, lengths: Any, by_place: Any) -> Any:
-    starts = cupy.zeros(len(lengths) + 1, np.int64)
-    cupy.cumsum(lengths if by_place is None else lengths[by_place], out=starts[1:])
-    return starts
-
-
-def _address(array: Any) -> Any:
-    return np.uint64(0) if array is None else array

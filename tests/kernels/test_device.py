@@ -1,4 +1,4 @@
-"""What is said where there is no CUDA device."""
+"""What is said where there is no CUDA device; structures and tables as they go to one."""
 
 from __future__ import annotations
 
@@ -125,3 +125,49 @@ def test_command_line_ends_with_one_line(tmp_path):
     _, stderr = invoke("pagerank", str(tmp_path / "g.zarr"), "--backend", "cuda", code=2)
     assert stderr.count("\n") == 1
     assert "backend='cuda' needs" in stderr
+
+
+# --- what goes to a device -------------------------------------------------------------------------------------------
+
+
+class OnDevice:
+    """An array at an address."""
+
+    def __init__(self, address: int) -> None:
+        self.data = SimpleNamespace(ptr=address)
+
+
+def test_a_structure_is_packed_in_words_of_64_bits():
+    integers = (7, -1, np.int64(2**62), np.int32(-5), np.uint32(2**32 - 1), True)
+    floats = (0.85, np.float64(-1 / 3), 2.0**-62, float("inf"))
+    packed = device.pack(OnDevice(2**46 + 8), None, *integers, *floats, OnDevice(0))
+    assert (packed.shape, packed.nbytes) == ((1,), 8 * 13)
+    assert packed.dtype.kind == "V"  # a structure by value, and no array
+    words = packed.view(np.int64)
+    assert words[:8].tolist() == [2**46 + 8, 0, 7, -1, 2**62, -5, 2**32 - 1, 1]
+    assert words[8:12].view(np.float64).tolist() == list(floats)
+    assert words[12] == 0
+
+
+def test_small_arrays_go_by_one_copy(monkeypatch):
+    copies = []
+
+    def copy(array):
+        copies.append(array)
+        return array.copy()
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=copy))
+    arrays = [
+        np.arange(5, dtype=np.int32),
+        np.arange(6, dtype=np.int64).reshape(3, 2),
+        np.empty((0, 2), np.int64),
+        np.arange(20, dtype=np.uint8)[::3],
+        np.array([1.5]),
+    ]
+    placed = device.put_all(*arrays)
+    assert len(copies) == 1
+    for own, array in zip(placed, arrays, strict=True):
+        assert (own.dtype, own.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(own, array)
+        assert (own.ctypes.data - placed[0].ctypes.data) % 16 == 0  # as kernels load them
+    assert [own.dtype for own in device.put_all(np.empty(0, np.int32), np.empty(0))] == [np.int32, np.float64]

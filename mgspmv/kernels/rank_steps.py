@@ -1,0 +1,402 @@
+"""PageRank steps on one device: all of a step in one kernel, and steps by the dozen without the host.
+
+Two layouts of the matrix serve them. Row slices suit short rows of much the same length whose columns are near each
+other, as of grids and meshes: a thread a row, nothing to add up in shared memory. Row blocks suit all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.kernels.cpu import FLOAT32_ROUNDING
+from mgspmv.kernels.dense import sum_vector
+from mgspmv.kernels.device import describe_device, load_kernel, pack, put_all, report_full_device, shared_memory
+from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
+from mgspmv.kernels.row_slices import SLICE, RowSlices, build_row_slices
+from mgspmv.kernels.specialise import rank_types
+from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
+
+Layout = Literal["row-blocks", "row-slices"]
+
+CAPTURED_STEPS = 5
+"""Steps of a captured graph."""
+KEPT_SUMS = 256
+"""Steps whose sums the device keeps."""
+FLOAT32_BITS = 27
+"""Bits by which products of row blocks in float32 are finer than a mean contribution or rank: 1 / max(nnz, n_rows)."""
+
+BLOCK_THREADS = 1024
+LEAST_ITEM = 64
+"""Chunks that are worth an item of their own."""
+ITEMS = 4
+"""Items for each multiprocessor, about, were all entries in one block."""
+SLICE_THREADS = 256
+SLICE_GRIDS = {True: 4, False: 2}
+"""Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
+
+EVEN_ROWS = 4
+"""Times the mean that the longest row may have for rows to be even."""
+LEAST_FILL = 0.8
+"""Share of the places of row slices that have entries: the others are read for nothing."""
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
+    """The layout that suits a square matrix, and whether row blocks place long rows first.
+
+    Rows that are even gain nothing by that, and where most entries are near the diagonal, rows that are neighbours
+    read the same columns, which another order would part.
+    """
+    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > 0.5
+    if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
+        return "row-slices", "none"
+    return "row-blocks", "none" if is_even or is_near else "degree"
+
+
+def build_layout(
+    indptr: Any,
+    n_cols: int,
+    read: Callable[[int, int], CsrBlock],
+    *,
+    layout: Layout | None = None,
+    order: Order | None = None,
+    piece_entries: int | None = None,
+) -> RowBlocks | RowSlices:
+    """The layout that suits a square matrix, or the one that is named, made on the current device.
+
+    Parameters and errors as for `build_row_blocks`.
+    """
+    import cupy
+
+    there = cupy.asarray(indptr, np.int64)
+    cuts = cut_pieces(indptr, piece_entries)
+    middle = (len(cuts) - 1) // 2
+    piece = read(cuts[middle], cuts[middle + 1])
+    survey = survey_rows(there, piece, cuts[middle])
+    nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
+    if len(cuts) == 2:
+        whole = piece
+        read, indptr = lambda *_: whole, there
+    del there, piece  # of many pieces none is to be in the way
+    found, suited = choose_layout(nnz, len(indptr) - 1, survey)
+    if (layout or found) == "row-slices":
+        return build_row_slices(indptr, n_cols, read, piece_entries=piece_entries)
+    options: Any = {"order": order or suited, "piece_entries": piece_entries, "survey": survey}
+    return build_row_blocks(indptr, n_cols, read, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """What thread blocks take one after the other: chunks of one row block, the longest first."""
+
+    blocks: np.ndarray
+    """(n_items,) int32."""
+    bounds: np.ndarray
+    """(n_items, 2) int64: first chunk and the one after the last."""
+    parts: np.ndarray
+    """(blocks,) int32: items of each block, also of those that have rows only."""
+
+
+def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -> Items:
+    """Cut the blocks into items of about equal size.
+
+    Parameters
+    ----------
+    block_chunks : of `RowBlocks`
+    n_blocks : with those that have no entries
+    """
+    n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
+    n_chunks[: len(block_chunks) - 1], first[: len(block_chunks) - 1] = np.diff(block_chunks), block_chunks[:-1]
+    size = max(LEAST_ITEM, int(n_chunks.sum()) // (n_multiprocessors * ITEMS))
+    parts = np.maximum(1, np.rint(n_chunks / size).astype(np.int64))
+    blocks = np.repeat(np.arange(n_blocks), parts)
+    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
+    bounds = first[blocks, None] + n_chunks[blocks, None] * np.stack([number, number + 1], 1) // parts[blocks, None]
+    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
+    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
+
+
+class _Product(Protocol):
+    """How the kernels of a layout are begun."""
+
+    source: str
+    matrix: np.ndarray
+    """The structure that says where the matrix is."""
+    grid: int
+    threads: int
+    room: int
+    """Bytes of shared memory."""
+    bits: int
+    """Of products in float32 after the point; 0 where they are added as numbers."""
+    held: tuple[Any, ...]
+    """Arrays beside the layout."""
+
+
+class _BlockProduct:
+    source, threads = "rank_blocks.cu", BLOCK_THREADS
+
+    def __init__(self, blocks: RowBlocks) -> None:
+        import cupy
+
+        self.grid, _ = shared_memory()
+        n_blocks = -(-blocks.shape[0] // blocks.height)
+        items = cut_items(blocks.block_chunks, n_blocks, self.grid)
+        n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
+        tables = put_all(items.blocks, items.bounds, items.parts)
+        self.held = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
+        arrays = (blocks.entries, blocks.columns, blocks.values, *self.held)
+        self.matrix = pack(len(items.blocks), *arrays, blocks.height)
+        self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
+        self.bits = min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, blocks.nnz, blocks.shape[0]))))
+
+
+class _SliceProduct:
+    source, threads, room, bits = "rank_slices.cu", SLICE_THREADS, 0, 0
+    held: tuple[Any, ...] = ()
+
+    def __init__(self, slices: RowSlices) -> None:
+        n_slices = len(slices.starts) - 1
+        n_multiprocessors, _ = shared_memory()
+        self.grid = max(
+            1, min(n_multiprocessors * SLICE_GRIDS[slices.values is None], -(-n_slices * SLICE // SLICE_THREADS))
+        )
+        arrays = (slices.starts, slices.columns, slices.values)
+        self.matrix = pack(n_slices, *arrays)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class RankVectors:
+    """What a run starts with, on the host or on the device, in the order of the rows."""
+
+    x: Any
+    """(n_rows,) or (1,) float32 or float64, as the precision is."""
+    weight: Any
+    """(n_rows,) float64 out-weights, 0 for dangling vertices; of a pattern, counts."""
+    dangling: Any
+    """(n_rows,) or (1,) float64."""
+    personalization: Any
+    """(n_rows,) or (1,) float64."""
+
+
+@dataclass(frozen=True)
+class RankRules:
+    """What the device itself has to know of a run."""
+
+    alpha: float
+    threshold: float
+    """The run stops when the change is below."""
+    by_largest: bool
+    """The change is the largest of a vertex, and not their sum."""
+
+
+@dataclass(eq=False)
+class _Arrays:
+    """Of a run, on the device."""
+
+    vectors: list[Any] = field(default_factory=list)
+    state: Any = None
+    history: Any = None
+    z: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(a.nbytes) for a in (*self.vectors, self.state, self.history, self.z) if a is not None)
+
+
+class RankSteps:
+    """The steps of a PageRank run on the current device. Vectors come and go in the order of the rows.
+
+    In `exact` the bits are the CPU's. In `float32` ranks and z are float32; products are added in row blocks as
+    multiples of 2^-27 / max(nnz, n_rows), without more rounding, and in row slices as float64: the same ranks in each
+    run.
+
+    Parameters
+    ----------
+    layout : of a square matrix, on the current device
+    precision : `exact` or `float32`; float64 sums take csr-split
+
+    Raises
+    ------
+    CapacityError : its tables do not fit
+    """
+
+    def __init__(self, layout: RowBlocks | RowSlices, precision: Precision) -> None:
+        import cupy
+
+        if precision == "float64":
+            raise OptionError(f"{name_layout(layout)} is for precision='exact' and 'float32'; pass kernel='csr-split'")
+        self.layout, self.precision = layout, precision
+        self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
+        self._arrays = _Arrays()
+        self._kernels: dict[tuple[str, bool], Any] = {}
+        with report_full_device("the tables of the matrix"):
+            make: Any = _BlockProduct if isinstance(layout, RowBlocks) else _SliceProduct
+            self._product: _Product = make(layout)
+        self._await_current_stream()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device for the matrix and the vectors."""
+        return self.layout.nbytes + sum(int(a.nbytes) for a in self._product.held) + self._arrays.nbytes
+
+    def compile(self) -> None:
+        """Make the kernels of a run ready, so that no step is timed with it."""
+        is_exact = self.precision == "exact"
+        for name, exact in (("start", is_exact), ("step", is_exact), ("start", True), ("residual", True)):
+            self._load(name, exact)
+        load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
+
+    def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
+        """Begin a run; the sums that belong to its first x.
+
+        Raises
+        ------
+        CapacityError : its vectors do not fit
+        """
+        cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
+        self._arrays = _Arrays()
+        self._await_current_stream()
+        with report_full_device("the vectors of a run"), self._stream:
+            count = np.uint32 if self.layout.values is None else np.float64
+            weight = vectors.weight.astype(count)
+            x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
+            others = (weight, vectors.dangling, vectors.personalization)
+            arrays = _Arrays([x, *(self._permute(v) for v in others)], cupy.zeros(4, np.int64))
+            arrays.history = cupy.zeros((KEPT_SUMS, 4), np.int64)
+            arrays.z = cupy.zeros((2, n_rows + 1), self._choose_z(is_exact))
+            self._arrays, self._rules, self._made = arrays, rules, 0
+            self._run = self._pack_run(is_exact)
+            self._start(is_exact, self._run)
+            self._graph = self._capture()
+            return StepSums(*map(int, arrays.history[0].get()))
+
+    def advance(self, n: int) -> list[StepSums]:
+        """Make n steps, or those up to the stop; the sums of each."""
+        sums: list[StepSums] = []
+        with self._stream:
+            while len(sums) < n:
+                k = min(n - len(sums), KEPT_SUMS // 2)
+                made = self._make(k)
+                sums += made
+                if len(made) < k:
+                    break
+        return sums
+
+    def _make(self, n: int) -> list[StepSums]:
+        for _ in range(n // CAPTURED_STEPS):
+            self._graph.launch(self._stream)
+        for _ in range(n % CAPTURED_STEPS):
+            self._step()
+        history, state = self._arrays.history.get(), self._arrays.state.get()
+        first, self._made = self._made, int(state[2])
+        return [StepSums(*map(int, history[k % KEPT_SUMS])) for k in range(first + 1, self._made + 1)]
+
+    def residual(self, mass: float) -> float:
+        """A bound on |G(x) - x| in L1, where G is a step, made in fixed point; no more steps can be made after it.
+
+        Parameters
+        ----------
+        mass : sum of the ranks over dangling vertices
+        """
+        cupy, n_rows, arrays, layout = self._cupy, self.layout.shape[0], self._arrays, self.layout
+        with report_full_device("the vectors of the residual"), self._stream:
+            arrays.z = self._graph = None
+            arrays.z, out = cupy.zeros(n_rows + 1, self._choose_z(True)), cupy.zeros(n_rows, np.float64)
+            run = self._pack_run(True)
+            arrays.state[:] = 0
+            self._start(True, run)
+            is_rounded = layout.values is not None and layout.values.dtype == np.float32
+            scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if is_rounded else 0.0))
+            self._launch("residual", True, (self._product.matrix, run, *scalars, out))
+            # Each product is rounded to 2^-62 twice at most, as z and as itself.
+            return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
+
+    def ranks(self) -> np.ndarray:
+        """(n_rows,) ranks, on the host."""
+        with self._stream:
+            x, order = self._arrays.vectors[0], self.layout.order
+            if order is not None:
+                placed, x = x, self._cupy.empty_like(x)
+                x[order] = placed
+            ranks: np.ndarray = x.get()
+            return ranks
+
+    def release(self) -> None:
+        """Free what belongs to the run, and keep the matrix."""
+        self._arrays, self._graph = _Arrays(), None
+
+    def describe(self) -> str:
+        """What computes."""
+        return describe_device()
+
+    def _await_current_stream(self) -> None:
+        """What was made on the caller's stream comes before what will be made on the run's."""
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+
+    def _choose_z(self, is_exact: bool) -> np.dtype[Any]:
+        if not is_exact:
+            return np.dtype(np.float32)
+        return np.dtype(np.int64 if self.layout.values is None else np.float64)
+
+    def _pack_run(self, is_exact: bool) -> np.ndarray:
+        """The structure Run of kernels/rank_steps.cuh."""
+        arrays, rules, n_rows = self._arrays, self._rules, self.layout.shape[0]
+        x, weight, dangling, personalization = arrays.vectors
+        vectors = (x, weight, arrays.z, dangling, personalization)
+        strides = (n_rows, n_rows + 1, int(len(dangling) > 1), int(len(personalization) > 1))
+        rule = (rules.alpha, *self._units(is_exact), rules.threshold, int(rules.by_largest))
+        return pack(*vectors, *strides, *rule, arrays.state, arrays.history, KEPT_SUMS)
+
+    def _units(self, is_exact: bool) -> tuple[float, float]:
+        """The unit of products, and units of z in 1."""
+        return (1.0 / FIXED_POINT, FIXED_POINT) if is_exact else (2.0**-self._product.bits, 1.0)
+
+    def _permute(self, vector: Any) -> Any:
+        """On the device, in the order of the places."""
+        on_device = self._cupy.asarray(vector)
+        order = self.layout.order
+        return on_device if order is None or len(vector) == 1 else on_device[order]
+
+    def _load(self, name: str, is_exact: bool) -> Any:
+        if (name, is_exact) not in self._kernels:
+            value = None if self.layout.values is None else self.layout.values.dtype
+            rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
+            kernel = load_kernel(self._product.source, name, **rank_types(value, self._choose_z(is_exact), rank))
+            if self._product.room and name != "start":
+                kernel.max_dynamic_shared_size_bytes = self._product.room
+            self._kernels[name, is_exact] = kernel
+        return self._kernels[name, is_exact]
+
+    def _launch(self, name: str, is_exact: bool, arguments: tuple[Any, ...]) -> None:
+        product = self._product
+        self._load(name, is_exact)((product.grid,), (product.threads,), arguments, shared_mem=product.room)
+
+    def _start(self, is_exact: bool, run: np.ndarray) -> None:
+        grid = -(-self.layout.shape[0] // self._product.threads)
+        self._load("start", is_exact)((grid,), (self._product.threads,), (run,))
+
+    def _step(self) -> None:
+        self._launch("step", self.precision == "exact", (self._product.matrix, self._run))
+
+    def _capture(self) -> Any:
+        self._load("step", self.precision == "exact")  # not while capturing
+        self._stream.begin_capture()
+        for _ in range(CAPTURED_STEPS):
+            self._step()
+        return self._stream.end_capture()
+
+
+def name_layout(layout: RowBlocks | RowSlices) -> Layout:
+    """What a user calls it."""
+    return "row-blocks" if isinstance(layout, RowBlocks) else "row-slices"

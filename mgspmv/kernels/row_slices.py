@@ -1,0 +1,100 @@
+"""Row slices: a matrix of short, even rows as PageRank on a device reads it fastest.
+
+32 consecutive rows are a slice, padded to its longest row; entry k of the rows of a slice are neighbours. The order of
+rows and columns is kept, so rows that read neighbouring columns do so at the same time. kernels/row_slices.cu makes
+them, kernels/rank_slices.cu multiplies.
+
+Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan (HiPEAC 2010), with slices of a warp and rows as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.device import address, load_kernel
+from mgspmv.kernels.row_blocks import check_shape, cut_pieces
+from mgspmv.kernels.specialise import value_types
+from mgspmv.model import CsrBlock
+
+SLICE = 32
+"""Rows of a slice."""
+_THREADS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class RowSlices:
+    """A matrix in row slices, on the device or, made by `lay_out`, on the host."""
+
+    shape: tuple[int, int]
+    nnz: int
+    starts: Any
+    """(n_slices + 1,) uint32: a slice has the places SLICE starts[s] .. SLICE starts[s + 1]."""
+    columns: Any
+    """(SLICE starts[-1],) int32: entry k of row SLICE s + l is at SLICE (starts[s] + k) + l; n_cols where none is."""
+    values: Any | None
+    """As `columns`, float32 or float64, 0 where there is none; None for a pattern."""
+
+    order = None
+    """Places are rows."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the format."""
+        return int(sum(a.nbytes for a in (self.starts, self.columns, self.values) if a is not None))
+
+
+def count_places(xp: Any, lengths: Any) -> Any:
+    """(n_slices + 1,) uint32 `starts` for rows of these lengths, of NumPy or CuPy."""
+    n_slices = -(-len(lengths) // SLICE)
+    padded = xp.zeros(n_slices * SLICE, lengths.dtype)
+    padded[: len(lengths)] = lengths
+    starts = xp.zeros(n_slices + 1, np.uint32)
+    if n_slices:
+        xp.cumsum(padded.reshape(n_slices, SLICE).max(axis=1), out=starts[1:])
+    return starts
+
+
+def lay_out(block: CsrBlock) -> RowSlices:
+    """Row slices of a block on the host: what the ones made on a device are tested against."""
+    check_shape(block, "row-slices")
+    lengths = np.diff(block.indptr)
+    starts = count_places(np, lengths)
+    rows = np.repeat(np.arange(block.n_rows), lengths)
+    k = np.arange(block.nnz) - np.repeat(block.indptr[:-1], lengths)
+    places = SLICE * (starts[rows // SLICE].astype(np.int64) + k) + rows % SLICE
+    columns = np.full(SLICE * int(starts[-1]), block.n_cols, np.int32)
+    columns[places] = block.indices
+    values = None
+    if block.data is not None:
+        values = np.zeros(len(columns), block.data.dtype)
+        values[places] = block.data
+    return RowSlices((block.n_rows, block.n_cols), block.nnz, starts, columns, values)
+
+
+def build_row_slices(
+    indptr: Any, n_cols: int, read: Callable[[int, int], CsrBlock], *, piece_entries: int | None = None
+) -> RowSlices:
+    """Row slices on the current device, made there; parameters and errors as for `build_row_blocks`."""
+    import cupy
+
+    n_rows, nnz = len(indptr) - 1, int(indptr[-1])
+    starts = count_places(cupy, cupy.diff(cupy.asarray(indptr)))
+    columns, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
+    for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
+        piece = read(first, last)
+        check_shape(piece, "row-slices")
+        value = None if piece.data is None else piece.data.dtype
+        if value is not None and values is None:
+            values = cupy.empty(len(columns), value)
+        kernel = load_kernel("row_slices.cu", "lay_out_rows", OFFSET=piece.indptr.dtype, **value_types(value))
+        sizes = (np.int64(first), np.int64(last - first), np.int64(n_cols))
+        arrays = (piece.indptr, piece.indices, address(piece.data), starts, columns, address(values))
+        if last > first:
+            kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
+        del piece, arrays  # before the next one is read
+    return RowSlices((n_rows, n_cols), nnz, starts, columns, values)

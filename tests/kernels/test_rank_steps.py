@@ -1,0 +1,538 @@
+"""PageRank steps on a device: which layout, how it is cut into items, and each step beside the CPU's."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from blocks import make_block, make_random, read_to_device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import GRAPHS
+from played import PlayedDevice
+
+import mgspmv as mg
+from mgspmv.errors import OptionError
+from mgspmv.kernels import rank_steps
+from mgspmv.kernels.device import shared_memory
+from mgspmv.kernels.rank_steps import (
+    EVEN_ROWS,
+    KEPT_SUMS,
+    LEAST_FILL,
+    LEAST_ITEM,
+    RankRules,
+    RankSteps,
+    RankVectors,
+    build_layout,
+    choose_layout,
+    cut_items,
+    name_layout,
+)
+from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
+from mgspmv.kernels.row_slices import RowSlices, build_row_slices
+from mgspmv.model import CsrBlock
+
+ALPHA = 0.85
+UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
+
+
+# --- which layout ----------------------------------------------------------------------------------------------------
+
+GRID = Survey(longest=5, n_places=5000, near=1.0, end=1000, n_filled=1000)
+"""Of 1000 rows of about 5 entries."""
+
+
+@pytest.mark.parametrize(
+    ("nnz", "survey", "wanted"),
+    [
+        (4900, GRID, ("row-slices", "none")),
+        (4000, GRID, ("row-slices", "none")),  # just full enough
+        (3999, GRID, ("row-blocks", "none")),
+        (4900, replace(GRID, near=0.51), ("row-slices", "none")),
+        (4900, replace(GRID, near=0.5), ("row-blocks", "none")),  # not near, but even
+        (5000, replace(GRID, longest=20), ("row-slices", "none")),  # just even
+        (4999, replace(GRID, longest=20), ("row-blocks", "none")),  # not even, but near
+        (4999, replace(GRID, longest=20, near=0.5), ("row-blocks", "degree")),
+        (5000, replace(GRID, longest=20, near=0.5), ("row-blocks", "none")),
+        (5000, replace(GRID, longest=900, near=0.0), ("row-blocks", "degree")),
+        (0, Survey(0, 0, 0.0, 0, 0), ("row-blocks", "none")),
+    ],
+)
+def test_layout(nnz, survey, wanted):
+    assert (EVEN_ROWS, LEAST_FILL) == (4, 0.8)
+    assert choose_layout(nnz, 1000, survey) == wanted
+
+
+def test_layouts_have_names():
+    assert name_layout(object.__new__(RowBlocks)) == "row-blocks"
+    assert name_layout(object.__new__(RowSlices)) == "row-slices"
+
+
+def test_float64_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    for kind, name in ((RowBlocks, "row-blocks"), (RowSlices, "row-slices")):
+        with pytest.raises(OptionError) as caught:
+            RankSteps(object.__new__(kind), "float64")
+        assert str(caught.value) == f"{name} is for precision='exact' and 'float32'; pass kernel='csr-split'"
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 3) | st.integers(0, 2000), max_size=30),
+    st.integers(0, 5),
+    st.integers(1, 20),
+    st.integers(1, 64),
+)
+@settings(deadline=None)
+def test_items(n_chunks, n_empty, n_multiprocessors, least):
+    block_chunks, n_blocks = np.concatenate([[0], np.cumsum(n_chunks)]).astype(np.int64), len(n_chunks) + n_empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_steps, "LEAST_ITEM", least)
+        made = cut_items(block_chunks, n_blocks, n_multiprocessors)
+    assert (made.blocks.dtype, made.bounds.dtype, made.parts.dtype) == (np.int32, np.int64, np.int32)
+    assert made.bounds.shape == (len(made.blocks), 2)
+    sizes = made.bounds[:, 1] - made.bounds[:, 0]
+    assert (np.diff(sizes) <= 0).all()
+    assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
+    size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
+    for block, n in enumerate([*n_chunks, *[0] * n_empty]):
+        own = made.bounds[made.blocks == block]
+        if n == 0:
+            assert len(own) == 1
+            assert own[0, 0] == own[0, 1]
+            continue
+        own = own[np.argsort(own[:, 0])]
+        assert (own[0, 0], own[-1, 1]) == (block_chunks[block], block_chunks[block + 1])
+        assert (own[1:, 0] == own[:-1, 1]).all()
+        lengths = own[:, 1] - own[:, 0]
+        assert lengths.min() > 0
+        assert lengths.max() - lengths.min() <= 1
+        assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
+        assert len(own) > 1 or n <= 1.5 * size
+
+
+def test_items_that_were_cut_by_hand():
+    """A block of 6 shares of a multiprocessor's quarter, one that is half of it, and two with rows only."""
+    made = cut_items(np.array([0, 768, 832]), 4, 1)
+    assert made.parts.tolist() == [4, 1, 1, 1]
+    assert made.blocks.tolist() == [0, 0, 0, 0, 1, 2, 3]
+    assert made.bounds[:5].tolist() == [[0, 192], [192, 384], [384, 576], [576, 768], [768, 832]]
+    assert LEAST_ITEM == 64
+    assert cut_items(np.array([0, 95]), 1, 100).parts.tolist() == [1]
+    assert cut_items(np.array([0, 97]), 1, 100).parts.tolist() == [2]
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def make_weights(block, seed=3):
+    """The block with values between 0 and 1."""
+    return replace(block, data=np.random.default_rng(seed).random(block.nnz) + 1e-3)
+
+
+def make_graphs() -> dict[str, CsrBlock]:
+    """Patterns, each with what a kernel treats in a way of its own."""
+    rng, n = np.random.default_rng(7), 6000
+    skewed = rng.zipf(1.5, n).clip(1, 5000) - 1
+    hubs = np.where(np.arange(n) % 2000 == 77, 100_000, rng.integers(0, 3, n))
+    near = (np.arange(n)[:, None] + np.array([0, 1, 77, 78, n - 1])) % n
+    made = {name: make_block(hard, data=None) for name, hard in GRAPHS.items()}
+    return made | {
+        "skewed rows": make_random(skewed, n, data=None),
+        "hub rows longer than a tile": make_random(hubs, n, data=None),  # with columns again and again
+        "grid": CsrBlock(0, n, 5 * np.arange(n + 1), np.sort(near, axis=1).ravel().astype(np.int32), None),
+        "most vertices are dangling": replace(make_random(skewed, n // 10, data=None), n_cols=n),
+        "no edges": make_random([0] * 700, 700, data=None),
+        "only the last row": make_random([*[0] * 4000, 9], 4001, data=None),
+    }
+
+
+MANY = make_graphs()
+LAYOUTS = {
+    "blocks by degree": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="degree"),
+    "blocks in order": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="none"),
+    "low blocks": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="degree", height=256),
+    "low blocks in order": lambda block, read: build_row_blocks(
+        block.indptr, block.n_cols, read, order="none", height=256
+    ),
+    "slices": lambda block, read: build_row_slices(block.indptr, block.n_cols, read),
+    "what suits": lambda block, read: build_layout(block.indptr, block.n_cols, read),
+}
+VALUES = pytest.mark.parametrize("is_pattern", [True, False], ids=["pattern", "values"])
+BY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def make_graph(name, *, is_pattern: bool, dtype=np.float64):
+    """The block as it is read, and the float64 out-weights of the graph."""
+    block = MANY[name]
+    if not is_pattern:
+        block = make_weights(block)
+    weight = np.bincount(block.indices, block.data, minlength=block.n_rows)
+    return block if is_pattern else replace(block, data=block.data.astype(dtype)), weight.astype(np.float64)
+
+
+def make_vectors(n, weight, *, kind="uniform", dtype=np.float64, seed=0) -> RankVectors:
+    """Of one value for all vertices, or of one for each."""
+    rng, one = np.random.default_rng(seed), np.array([1 / n])
+
+    def draw() -> np.ndarray:
+        vector = rng.random(n) ** 3
+        return vector / vector.sum()
+
+    made = {
+        "uniform": lambda: (one, one, one),
+        "x of one": lambda: (one, draw(), draw()),
+        "dangling": lambda: (draw(), draw(), one),
+        "personalization": lambda: (draw(), one, draw()),
+        "all": lambda: (draw(), draw(), draw()),
+        "dropped": lambda: (one, np.zeros(1), one),
+    }
+    x, dangling, personalization = made[kind]()
+    return RankVectors(x.astype(dtype), weight, dangling, personalization)
+
+
+def make_steps(layout, block, precision, offset=np.int64) -> RankSteps:
+    return RankSteps(LAYOUTS[layout](block, read_to_device(block, offset)), precision)
+
+
+def run_beside(steps, played, vectors, rules, n=12):
+    """Start both and make n steps; the sums of each, the start's first."""
+    return [[device.start(vectors, rules), *device.advance(n)] for device in (steps, played)]
+
+
+def check_bits(steps, played, sums) -> None:
+    got, wanted = sums
+    assert got == wanted
+    assert steps.ranks().dtype == np.float64
+    assert steps.ranks().tobytes() == played.ranks().tobytes()
+
+
+def check_close(steps, played, sums) -> None:
+    """In float32; what many roundings add up to, and for ranks that are next to nothing of the mean one."""
+    got, wanted = sums
+    assert len(got) == len(wanted)
+    for own, other in zip(got, wanted, strict=True):
+        assert own.change_l1 / 2**61 == pytest.approx(other.change_l1 / 2**61, rel=1e-5, abs=2e-6)
+        assert own.change_linf / 2**61 == pytest.approx(other.change_linf / 2**61, rel=1e-5, abs=1e-6)
+        assert own.dangling / 2**62 == pytest.approx(other.dangling / 2**62, rel=2e-6)
+        assert own.n_wrong == other.n_wrong == 0
+    ranks, wanted = steps.ranks(), played.ranks()
+    assert ranks.dtype == np.float32
+    np.testing.assert_allclose(ranks, wanted, rtol=1e-6, atol=1e-6 / len(ranks))
+
+
+# --- steps on a device -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@VALUES
+@BY_LAYOUT
+@pytest.mark.parametrize("name", MANY)
+def test_exact_steps_have_the_bits_of_the_cpu(name, layout, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
+    vectors = make_vectors(block.n_rows, weight)
+    assert steps.start(vectors, UNSTOPPED) == played.start(vectors, UNSTOPPED)
+    for _ in range(4):
+        check_bits(steps, played, (steps.advance(1), played.advance(1)))
+    check_bits(steps, played, (steps.advance(13), played.advance(13)))
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize("kind", ["uniform", "x of one", "dangling", "personalization", "all", "dropped"])
+@pytest.mark.parametrize("layout", ["low blocks", "blocks in order", "slices"])
+def test_vectors_and_single_values(layout, kind, is_pattern):
+    for name in ("most vertices are dangling", "only the last row", "empty columns"):
+        block, weight = make_graph(name, is_pattern=is_pattern)
+        assert (weight == 0).any()
+        vectors = make_vectors(block.n_rows, weight, kind=kind)
+        steps, played = make_steps(layout, block, "exact", np.int32), PlayedDevice(block)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        single = make_vectors(block.n_rows, weight, kind=kind, dtype=np.float32)
+        data = None if is_pattern else block.data.astype(np.float32)
+        block = replace(block, data=data)
+        steps, played = make_steps(layout, block, "float32", np.int32), PlayedDevice(block, "float32")
+        check_close(steps, played, run_beside(steps, played, single, UNSTOPPED))
+
+
+@pytest.mark.gpu
+@VALUES
+@BY_LAYOUT
+@pytest.mark.parametrize("name", MANY)
+def test_float32_steps_are_close_and_have_the_same_bits_again(name, layout, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
+    steps, played = make_steps(layout, block, "float32"), PlayedDevice(block, "float32")
+    vectors = make_vectors(block.n_rows, weight, dtype=np.float32)
+    sums = run_beside(steps, played, vectors, UNSTOPPED)
+    check_close(steps, played, sums)
+    first = steps.ranks().tobytes()
+    for again in (steps, make_steps(layout, block, "float32")):
+        assert [again.start(vectors, UNSTOPPED), *again.advance(12)] == sums[0]
+        assert again.ranks().tobytes() == first
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize("order", ["degree", "none"])
+def test_blocks_that_are_split_over_several_items(order, is_pattern):
+    """Rows with most of the entries are in one block, which has items for several multiprocessors."""
+    lengths = np.random.default_rng(3).integers(0, 8, 3000)
+    lengths[:200] = 4000
+    block = make_random(lengths, 3000, data=None)
+    block = block if is_pattern else make_weights(block)
+    layout = build_row_blocks(block.indptr, 3000, read_to_device(block), order=order, height=256)
+    items = cut_items(layout.block_chunks, 12, shared_memory()[0])
+    assert items.parts[0] > 10
+    assert items.parts[1:].max() == 1
+    weight = np.bincount(block.indices, block.data, minlength=3000).astype(np.float64)
+    steps, played = RankSteps(layout, "exact"), PlayedDevice(block)
+    vectors = make_vectors(3000, weight, kind="all")
+    check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+    mass = 0.25
+    assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["low blocks", "slices"])
+def test_steps_in_uneven_portions_are_those_of_one_go(layout):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight)
+    steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
+    wanted = run_beside(steps, played, vectors, UNSTOPPED, KEPT_SUMS + 61)
+    check_bits(steps, played, wanted)
+    assert len(wanted[0]) == KEPT_SUMS + 62
+    ranks, sums = steps.ranks().tobytes(), [steps.start(vectors, UNSTOPPED)]
+    portions = (1, 2, 3, 5, 7, 130, 0, 4, KEPT_SUMS - 91)
+    assert sum(portions) == KEPT_SUMS + 61
+    for n in portions:
+        sums += steps.advance(n)
+    assert sums == wanted[0]
+    assert steps.ranks().tobytes() == ranks
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+@pytest.mark.parametrize("by_largest", [False, True])
+@pytest.mark.parametrize("layout", ["low blocks", "slices"])
+def test_no_step_is_made_after_the_stop(layout, by_largest, precision):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    dtype = np.float32 if precision == "float32" else np.float64
+    vectors = make_vectors(block.n_rows, weight, dtype=dtype)
+    steps = make_steps(layout, block, precision)
+    sums = [steps.start(vectors, UNSTOPPED), *steps.advance(6)]
+    changes = [(s.change_linf if by_largest else s.change_l1) / 2**61 for s in sums[1:]]
+    assert (np.diff(changes) < 0).all()
+    ranks = {}
+    for k in range(1, 7):
+        steps.start(vectors, UNSTOPPED)
+        steps.advance(k)
+        ranks[k] = steps.ranks().tobytes()
+    for k, n in product((1, 4, 5, 6), (40, 6)):
+        threshold = np.nextafter(changes[k - 1], np.inf)
+        assert [steps.start(vectors, RankRules(ALPHA, threshold, by_largest)), *steps.advance(n)] == sums[: k + 1]
+        assert steps._arrays.state.get().tolist() == [0, 0, k, 1]
+        assert steps.ranks().tobytes() == ranks[k]
+        assert steps.advance(3) == []
+        assert steps.ranks().tobytes() == ranks[k]
+    steps.start(vectors, RankRules(ALPHA, changes[3], by_largest))  # a change of just the threshold is not below it
+    assert len(steps.advance(9)) == 5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["blocks by degree", "slices"])
+@pytest.mark.parametrize(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
+def test_ranks_that_are_not_finite_stop_it(begin, wanted, layout):
+    """Rank goes round from a vertex on, and at the last one it is divided by a weight that is next to nothing."""
+    block = CsrBlock(0, 3, np.arange(4), np.array([2, 0, 1], np.int32), np.array([5e-324, 1.0, 1.0]))
+    x, one = np.zeros(3), np.array([1.0, 0.0, 0.0])
+    x[begin] = 1
+    vectors = RankVectors(x, np.array([1.0, 1.0, 5e-324]), one, one)
+    steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
+    got, expected = run_beside(steps, played, vectors, RankRules(ALPHA, 1e-6, by_largest=False), 10)
+    assert len(got) == len(expected) == 1 + wanted
+    first = 2 - begin  # of x that are wrong; what comes of them is not said
+    for sums in (got, expected):
+        assert [s.n_wrong for s in sums[: first + 1]] == [0] * first + [1]
+    assert steps._arrays.state.get().tolist() == [0, 0, wanted, 2]
+    assert steps.advance(2) == []
+
+
+# --- the residual ----------------------------------------------------------------------------------------------------
+
+
+def find_residual(block, vectors, x, mass) -> float:
+    """|G(x) - x| in L1 by rational numbers."""
+    n, alpha = block.n_rows, Fraction(ALPHA)
+    d, p = (to_fractions(np.broadcast_to(v, n)) for v in (vectors.dangling, vectors.personalization))
+    rank, weight = to_fractions(x), to_fractions(vectors.weight)
+    data = to_fractions(np.ones(block.nnz) if block.data is None else block.data)
+    total = Fraction(0)
+    for i in range(n):
+        new = alpha * Fraction(mass) * d[i] + (1 - alpha) * p[i]
+        for k in range(block.indptr[i], block.indptr[i + 1]):
+            j = block.indices[k]
+            new += alpha * data[k] * rank[j] / weight[j] if weight[j] else 0
+        total += abs(new - rank[i])
+    return float(total)
+
+
+def to_fractions(vector) -> list[Fraction]:
+    return [Fraction(value) for value in vector.tolist()]
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+@pytest.mark.parametrize("layout", ["low blocks", "blocks in order", "slices"])
+def test_residual_bounds_the_true_one(layout, precision, is_pattern):
+    """Also of values that were rounded to float32 when they were read."""
+    dtype = np.float32 if precision == "float32" else np.float64
+    whole = make_random(np.random.default_rng(2).zipf(1.6, 150).clip(1, 120) - 1, 150, data=None, seed=5)
+    whole = whole if is_pattern else make_weights(whole)
+    weight = np.bincount(whole.indices, whole.data, minlength=150).astype(np.float64)
+    block = whole if is_pattern else replace(whole, data=whole.data.astype(dtype))
+    for kind, n in product(("uniform", "all"), (1, 10, 150)):
+        vectors = make_vectors(150, weight, kind=kind, dtype=dtype)
+        steps, played = make_steps(layout, block, precision), PlayedDevice(block, precision)
+        sums = run_beside(steps, played, vectors, UNSTOPPED, n)
+        mass = sums[0][-1].dangling / 2**62
+        got, true = steps.residual(mass), find_residual(whole, vectors, steps.ranks(), mass)
+        rounding = 1e-6 if precision == "float32" else 1e-14
+        assert true <= got <= true + rounding
+        assert got == pytest.approx(played.residual(mass), rel=1e-3, abs=2 * rounding)
+
+
+@pytest.mark.gpu
+@BY_LAYOUT
+def test_a_run_after_a_residual_and_after_a_release(layout):
+    block, weight = make_graph("skewed rows", is_pattern=False)
+    vectors = make_vectors(block.n_rows, weight, kind="all")
+    steps = make_steps(layout, block, "exact")
+    held = steps.nbytes
+    assert held >= steps.layout.nbytes
+    steps.compile()
+    runs = []
+    for end in (lambda: steps.residual(0.1), steps.release, steps.release):
+        sums = [steps.start(vectors, UNSTOPPED), *steps.advance(7)]
+        vector_bytes = 8 * block.n_rows * 6  # x, out-weights, dangling, personalization and z, twice
+        assert held + vector_bytes <= steps.nbytes <= held + vector_bytes + 64 + 32 * (KEPT_SUMS + 1)
+        runs.append((sums, steps.ranks().tobytes()))
+        end()
+    assert runs[0] == runs[1] == runs[2]
+    assert steps.nbytes == held
+
+
+@pytest.mark.gpu
+def test_what_a_run_starts_with_is_not_changed():
+    cupy = pytest.importorskip("cupy")
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    steps, vectors = make_steps("slices", block, "exact"), make_vectors(block.n_rows, weight, kind="all")
+    there = RankVectors(*map(cupy.asarray, vars(vectors).values()))
+    before = {name: array.tobytes() for name, array in vars(vectors).items()}
+    runs = []
+    for given_vectors in (vectors, there, there):
+        runs.append([steps.start(given_vectors, UNSTOPPED), *steps.advance(6)])
+    assert runs[0] == runs[1] == runs[2]
+    assert {name: array.tobytes() for name, array in vars(vectors).items()} == before
+    assert {name: array.get().tobytes() for name, array in vars(there).items()} == before
+
+
+# --- layouts on a device ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "kind", "is_ordered"),
+    [("grid", RowSlices, False), ("skewed rows", RowBlocks, True), ("hub rows longer than a tile", RowBlocks, True)],
+)
+def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
+    monkeypatch.setattr("mgspmv.kernels.row_blocks.REACH", 100)
+    block = MANY[name]
+    for piece_entries in (None, 3000):
+        layout = build_layout(block.indptr, block.n_cols, read_to_device(block), piece_entries=piece_entries)
+        assert type(layout) is kind
+        assert (layout.order is not None) == is_ordered
+    for named, other in (("row-blocks", RowBlocks), ("row-slices", RowSlices)):
+        assert type(build_layout(block.indptr, block.n_cols, read_to_device(block), layout=named)) is other
+    layout = build_layout(block.indptr, block.n_cols, read_to_device(block), layout="row-blocks", order="degree")
+    assert layout.order is not None
+
+
+@pytest.mark.gpu
+def test_a_layout_made_at_once_reads_the_matrix_once():
+    block, calls = MANY["skewed rows"], []
+    read = read_to_device(block)
+
+    def count(start, stop):
+        calls.append((start, stop))
+        return read(start, stop)
+
+    build_layout(block.indptr, block.n_cols, count)
+    assert calls == [(0, block.n_rows)]
+    calls.clear()
+    build_layout(block.indptr, block.n_cols, count, layout="row-blocks", piece_entries=block.nnz // 4)
+    n_pieces = (len(calls) - 1) // 2
+    assert n_pieces >= 4
+    assert calls[1 : 1 + n_pieces] == calls[1 + n_pieces :]
+    assert calls[0] in calls[1:]
+
+
+def watch_memory(cupy):
+    """What notes, in a `with`, the most bytes of arrays on the device, beyond those that were there before."""
+    pool = cupy.get_default_memory_pool()
+
+    class Watch(cupy.cuda.MemoryHook):
+        name = "Watch"
+        before, peak_bytes = pool.used_bytes(), 0
+
+        def malloc_postprocess(self, **_) -> None:
+            self.peak_bytes = max(self.peak_bytes, pool.used_bytes() - self.before)
+
+    return Watch()
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif("MGSPMV_PLAIN_MEMORY" in os.environ, reason="arrays are not taken from CuPy's pool")
+@pytest.mark.parametrize(
+    ("weights", "layout", "precision"),
+    [(False, "row-blocks", "exact"), (True, "row-blocks", "float32"), (False, "row-slices", "exact")],
+)
+def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch, weights, layout, precision):
+    """Beside the layout, and tables of the rows that are no larger than the vectors of a run."""
+    cupy = pytest.importorskip("cupy")
+    n, nnz = 1 << 16, 1 << 22
+    piece_entries = nnz // 2
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(0, n, (2, nnz))
+    arcs = (source, target, rng.random(nnz) + 0.5) if weights else (source, target)
+    mg.ingest(arcs, tmp_path / "g.zarr", n_vertices=n, duplicates="keep")
+    monkeypatch.setattr("mgspmv.api.PIECE_ENTRIES", piece_entries)
+    A = mg.open_matrix(tmp_path / "g.zarr")
+    dtype, entry_bytes = ("float32", 8) if weights else (None, 4)
+    make_small(tmp_path, weights=weights).bind_steps(dtype, precision, layout)  # what CuPy keeps is there from now on
+    gc.collect()
+    watch = watch_memory(cupy)
+    with watch:
+        steps = A.bind_steps(dtype, precision, layout)
+    vector_bytes = (8 + 8 + 8 + 4 + 2 * 8) * n
+    piece_bytes = entry_bytes * piece_entries + 4 * n // 2
+    assert steps.layout.nbytes >= nnz * entry_bytes
+    assert watch.peak_bytes >= steps.layout.nbytes + entry_bytes * nnz // 4  # so it did see the pieces
+    assert watch.peak_bytes <= 1.1 * steps.layout.nbytes + vector_bytes + piece_bytes
+
+
+def make_small(folder, *, weights):
+    arcs = (np.arange(9), (np.arange(9) + 1) % 9, np.ones(9))
+    mg.ingest(arcs, folder / "small.zarr", ignore_weights=not weights)
+    return mg.open_matrix(folder / "small.zarr")

@@ -1,0 +1,484 @@
+"""Row blocks: what they hold, where it is, how they are cut; those made on a device beside those made on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from blocks import make_block, make_random, read_to_device, to_scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import HARD
+
+from mgspmv.errors import FormatError
+from mgspmv.kernels import row_blocks
+from mgspmv.kernels.row_blocks import (
+    CHUNK,
+    LEAST_HEIGHT,
+    REACH,
+    ROW_BITS,
+    SAMPLES,
+    TILE,
+    WINDOWS,
+    Survey,
+    build_row_blocks,
+    choose_height,
+    cut_pieces,
+    cut_windows,
+    lay_out,
+    survey_rows,
+)
+from mgspmv.model import CsrBlock
+
+SQUARE = [name for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]]
+ORDERS = ["none", "degree"]
+DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
+SKEWED = np.random.default_rng(4).zipf(1.6, 3000).clip(1, 2500) - 1
+"""Lengths of rows: many empty ones, and some that are longer than several chunks."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """The entries of row blocks in the order of their chunks; `rows` and `columns` are places."""
+
+    chunks: np.ndarray
+    cells: np.ndarray
+    """The first chunk of each entry's cell."""
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    is_padding: np.ndarray
+
+
+def read_back(made) -> Read:
+    """By the shapes that `RowBlocks` names: entry k of a chunk is at place 4 (k % 32) + k // 32 of it."""
+    n_chunks = len(made.columns)
+    assert made.entries.shape == (n_chunks * CHUNK,)
+    assert made.block_chunks[-1] == n_chunks
+    place = [4 * (k % 32) + k // 32 for k in range(CHUNK)]
+    entries = made.entries.reshape(n_chunks, CHUNK)[:, place].ravel()
+    values = np.ones(len(entries))
+    if made.values is not None:
+        values = made.values.reshape(n_chunks, CHUNK)[:, place].ravel()
+    chunks = np.repeat(np.arange(n_chunks), CHUNK)
+    blocks = np.searchsorted(made.block_chunks, chunks, side="right") - 1
+    inside = entries & ((1 << ROW_BITS) - 1)
+    columns = made.columns[chunks].astype(np.int64) + (entries >> ROW_BITS)
+    owners = np.stack([np.searchsorted(made.block_chunks, np.arange(n_chunks), side="right"), made.columns])
+    is_first = np.append(True, np.diff(owners).any(axis=0))[:n_chunks]
+    cells = np.maximum.accumulate(np.where(is_first, np.arange(n_chunks), 0)) if n_chunks else chunks
+    return Read(chunks, cells[chunks], blocks * made.height + inside, columns, values, inside == made.height)
+
+
+def multiply(made, x):
+    """The product by the format alone."""
+    n_rows, read = made.shape[0], read_back(made)
+    held = ~read.is_padding
+    placed = x if made.order is None else x[made.order]
+    products = read.values[held].astype(np.float64) * placed[read.columns[held]]
+    y = np.bincount(read.rows[held], products, minlength=n_rows)
+    if made.order is None:
+        return y
+    out = np.full(n_rows, np.nan)
+    out[made.order] = y
+    return out
+
+
+def check_holds(block, made) -> Read:
+    """Every entry once, in a cell of its block and its window; what else there is fills up the last chunk of a cell."""
+    read, n = read_back(made), block.n_rows
+    held = ~read.is_padding
+    assert held.sum() == made.nnz == block.nnz
+    order = np.arange(n) if made.order is None else made.order
+    assert sorted(order.tolist()) == list(range(n))
+    rows, columns = order[read.rows[held]], order[read.columns[held]]
+    data = np.ones(block.nnz) if block.data is None else block.data
+    wanted = np.repeat(np.arange(n), np.diff(block.indptr))
+    for got, expected in zip(
+        sort_entries(rows, columns, read.values[held]), sort_entries(wanted, block.indices, data), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    if made.values is not None:
+        assert not read.values[read.is_padding].any()
+    check_cells(made, read)
+    return read
+
+
+def sort_entries(*keys):
+    order = np.lexsort(keys[::-1])
+    return [key[order] for key in keys]
+
+
+def check_cells(made, read) -> None:
+    """Columns are of the cell's window; only the last chunk of a cell has padding, and that at its end."""
+    lengths = np.zeros(made.shape[0], np.int64)
+    np.add.at(lengths, read.rows[~read.is_padding], 1)
+    n_blocks = len(made.block_chunks) - 1
+    block_nnz = np.array([lengths[b * made.height : (b + 1) * made.height].sum() for b in range(n_blocks)], np.int64)
+    assert lengths[n_blocks * made.height :].sum() == 0
+    shifts = cut_windows(block_nnz, made.shape[1]).shifts
+    shift = shifts[np.searchsorted(made.block_chunks, read.chunks, side="right") - 1]
+    first = made.columns[read.chunks].astype(np.int64)
+    assert (first == read.columns >> shift << shift).all()
+    counts = np.bincount(read.cells[~read.is_padding], minlength=len(made.columns))
+    starts = np.unique(read.cells)
+    n_chunks = np.diff(np.append(starts, len(made.columns)))
+    np.testing.assert_array_equal(n_chunks, -(-counts[starts] // CHUNK))
+    k = np.arange(len(read.rows)) - read.cells * CHUNK
+    np.testing.assert_array_equal(read.is_padding, k >= counts[read.cells])
+
+
+def check_product(block, made) -> None:
+    x = np.random.default_rng(1).integers(-9, 10, block.n_cols).astype(np.float64)
+    np.testing.assert_allclose(multiply(made, x), to_scipy(block) @ x, rtol=1e-6, atol=1e-12)
+
+
+def check_ascends(read) -> None:
+    """Columns of each chunk, and so of each cell, on the host."""
+    same = read.cells[1:] == read.cells[:-1]
+    held = ~read.is_padding[1:]
+    assert (np.diff(read.columns)[same & held] >= 0).all()
+
+
+def check_order(block, made, order) -> None:
+    """Of degree: the longest row first, equal ones in their order."""
+    lengths = np.diff(block.indptr)
+    if order == "none":
+        assert made.order is None
+    else:
+        assert made.order.tolist() == sorted(range(block.n_rows), key=lambda row: (-lengths[row], row))
+
+
+# --- what they hold --------------------------------------------------------------------------------------------------
+
+
+@DATA
+@pytest.mark.parametrize("name", SQUARE)
+def test_row_blocks_hold_hard_matrices(name, data):
+    block = make_block(HARD[name], data=data)
+    for order, height in product(ORDERS, (1, 2, 7, 256)):
+        made = lay_out(block, height, order)
+        check_ascends(check_holds(block, made))
+        check_product(block, made)
+        check_order(block, made, order)
+        assert made.shape == (block.n_rows, block.n_cols)
+
+
+@DATA
+@pytest.mark.parametrize("tile", [TILE, 64], ids=["wide windows", "narrow windows"])
+@pytest.mark.parametrize("height", [1, 61, 256, 3000, (1 << ROW_BITS) - 1])
+def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
+    monkeypatch.setattr(row_blocks, "TILE", tile)
+    block = make_random(SKEWED, 3000, data=data)
+    for order in ORDERS:
+        made = lay_out(block, height, order)
+        read = check_holds(block, made)
+        check_ascends(read)
+        check_product(block, made)
+        check_order(block, made, order)
+        if tile == TILE:
+            assert (np.diff(np.unique(read.cells)) > 1).any()
+        if height == 256:
+            assert (len(np.unique(made.columns)) > 50) == (tile == 64)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 5) | st.integers(0, 400), max_size=40),
+    height=st.integers(1, 50),
+    tile=st.integers(1, 300),
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=60, deadline=None)
+def test_row_blocks_hold_any_matrix(lengths, height, tile, order, seed):
+    block = make_random(lengths, len(lengths), data=np.float32, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_blocks, "TILE", tile)
+        made = lay_out(block, height, order)
+        check_ascends(check_holds(block, made))
+    check_product(block, made)
+    check_order(block, made, order)
+
+
+def test_an_entry_is_where_the_format_says():
+    """A chunk and a half of one row: its columns are in order, 32 neighbours at a time."""
+    block = CsrBlock(0, 200, np.array([0, 192, *[192] * 199]), np.arange(192, dtype=np.int32), np.arange(192.0))
+    made = lay_out(block, 3, "none")
+    assert (made.columns.tolist(), made.block_chunks.tolist()) == ([0, 0], [0, 2])
+    assert made.entries[0] == 0
+    assert made.entries[1] == 32 << ROW_BITS
+    assert made.entries[4] == 1 << ROW_BITS
+    assert made.entries[127] == 127 << ROW_BITS
+    assert made.values[[0, 1, 2, 3, 4, 127, 128, 129]].tolist() == [0, 32, 64, 96, 1, 127, 128, 160]
+    assert made.entries[[130, 131]].tolist() == [3, 3]  # entries 192 and 224, which are none
+    assert made.values[[130, 131]].tolist() == [0, 0]
+
+
+def test_only_blocks_that_have_entries_are_named():
+    lengths = [0, 2, 0, 0, 0, 3, 0, 0, 0, 0]
+    block = make_random(lengths, 10)
+    assert lay_out(block, 2, "none").block_chunks.tolist() == [0, 1, 1, 2]
+    assert lay_out(block, 2, "degree").block_chunks.tolist() == [0, 1]
+    empty = lay_out(make_random([0] * 5, 5), 2, "none")
+    assert (empty.block_chunks.tolist(), len(empty.entries), empty.nnz) == ([0], 0, 0)
+
+
+def test_bytes_are_those_of_the_arrays():
+    block = make_random([300, 0, 5], 3)
+    for order, data in product(ORDERS, (block.data, None)):
+        made = lay_out(replace(block, data=data), 2, order)
+        n_chunks = 4 if order == "none" else 3
+        assert len(made.columns) == n_chunks
+        wanted = n_chunks * (CHUNK * (4 if data is None else 12) + 4) + (0 if order == "none" else 3 * 4)
+        assert made.nbytes == wanted
+
+
+def test_columns_of_64_bits_are_refused():
+    block = make_random([2, 1], 2, indices=np.int64)
+    with pytest.raises(FormatError) as caught:
+        lay_out(replace(block, n_cols=2**31), 256, "none")
+    assert str(caught.value) == (
+        "row-blocks count columns in 32 bits, and the matrix has 2,147,483,648; use kernel='csr-split'"
+    )
+
+
+# --- how they are cut ------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 100) | st.integers(0, 2**34), max_size=6),
+    st.integers(0, 100) | st.integers(0, 2**31 - 1),
+)
+@settings(deadline=None)
+def test_windows(block_nnz, n_cols):
+    made = cut_windows(np.array(block_nnz, np.int64), n_cols)
+    assert (len(made.shifts), made.cell_starts[0]) == (len(block_nnz), 0)
+    for nnz, shift, n_windows in zip(block_nnz, made.shifts.tolist(), np.diff(made.cell_starts), strict=True):
+        assert 5 <= shift <= 32 - ROW_BITS
+        assert n_windows == -(-n_cols // 2**shift)
+        assert n_windows <= WINDOWS or shift == 32 - ROW_BITS
+        in_window = nnz * 2**shift / max(1, n_cols)  # were the columns alike
+        assert in_window <= TILE or shift == 5 or 2 * WINDOWS * 2**shift > n_cols > WINDOWS * 2 ** (shift - 1)
+        assert in_window > TILE / 2 or shift == 32 - ROW_BITS or 2**shift * 2 > n_cols
+
+
+def test_windows_are_those_that_were_reckoned_by_hand():
+    """2^20 columns, and as many entries as make a window of 2^13, of just less, and of the least width."""
+    made = cut_windows(np.array([2**20, 2**20 + 1, 2**30, 0]), 2**20)
+    assert made.shifts.tolist() == [13, 12, 7, 17]
+    assert made.cell_starts.tolist() == [0, 128, 384, 8576, 8584]
+
+
+@pytest.mark.parametrize(
+    ("n_filled", "shared_bytes", "height"),
+    [
+        (0, 228 << 10, LEAST_HEIGHT),
+        (264 * 256, 228 << 10, 256),
+        (264 * 511, 228 << 10, 256),
+        (264 * 512 - 263, 228 << 10, 512),
+        (2**24, 228 << 10, 14_592),
+        (2**24, 164 << 10, 10_496 - 10_496 % 256),
+        (2**24, 1 << 20, 32_512),
+        (2**24, 1 << 10, LEAST_HEIGHT),
+    ],
+)
+def test_height(n_filled, shared_bytes, height):
+    assert choose_height(n_filled, 132, shared_bytes) == height
+
+
+@given(st.integers(0, 2**31), st.integers(1, 200), st.integers(2**14, 2**20))
+def test_heights_keep_their_limits(n_filled, n_multiprocessors, shared_bytes):
+    height = choose_height(n_filled, n_multiprocessors, shared_bytes)
+    assert height % LEAST_HEIGHT == 0
+    assert LEAST_HEIGHT <= height < 1 << ROW_BITS
+    assert 8 * height <= max(8 * LEAST_HEIGHT, shared_bytes / 2)
+    assert height == LEAST_HEIGHT or 2 * n_multiprocessors * (height - 1) < n_filled
+
+
+class OnDevice:
+    """Row pointers that come to the host when they are asked for."""
+
+    def __init__(self, indptr) -> None:
+        self.indptr = indptr
+
+    def __len__(self) -> int:
+        return len(self.indptr)
+
+    def __getitem__(self, key):
+        return self.indptr[key]
+
+    def get(self):
+        return self.indptr
+
+
+@given(
+    st.lists(st.integers(0, 3) | st.integers(0, 50), max_size=80),
+    st.integers(1, 120),
+    st.sampled_from([1, 2, 32]),
+)
+def test_pieces(lengths, n_entries, multiple):
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    cuts = cut_pieces(indptr, n_entries, multiple)
+    assert cuts == cut_pieces(OnDevice(indptr), n_entries, multiple)
+    assert (cuts[0], cuts[-1]) == (0, len(lengths))
+    assert cut_pieces(indptr, None, multiple) == [0, len(lengths)]
+    if indptr[-1] <= n_entries:
+        assert len(cuts) == 2
+        return
+    assert not any(cut % multiple for cut in cuts[:-1])
+    for first, last in pairwise(cuts):
+        assert first < last
+        assert indptr[last] - indptr[first] <= n_entries or last - first <= multiple
+        after = last + multiple
+        assert after > len(lengths) or indptr[after] - indptr[first] > n_entries  # not smaller than it has to be
+
+
+# --- on a device -----------------------------------------------------------------------------------------------------
+
+
+def fetch(made):
+    """The row blocks on the host."""
+    arrays = {name: getattr(made, name) for name in ("order", "entries", "columns", "values")}
+    return replace(made, **{name: None if array is None else array.get() for name, array in arrays.items()})
+
+
+def check_built(block, made, order) -> None:
+    """As on the host, but for the order of the entries in a cell, whose tiles are sorted by the first of 2^11 parts."""
+    got, wanted = fetch(made), lay_out(block, made.height, order)
+    assert (got.shape, got.nnz, got.nbytes) == (wanted.shape, wanted.nnz, wanted.nbytes)
+    for name in ("order", "block_chunks", "columns"):
+        own, other = getattr(got, name), getattr(wanted, name)
+        assert (own is None) == (other is None)
+        if own is not None:
+            assert own.dtype == other.dtype
+            np.testing.assert_array_equal(own, other, err_msg=name)
+    read, expected = check_holds(block, got), read_back(wanted)
+    for own, other in zip(
+        *(sort_entries(r.cells, r.is_padding, r.rows, r.columns, r.values) for r in (read, expected)), strict=True
+    ):
+        np.testing.assert_array_equal(own, other)
+    if got.values is not None:
+        assert got.values.dtype == wanted.values.dtype
+    check_tiles(got, read)
+
+
+def check_tiles(made, read) -> None:
+    n_blocks = len(made.block_chunks) - 1
+    block_of = np.searchsorted(made.block_chunks, read.chunks, side="right") - 1
+    block_nnz = np.bincount(block_of[~read.is_padding], minlength=n_blocks)
+    shifts = cut_windows(block_nnz, made.shape[1]).shifts[block_of]
+    parts = (read.columns - made.columns[read.chunks]) >> np.maximum(0, shifts - 11)
+    tiles = (read.chunks - read.cells) * CHUNK // TILE
+    same = (np.diff(read.cells) == 0) & (np.diff(tiles) == 0) & ~read.is_padding[1:]
+    assert (np.diff(parts)[same] >= 0).all()
+
+
+def make_wide(n=50_000, data=np.float32):
+    """Rows of very different lengths over many windows, and one that is longer than a job and a tile."""
+    lengths = np.random.default_rng(9).zipf(2.0, n).clip(1, 20_000) - 1
+    lengths[n // 3] = 40_000
+    lengths[-50:] = 0
+    lengths[:1000] = 0
+    return make_random(lengths, n, data=data)
+
+
+@pytest.mark.gpu
+@DATA
+@pytest.mark.parametrize("name", [name for name in SQUARE if HARD[name].shape[0]])
+def test_built_row_blocks_of_hard_matrices(name, data):
+    block = make_block(HARD[name], data=data)
+    for order, height, piece_entries in product(ORDERS, (None, 2), (None, 1, 5)):
+        made = build_row_blocks(
+            block.indptr, block.n_cols, read_to_device(block), order=order, height=height, piece_entries=piece_entries
+        )
+        check_built(block, made, order)
+
+
+@pytest.mark.gpu
+@DATA
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("height", [None, 256, 32_512])
+def test_built_row_blocks_of_skewed_matrices(height, order, data):
+    block = make_wide(data=data)
+    for offset, piece_entries in ((np.int64, None), (np.int32, None), (np.int64, block.nnz // 3), (np.int32, 20_000)):
+        read = read_to_device(block, offset)
+        made = build_row_blocks(
+            block.indptr, block.n_cols, read, order=order, height=height, piece_entries=piece_entries
+        )
+        assert height is None or made.height == height
+        check_built(block, made, order)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ORDERS)
+def test_built_row_blocks_of_dense_cells(order, monkeypatch):
+    """Cells of many tiles: a block has more entries than windows of the least width take."""
+    block = make_random(np.full(600, 1500), 600, data=np.float64)
+    made = build_row_blocks(block.indptr, 600, read_to_device(block), order=order, height=512)
+    assert len(np.unique(read_back(fetch(made)).cells)) < len(made.columns) * CHUNK / TILE
+    check_built(block, made, order)
+    monkeypatch.setattr(row_blocks, "KEPT_COLUMNS", 0)
+    check_built(block, build_row_blocks(block.indptr, 600, read_to_device(block), order=order, height=512), order)
+
+
+@pytest.mark.gpu
+def test_row_pointers_may_be_on_the_device():
+    cupy = pytest.importorskip("cupy")
+    block = make_wide(data=None)
+    for offset, piece_entries in product((np.int32, np.int64), (None, 100_000)):
+        indptr = cupy.asarray(block.indptr, offset)
+        made = build_row_blocks(indptr, block.n_cols, read_to_device(block, offset), piece_entries=piece_entries)
+        check_built(block, made, "degree")
+
+
+@pytest.mark.gpu
+def test_building_refuses_columns_of_64_bits():
+    block = make_random([2, 1], 2, indices=np.int64)
+    with pytest.raises(FormatError, match=r"^row-blocks count columns in 32 bits, and the matrix has 2; use ker"):
+        build_row_blocks(block.indptr, 2, read_to_device(block))
+
+
+# --- the survey ------------------------------------------------------------------------------------------------------
+
+
+def survey_in_numpy(block, first_row, last_row) -> Survey:
+    """Of all rows, and of the entries of some of them."""
+    lengths = np.diff(block.indptr)
+    padded = np.append(lengths, np.zeros(-len(lengths) % 32, int)).reshape(-1, 32)
+    first, last = block.indptr[first_row], block.indptr[last_row]
+    n_samples = min(int(last - first), SAMPLES)
+    sampled = first + np.arange(n_samples) * int(last - first) // max(1, n_samples)
+    distance = np.abs(np.repeat(np.arange(block.n_rows), lengths)[sampled] - block.indices[sampled].astype(int))
+    filled = np.flatnonzero(lengths)
+    near = (distance < REACH).mean() if n_samples else 0.0
+    return Survey(
+        int(lengths.max(initial=0)),
+        32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
+        float(near),
+        int(filled.max(initial=-1)) + 1,
+        len(filled),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["hard", "no entries", "wide", "band"])
+def test_survey(name):
+    cupy = pytest.importorskip("cupy")
+    n = 70_001
+    made = {
+        "hard": lambda: make_block(HARD["empty rows"], data=None),
+        "no entries": lambda: make_random([0] * 100, 100),
+        "wide": lambda: make_wide(data=None),
+        "band": lambda: CsrBlock(
+            0, n, np.arange(n + 1), (np.arange(n) + np.where(np.arange(n) % 3, 5, 40_000)).astype(np.int32) % n, None
+        ),
+    }
+    block = made[name]()
+    indptr = cupy.asarray(block.indptr)
+    for first, last in ((0, block.n_rows), (block.n_rows // 3, block.n_rows // 2), (block.n_rows // 4, block.n_rows)):
+        got = survey_rows(indptr, read_to_device(block)(first, last), first)
+        wanted = survey_in_numpy(block, first, last)
+        assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
+    assert survey_rows(indptr) == replace(survey_in_numpy(block, 0, block.n_rows), near=0.0)

@@ -1,0 +1,160 @@
+"""Row slices: what they hold and where it is; those made on a device beside those made on the host."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from blocks import make_block, make_random, read_to_device, to_scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import HARD
+
+from mgspmv.errors import FormatError
+from mgspmv.kernels.row_slices import SLICE, build_row_slices, count_places, lay_out
+from mgspmv.model import CsrBlock
+
+DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
+LENGTHS = {
+    "skewed": np.random.default_rng(4).zipf(1.6, 3001).clip(1, 900) - 1,
+    "even": np.random.default_rng(5).integers(2, 6, 4000),
+    "one long row": [*[1] * 40, 5000, *[0] * 60],
+    "no entries": [0] * 70,
+}
+
+
+def check_holds(block, made) -> None:
+    """Entry k of row 32 s + l is at 32 (starts[s] + k) + l; a slice is as wide as its longest row, and no wider."""
+    lengths = np.diff(block.indptr)
+    n_slices = -(-block.n_rows // SLICE)
+    padded = np.append(lengths, np.zeros(n_slices * SLICE - len(lengths), int)).reshape(n_slices, SLICE)
+    assert made.starts.dtype == np.uint32
+    assert made.starts.tolist() == [0, *np.cumsum(padded.max(axis=1, initial=0)).tolist()]
+    assert (made.shape, made.nnz, made.order) == ((block.n_rows, block.n_cols), block.nnz, None)
+    n_places = SLICE * int(made.starts[-1])
+    assert (made.columns.shape, made.columns.dtype) == ((n_places,), np.int32)
+    columns, values = np.full(n_places, block.n_cols), np.zeros(n_places)
+    for row in range(block.n_rows):
+        own = slice(block.indptr[row], block.indptr[row + 1])
+        begin = SLICE * int(made.starts[row // SLICE]) + row % SLICE
+        places = begin + SLICE * np.arange(lengths[row])
+        columns[places] = block.indices[own]
+        if block.data is not None:
+            values[places] = block.data[own]
+    np.testing.assert_array_equal(made.columns, columns)
+    assert (made.values is None) == (block.data is None)
+    if block.data is not None:
+        assert made.values.dtype == block.data.dtype
+        np.testing.assert_array_equal(made.values, values)
+    assert made.nbytes == 4 * (n_slices + 1) + n_places * (4 + (0 if block.data is None else block.data.itemsize))
+
+
+def check_product(block, made) -> None:
+    """By the format alone; x has an element more, for places that have no entry."""
+    x = np.random.default_rng(1).integers(-9, 10, block.n_cols).astype(np.float64)
+    ones = np.where(made.columns < block.n_cols, 1.0, np.nan)
+    values = ones if made.values is None else made.values.astype(np.float64)
+    products = values * np.append(x, 0.0)[made.columns]
+    places = np.arange(len(products))
+    slices = np.searchsorted(SLICE * made.starts.astype(np.int64), places, side="right") - 1
+    rows, held = SLICE * slices + places % SLICE, made.columns < block.n_cols
+    y = np.bincount(rows[held], products[held], minlength=block.n_rows)
+    np.testing.assert_allclose(y, to_scipy(block) @ x, rtol=1e-6, atol=1e-12)
+    if made.values is not None:
+        assert not products[~held].any()
+
+
+@DATA
+@pytest.mark.parametrize("name", HARD)
+def test_row_slices_hold_hard_matrices(name, data):
+    block = make_block(HARD[name], data=data)
+    made = lay_out(block)
+    check_holds(block, made)
+    check_product(block, made)
+
+
+@DATA
+@pytest.mark.parametrize("name", LENGTHS)
+def test_row_slices_hold_rows_of_many_lengths(name, data):
+    block = make_random(LENGTHS[name], 5000, data=data)
+    made = lay_out(block)
+    check_holds(block, made)
+    check_product(block, made)
+
+
+@given(st.lists(st.integers(0, 5) | st.integers(0, 300), max_size=100), st.integers(0, 2**16))
+@settings(max_examples=30, deadline=None)
+def test_row_slices_hold_any_matrix(lengths, seed):
+    block = make_random(lengths, max(1, len(lengths)), data=np.float32, seed=seed)
+    check_holds(block, lay_out(block))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_places_are_counted_in_32_bits_without_sign(dtype):
+    """More than 2^31, in slices of up to 2^27 entries a row."""
+    lengths = np.zeros(40 * SLICE + 1, dtype)
+    lengths[::SLICE] = 2**26
+    starts = count_places(np, lengths)
+    assert starts.dtype == np.uint32
+    assert starts.tolist() == [2**26 * k for k in range(42)]
+    assert starts[-1] > 2**31
+    assert count_places(np, np.zeros(0, dtype)).tolist() == [0]
+
+
+def test_columns_of_64_bits_are_refused():
+    block = make_random([2, 1], 7, indices=np.int64)
+    with pytest.raises(FormatError, match=r"count columns in 32 bits, and the matrix has 7; use kernel='csr-split'$"):
+        lay_out(block)
+
+
+# --- on a device -----------------------------------------------------------------------------------------------------
+
+
+def check_built(block, made) -> None:
+    """Each array as on the host."""
+    wanted = lay_out(block)
+    assert (made.shape, made.nnz, made.nbytes) == (wanted.shape, wanted.nnz, wanted.nbytes)
+    for name in ("starts", "columns", "values"):
+        own, other = getattr(made, name), getattr(wanted, name)
+        assert (own is None) == (other is None)
+        if own is not None:
+            assert own.dtype == other.dtype
+            np.testing.assert_array_equal(own.get(), other, err_msg=name)
+
+
+@pytest.mark.gpu
+@DATA
+@pytest.mark.parametrize("name", [name for name, hard in HARD.items() if hard.shape[0]])
+def test_built_row_slices_of_hard_matrices(name, data):
+    block = make_block(HARD[name], data=data)
+    for piece_entries in (None, 1, 5):
+        read = read_to_device(block)
+        check_built(block, build_row_slices(block.indptr, block.n_cols, read, piece_entries=piece_entries))
+
+
+@pytest.mark.gpu
+@DATA
+@pytest.mark.parametrize("name", LENGTHS)
+def test_built_row_slices_of_rows_of_many_lengths(name, data):
+    cupy = pytest.importorskip("cupy")
+    block = make_random(LENGTHS[name], 5000, data=data)
+    for offset, piece_entries in product((np.int32, np.int64), (None, max(1, block.nnz // 3), 500)):
+        read = read_to_device(block, offset)
+        for indptr in (block.indptr, cupy.asarray(block.indptr, offset)):
+            check_built(block, build_row_slices(indptr, 5000, read, piece_entries=piece_entries))
+
+
+@pytest.mark.gpu
+def test_pieces_without_values_at_first():
+    """The dtype of values is that of every piece, also of those without entries."""
+    indptr = np.concatenate([np.zeros(65, np.int64), 3 * np.arange(1, 65)])
+    block = CsrBlock(0, 200, indptr, np.arange(192, dtype=np.int32), np.arange(192.0))
+    check_built(block, build_row_slices(indptr, 200, read_to_device(block), piece_entries=90))
+
+
+@pytest.mark.gpu
+def test_building_refuses_columns_of_64_bits():
+    block = make_random([2, 1], 7, indices=np.int64)
+    with pytest.raises(FormatError, match=r"count columns in 32 bits, and the matrix has 7; use kernel='csr-split'$"):
+        build_row_slices(block.indptr, 7, read_to_device(block))

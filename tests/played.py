@@ -1,0 +1,75 @@
+"""A device that plays the steps of PageRank: what its methods do is done by the kernels of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.rank_steps import RankRules, RankVectors
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums
+
+
+class PlayedDevice:
+    """The steps of `RankSteps`, one after the other; parameters as for it, with the matrix as a block."""
+
+    nbytes = 1234
+
+    def __init__(self, block: CsrBlock, precision: Precision = "exact") -> None:
+        self.kernel = bind_kernel(block, precision)
+        self.calls: list[str] = []
+        """Methods that were called, but `advance`."""
+        self.asked: list[int] = []
+        """Steps that were asked for at a time."""
+        self.n_made = 0
+        """Steps made."""
+
+    def compile(self) -> None:
+        self.calls.append("compile")
+        self.kernel.compile()
+
+    def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
+        self.calls.append("start")
+        n = self.kernel.block.n_rows
+        x: Any = np.full(n, vectors.x[0]) if len(vectors.x) == 1 else vectors.x.copy()
+        self._x, self._vectors, self._rules, self._has_stopped = x, vectors, rules, False
+        self._z, self._z_next = np.zeros((2, n), self.kernel.z_dtype)
+        self._sums = self.kernel.scale(self._x, vectors.weight, self._z)
+        self.n_made = 0
+        return self._sums
+
+    def advance(self, n: int) -> list[StepSums]:
+        self.asked.append(n)
+        made: list[StepSums] = []
+        while len(made) < n and not self._has_stopped:
+            made.append(self._step())
+        return made
+
+    def _step(self) -> StepSums:
+        v, rules, before = self._vectors, self._rules, self._sums
+        scalars = (rules.alpha, before.dangling / FIXED_POINT)
+        vectors = (self._z, self._x, self._z_next, v.weight)
+        self._sums = self.kernel.step(*vectors, *scalars, v.dangling, v.personalization)
+        self._z, self._z_next = self._z_next, self._z
+        change = (self._sums.change_linf if rules.by_largest else self._sums.change_l1) / CHANGE_POINT
+        self._has_stopped = before.n_wrong > 0 or self._sums.n_wrong > 0 or change < rules.threshold
+        self.n_made += 1
+        return self._sums
+
+    def residual(self, mass: float) -> float:
+        self.calls.append("residual")
+        plain, v = self.kernel.with_precision("float64"), self._vectors
+        z = np.zeros(len(self._x))
+        plain.scale(self._x, v.weight, z)
+        return plain.residual(z, self._x, self._rules.alpha, mass, v.dangling, v.personalization)
+
+    def ranks(self) -> np.ndarray:
+        self.calls.append("ranks")
+        return self._x.copy()
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+    def describe(self) -> str:
+        return "a played device"
