@@ -26,7 +26,7 @@ from mgspmv.bench.matrices import (
     read_real,
 )
 from mgspmv.errors import BackendError, FormatError, OptionError
-from mgspmv.kernels.select import KERNELS, list_kernels
+from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 HOST_SHARE = 256
@@ -74,6 +74,8 @@ class Record:
     is_pattern: bool
     minimal_bytes: int
     """Of matrix and vectors, as `count_bytes` does."""
+    auto_rank: int | None = None
+    """Place among the kernels that `auto` tries one after the other; None where it does not try this one."""
     problem: str | None = None
     """Why there is no time."""
     is_wrong: bool = False
@@ -222,9 +224,13 @@ class Bench:
         reference = make_reference(self._machine, block, x)
         roofline = self.ceilings.find_roofline(block.n_cols, dtype)
         self._machine.free()
+        ranked = rank_products(block, "float32" if dtype == "float32" else "float64", self._machine.backend)
+        self._machine.free()
         peers: list[Record] = []
         for name in (*PEERS[self._machine.backend], *self._choices.kernels):
-            record = self._measure(_begin_record(case, block, dtype, name), block, x, reference)
+            record = _begin_record(case, block, dtype, name)
+            record = replace(record, auto_rank=ranked.index(name) if name in ranked else None)
+            record = self._measure(record, block, x, reference)
             record = _rate(record, roofline, peers)
             peers += [record] if record.is_peer else []
             self.records.append(record)

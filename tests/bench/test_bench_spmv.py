@@ -57,15 +57,19 @@ def test_tables_and_records_of_a_run() -> None:
     assert titles == [
         f"### {dtype}, {state} caches: ms" for dtype in ("float32", "float64") for state in ("warm", "cold")
     ]
-    head = "| matrix | rows | nonzeros | csr-rows | csr-scalar | dia | SciPy | SciPy / best | csr-rows GB/s |"
+    head = (
+        "| matrix | rows | nonzeros | csr-rows | csr-scalar | dia | SciPy | SciPy / best | SciPy / auto | auto GB/s |"
+    )
     assert sum(line.startswith(head) for line in lines) == 4
     band, rmat = ([line for line in lines if line.startswith(f"| {name} |")] for name in ("band5", "rmat22"))
     assert len(band) == len(rmat) == 4
     assert band[0].startswith("| band5 | 4,000 | 19,994 |")
-    assert all(line.count("**") == 2 for line in band + rmat)
+    assert all(line.replace("***", "*+*").count("**") + line.count("***") == 2 for line in band + rmat)
+    assert all(line.split(" | ")[3].strip("*") != line.split(" | ")[3] for line in band + rmat)  # csr-rows is auto
     assert all(line.split(" | ")[5] == "–" for line in rmat)
     assert "\n- dia: rmat22 (1,827,840 places for 12,105 nonzeros)\n" in stdout
-    assert "\n- SciPy / best: how many times as fast that kernel is, with one thread.\n" in stdout
+    assert "\n- SciPy / best, SciPy / auto: how many times as fast these kernels are, with one thread.\n" in stdout
+    assert "geometric mean" not in stdout  # of matrices with a million nonzeros, of which there are none
     assert "over the bandwidth of a copy, 10 GB/s in this run" in stdout
     assert stderr.count("% of roofline") == 2 * 2 * (2 * 4 - 1)
 
@@ -98,7 +102,7 @@ def test_every_kernel_of_the_host_is_checked_on_every_family() -> None:
     assert not any(r["is_wrong"] for r in found["records"])
     names = {name for name, recipe in RECIPES.items() if not recipe.by_name_only}
     assert {r["matrix"] for r in found["records"]} == names
-    assert len({r["kernel"] for r in found["records"]}) == 14
+    assert len({r["kernel"] for r in found["records"]}) == 15
     refused = {r["kernel"] for r in found["records"] if "problem" in r}
     assert refused <= {"ell", "dia", "bsr"}
     assert set(found["left_out"]) == {*spmv.REAL}
@@ -353,9 +357,9 @@ def test_no_device() -> None:
 
 def test_cusparse_is_no_kernel_of_ours() -> None:
     """It stands beside them, with both algorithms."""
-    assert spmv.check_kernels([], "cuda")[-1] == "sell"
+    assert spmv.check_kernels([], "cuda")[-1] == "row-tiles"
     with pytest.raises(
-        OptionError, match=r"there is no kernel 'cusparse' on backend 'cuda'; there are csr-scalar, .* sell$"
+        OptionError, match=r"there is no kernel 'cusparse' on backend 'cuda'; there are csr-scalar, .* row-tiles$"
     ):
         spmv.check_kernels(["cusparse"], "cuda")
     assert spmv.PEERS["cuda"] == ("cusparse-alg1", "cusparse-alg2")
