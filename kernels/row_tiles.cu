@@ -13,16 +13,10 @@
 // Source: this project's; entries of many rows in order of columns after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
 #include "types.cuh"
 
-#ifndef THREADS
 #define THREADS 512
-#endif
-#ifndef RESIDENT
-#define RESIDENT 2
-#endif
+#define RESIDENT 2  // thread blocks a multiprocessor: with three there are too few registers
 #define WARPS (THREADS / 32)
-#ifndef LANE_ENTRIES
 #define LANE_ENTRIES (16 / int(sizeof(VALUE)))  // of a chunk, so that a lane loads 16 bytes of values
-#endif
 #define CHUNK (32 * LANE_ENTRIES)
 #define EMPTY_ROWS 4096  // that a thread block stores
 #define FINISH_THREADS 256
@@ -38,16 +32,11 @@ struct Part {
     unsigned column;
 };
 
-// N elements, which are aligned to their size, in words of up to 16 bytes.
+// N elements in words of 8 or 16 bytes, to which they are aligned.
 template <typename T, int N>
 __device__ __forceinline__ void load_once(const T* place, T* own) {
-    if (N * sizeof(T) % 16) {
-        *reinterpret_cast<uint2*>(own) = LOAD_ONCE(reinterpret_cast<const uint2*>(place));
-    } else {
-#pragma unroll
-        for (int k = 0; k < int(N * sizeof(T) / 16); ++k)
-            reinterpret_cast<uint4*>(own)[k] = LOAD_ONCE(reinterpret_cast<const uint4*>(place) + k);
-    }
+    if (N * sizeof(T) == 8) *reinterpret_cast<uint2*>(own) = LOAD_ONCE(reinterpret_cast<const uint2*>(place));
+    else *reinterpret_cast<uint4*>(own) = LOAD_ONCE(reinterpret_cast<const uint4*>(place));
 }
 
 __device__ __forceinline__ void load_part(const unsigned* entries, const VALUE* values, const unsigned* columns, Part& part) {

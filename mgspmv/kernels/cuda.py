@@ -406,14 +406,12 @@ class _Sell:
 
 
 class _RowTiles:
-    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
-        self._bind(build_row_tiles(_widen(block), types["VALUE"]), types)
-
-    def _bind(self, t: RowTiles, types: dict[str, Any], **more: Any) -> None:
+    def __init__(self, block: CsrBlock, types: dict[str, Any], tiles: RowTiles | None = None) -> None:
+        t = tiles or build_row_tiles(_widen(block), types["VALUE"])
         self._sum, self.nbytes, self._room = np.dtype(types["VALUE"]), t.nbytes, t.height * types["VALUE"].itemsize
         names = ("permute", "row_tiles", "finish", "add_copies")
         self._permute, self._kernel, self._finish, self._add = (
-            load_kernel("row_tiles.cu", name, **types, **more) for name in names
+            load_kernel("row_tiles.cu", name, **types) for name in names
         )
         self._kernel.max_dynamic_shared_size_bytes = self._room
         slices, copies = zeros(t.n_slices * t.height, self._sum), zeros(t.n_shared, self._sum)

@@ -45,6 +45,11 @@ DIA_FILL, ELL_FILL = 0.55, 0.9
 """Share of the places of a format that has to hold entries."""
 BSR_SHARE, BSR_ROW = 0.8, 64
 """Share of the bytes of CSR that BSR may take, and entries of a row of blocks that keep a warp busy: two a lane."""
+LINE_BYTES = 128
+"""Of x that are read at a time."""
+SCATTERED, HUB_ROW = 0.1, 16
+"""Columns are scattered where the rows nearby read so many lines of x for each of their entries. A row with one entry
+in so many makes no power law."""
 L1_BYTES = 128 << 10
 """Of x that stay in the L1 cache of a multiprocessor."""
 MANY_ITEMS = 1 << 23
@@ -68,6 +73,8 @@ class Features:
     """Of 2, 3, 4 and 5 the one whose blocks take the least bytes in BSR, by a sample of the rows."""
     block_fill: float
     """Share of the places of these blocks that have an entry; at most 1."""
+    scatter: float
+    """Lines of x that the rows nearby read, for each of their entries: by a sample, at most 1."""
     index_bytes: int
     """Of a column."""
     value_bytes: int
@@ -134,6 +141,7 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
         n_diagonals=None,
         block_dim=block_dim,
         block_fill=block_fill,
+        scatter=_measure_scatter(sample, dtype),
         index_bytes=block.indices.itemsize,
         value_bytes=0 if block.data is None else block.data.itemsize,
         x_bytes=dtype.itemsize,
@@ -160,7 +168,10 @@ def _rank_for_uneven_rows(f: Features) -> list[str]:
     # stores a row for each column, which without values is twice the bytes; and the part has to be there.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
     if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS:
-        return ["hyb", "coo", "csr-split"]
+        # Row-tiles read fewer lines of x than there are entries, which is what binds the others. Where a few rows are
+        # long and the others short, or x is read in order anyway, there is nothing to gain.
+        is_power_law = f.scatter >= SCATTERED and f.longest * HUB_ROW <= f.nnz
+        return ["row-tiles", "hyb", "csr-split"] if is_power_law else ["hyb", "coo", "csr-split"]
     return ["csr-split", "hyb", "coo", "csr-vector", "csr-warp"]
 
 
@@ -213,3 +224,12 @@ def _measure_blocks(sample: CsrBlock, dtype: np.dtype[Any]) -> tuple[int, float]
     counts = {b: count_blocks(sample, b) for b in BLOCK_DIMS}
     b = min(counts, key=lambda b: count_bsr_bytes(sample, b, counts[b], dtype))
     return b, min(1.0, sample.nnz / (counts[b] * b * b)) if counts[b] else 0.0
+
+
+def _measure_scatter(sample: CsrBlock, dtype: np.dtype[Any]) -> float:
+    """Distinct lines of x for each entry, in each window of the sample."""
+    xp = array_module(sample.indptr)
+    windows = xp.searchsorted(sample.indptr[::SAMPLE_ROWS], xp.arange(sample.nnz), side="right")
+    line = LINE_BYTES // dtype.itemsize
+    lines = sample.indices.astype(np.int64) // line + windows * (sample.n_cols // line + 1)
+    return len(find_distinct(lines)) / sample.nnz if sample.nnz else 0.0

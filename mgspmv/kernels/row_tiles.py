@@ -128,7 +128,6 @@ def build_row_tiles(
     tile: int | None = None,
     n_items: int = ITEMS,
     orders: bool | None = None,
-    wide: int | None = None,
 ) -> RowTiles:
     """Row tiles of a block, where it lies.
 
@@ -153,7 +152,7 @@ def build_row_tiles(
     lengths = row_lengths(block)
     height = height or choose_height(int((lengths > 0).sum()), np.dtype(dtype).itemsize)
     places = _Places(lengths, block.nnz, height)
-    wide = wide or LOAD_BYTES // np.dtype(dtype).itemsize
+    wide = LOAD_BYTES // np.dtype(dtype).itemsize
     order, ranks = _order_columns(block, orders)
     wanted = places.choose_tiles(tile or max(1, height // TILE_SHARE))
     pieces = [_sort_piece(block, places, wanted, ranks, wide, *blocks) for blocks in _cut_pieces(places.block_nnz)]

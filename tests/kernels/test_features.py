@@ -25,6 +25,7 @@ EVEN = Features(
     n_diagonals=None,
     block_dim=2,
     block_fill=0.3,
+    scatter=0.5,
     index_bytes=4,
     value_bytes=4,
     x_bytes=4,
@@ -95,6 +96,17 @@ def test_bytes_of_formats_are_those_of_the_formats(name, dtype):
         assert dia.data.nbytes <= found.csr_bytes
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scatter_is_of_lines_that_neighbouring_rows_read(dtype):
+    line = 128 // np.dtype(dtype).itemsize
+    alone = make_random([1] * 700, 1)
+    rows = np.arange(700, dtype=np.int32)
+    for columns, wanted in ((rows * line, 480 / 480), (rows // 10 * line, 48 / 480), (rows * 0, 2 / 480)):
+        block = features.CsrBlock(0, 700 * line, alone.indptr, columns, alone.data)
+        assert find_features(block, dtype).scatter == pytest.approx(wanted)
+    assert find_features(make_random([0, 0], 5), dtype).scatter == 0
+
+
 def test_the_sample_keeps_blocks_whole_and_is_bounded(monkeypatch):
     for n_rows in (1, 239, 240, 481, 15_361, 999_983):
         lengths = np.zeros(n_rows, np.int64)
@@ -130,8 +142,8 @@ CHOSEN = {
     "road": "dia",
     "fem-shuffled": ("ell", "bsr"),
     "dense-blocks": ("ell", "bsr"),
-    "rmat22": "hyb",
-    "zipf": "hyb",
+    "rmat22-scrambled": "row-tiles",
+    "zipf": "row-tiles",
     "uniform24": "csr-vector",
     "uniform-beyond": "csr-vector",
     "road-shuffled": "csr-vector",
@@ -166,7 +178,7 @@ def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, dtype, monkeypat
     [
         ({}, "csr-vector"),
         ({"longest": 80}, "csr-vector"),
-        ({"longest": 81}, "hyb"),
+        ({"longest": 81}, "row-tiles"),
         ({"nnz": 4 << 20, "longest": 32}, "csr-vector"),
         ({"nnz": 4 << 20, "longest": 33}, "csr-split"),
         ({"longest": 22}, "ell"),
@@ -196,7 +208,11 @@ def test_bounds_of_the_rules(change, wanted):
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        ({}, "hyb"),
+        ({}, "row-tiles"),
+        ({"scatter": 0.1}, "row-tiles"),
+        ({"scatter": 0.09}, "hyb"),
+        ({"longest": 20 << 16}, "row-tiles"),
+        ({"longest": (20 << 16) + 1}, "hyb"),
         ({"value_bytes": 0}, "csr-split"),
         ({"n_filled": 300_000}, "csr-split"),
         ({"n_rows": 1 << 16, "n_filled": 1 << 16, "nnz": 1 << 20}, "csr-split"),
