@@ -267,11 +267,7 @@ def run_embedded(
     kernel = rows[0].kernel
     steps = LocalSteps(rows, LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros), options.alpha)
     loop = Loop(steps, options, threshold, run)
-    events: list[Event] = []
-    loop.start()
-    for event in loop.advance():
-        events.append(event)
-        emit(event)
+    events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
     assert loop.status is not None
     bound = np.inf
@@ -297,11 +293,7 @@ def run_on_device(
     device.compile()
     compiled = time.perf_counter()
     loop = Loop(DeviceSteps(device, vectors, options, threshold), options, threshold, run)
-    events: list[Event] = []
-    loop.start()
-    for event in loop.advance():
-        events.append(event)
-        emit(event)
+    events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
     assert loop.status is not None
     bound = np.inf
@@ -312,6 +304,16 @@ def run_on_device(
     outcome = Outcome(device.ranks(), loop.status, bound, device.describe(), seconds)
     device.release()
     return outcome
+
+
+def _run_to_the_end(loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
+    """Start and iterate; the event of each iteration."""
+    events: list[Event] = []
+    loop.start()
+    for event in loop.advance():
+        events.append(event)
+        emit(event)
+    return events
 
 
 def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:
