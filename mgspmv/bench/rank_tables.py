@@ -33,7 +33,7 @@ def format_report(
         parts += ["", "### Preparation", "", *_tabulate_preparation(records)]
         parts += ["", "### Errors", "", *_tabulate_errors(records)]
         parts += _list_problems(records)
-        parts += ["", "### Targets", "", *_list_targets(records)]
+        parts += ["", "### Targets", "", *_list_targets(records, on_device="device" in setting)]
         parts += ["", *(f"- {line.format(copy=copy_bytes_per_s / 1e9)}" for line in LEGEND)]
     if left_out:
         parts += ["", "Graphs left out:", "", *(f"- {name}: {why}" for name, why in left_out.items())]
@@ -86,7 +86,10 @@ def _tabulate_errors(records: Sequence[Record]) -> Iterator[str]:
         yield format_row(cells)
 
 
-def _list_targets(records: Sequence[Record]) -> Iterator[str]:
+def _list_targets(records: Sequence[Record], *, on_device: bool) -> Iterator[str]:
+    if not on_device:
+        yield "- none on the host: they are for a device, beside cuGraph"
+        return
     for target in judge_targets(records):
         verdict = "met" if target.is_met else "NOT MET"
         yield f"- {target.name}: wanted {target.wanted}, found {target.found}: {verdict}"
