@@ -807,20 +807,8 @@ def pagerank(
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        weight = read_out_weight(A.stored, use_weights)
-        layout = None
-        if backend == "cuda":
-            layout = find_step_layout(kernel, precision, A.info.index_dtype, dtype, A.info.min_weight)
-        if layout is None:
-            kernels = A.bind(dtype, precision, kernel=kernel, threads=threads, backend=backend)
-            rows = [_cut(start, weight, kernel) for kernel in kernels]
-            loaded = time.perf_counter()
-            outcome = run_embedded(rows, options, threshold, emit, run=computing["run"])
-        else:
-            device = A.bind_steps(dtype, precision, layout, threads)
-            loaded = time.perf_counter()
-            outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=computing["run"])
-        outcome.seconds["load"] = loaded - began
+        weight, computing["backend"] = read_out_weight(A.stored, use_weights), backend
+        outcome = _rank_embedded(A, weight, began, *steps, **computing)
     outcome = replace(outcome, values=restore(outcome.values, A.order))
     solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
     if throw and not outcome.status.is_success:
@@ -837,6 +825,38 @@ def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
     if not is_on_cluster and drive != "embedded":
         raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
     return drive
+
+
+def _rank_embedded(
+    A: Matrix,
+    weight: np.ndarray,
+    began: float,
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    emit: Callable[[Event], None],
+    *,
+    dtype: str | None,
+    kernel: str,
+    threads: int | None,
+    run: str,
+    backend: Backend,
+) -> Outcome:
+    """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
+    layout = None
+    if backend == "cuda":
+        layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
+    if layout is None:
+        kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
+        rows = [_cut(start, weight, kernel) for kernel in kernels]
+        loaded = time.perf_counter()
+        outcome = run_embedded(rows, options, threshold, emit, run=run)
+    else:
+        device = A.bind_steps(dtype, options.precision, layout, threads)
+        loaded = time.perf_counter()
+        outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=run)
+    outcome.seconds["load"] = loaded - began
+    return outcome
 
 
 def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:

@@ -163,6 +163,7 @@ class DeviceSteps:
         if not self._made:
             began = time.perf_counter()
             sums = self._device.advance(min(STEPS_AT_ONCE, self._left))
+            assert sums, "the device has stopped, and the loop has not"
             seconds, memory = (time.perf_counter() - began) / len(sums), self._device.nbytes
             self._made = [(s, Times((seconds,), (0.0,), (0.0,), (0,), (memory,))) for s in reversed(sums)]
         self._left -= 1

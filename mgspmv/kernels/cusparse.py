@@ -24,7 +24,7 @@ from mgspmv.model import INT32_LIMIT, CsrBlock
 ALGORITHMS = {"cusparse-alg1": 2, "cusparse-alg2": 3}
 """CUSPARSE_SPMV_CSR_ALG1 and CUSPARSE_SPMV_CSR_ALG2."""
 DETERMINISTIC = "cusparse-alg2"
-"""The one that "provides deterministic (bit-wise) results for each run", as its documentation says."""
+"""The one that NVIDIA documents as giving the same bits at every run."""
 
 _INDEX_TYPES = {"int32": 2, "int64": 3}
 _VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, ctypes.c_float), "float64": (1, ctypes.c_double)}

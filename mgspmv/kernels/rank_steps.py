@@ -17,6 +17,7 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels.cpu import FLOAT32_ROUNDING
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import describe_device, load_kernel, pack, put_all, report_full_device, shared_memory
+from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
 from mgspmv.kernels.row_slices import SLICE, RowSlices, build_row_slices
 from mgspmv.kernels.specialise import rank_types
@@ -40,8 +41,6 @@ SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
 
-EVEN_ROWS = 4
-"""Times the mean that the longest row may have for rows to be even."""
 LEAST_FILL = 0.8
 """Share of the places of row slices that have entries: the others are read for nothing."""
 

@@ -281,14 +281,24 @@ def build_row_blocks(
     for piece in each_piece():
         piece.run("place_entries", (cells, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
-    if n_tiles:
-        tile_cells = cupy.searchsorted(tile_starts[1:], cupy.arange(n_tiles), side="right")
-        tables = (tile_cells, cell_blocks, tile_starts, chunk_starts, counts, cells)
-        sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-        room = TILE * (4 if value is None else max(4, value.itemsize))
-        sort.max_dynamic_shared_size_bytes = room
-        sort((n_tiles,), (SORT_THREADS,), (*tables, entries, address(values), columns), shared_mem=room)
+    _sort_tiles(tile_starts, n_tiles, (cell_blocks, tile_starts, chunk_starts, counts, cells), entries, values, columns)
     return RowBlocks((n_rows, n_cols), nnz, height, by_place, block_chunks, entries, columns, values)
+
+
+def _sort_tiles(
+    tile_starts: Any, n_tiles: int, tables: tuple[Any, ...], entries: Any, values: Any | None, columns: Any
+) -> None:
+    """Sort the tiles, fill chunks up and say where each begins; `tables` as the kernel takes them."""
+    import cupy
+
+    if not n_tiles:
+        return
+    value = None if values is None else values.dtype
+    tile_cells = cupy.searchsorted(tile_starts[1:], cupy.arange(n_tiles), side="right")
+    sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    room = TILE * (4 if value is None else max(4, value.itemsize))
+    sort.max_dynamic_shared_size_bytes = room
+    sort((n_tiles,), (SORT_THREADS,), (tile_cells, *tables, entries, address(values), columns), shared_mem=room)
 
 
 class _Piece:
