@@ -62,7 +62,6 @@ def check_bits(on_device, on_cpu) -> None:
     assert on_device.values.tobytes() == on_cpu.values.tobytes()
     assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
     assert (on_device.digest(), on_device.iterations) == (on_cpu.digest(), on_cpu.iterations)
-    assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-3, abs=1e-13)
     assert "NVIDIA" in on_device.matrix["hardware"]
 
 
@@ -82,6 +81,19 @@ def run_both(A, kernel, **options):
     return mg.pagerank(A, backend="cuda", kernel=kernel, **given), mg.pagerank(A, backend="cpu", **given)
 
 
+def check_runs(A, kernel, **options) -> None:
+    """The bits of both; and bounds that differ by what the CPU's allows for float64 sums, where layouts need not."""
+    on_device, on_cpu = run_both(A, kernel, **options)
+    check_bits(on_device, on_cpu)
+    if on_cpu.status is Status.NON_FINITE:
+        assert on_device.error_bound_l1 == on_cpu.error_bound_l1 == np.inf
+        return
+    longest = np.diff(A.stored.read_array("indptr")).max(initial=0)
+    allowance = 2.0**-53 * (longest + 9) / (1 - options.get("alpha", 0.85))
+    slack = 1e-3 * on_cpu.error_bound_l1 + 1e-13
+    assert -slack <= on_cpu.error_bound_l1 - on_device.error_bound_l1 <= allowance + slack
+
+
 # --- beside the CPU --------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +105,7 @@ def test_ranks_of_hard_graphs(name, kernel):
         (np.array(hard.rows, int), np.array(hard.cols, int), np.array(hard.values)), n_vertices=hard.shape[0]
     )
     for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"tol_mode": "fixed"}):
-        check_bits(*run_both(A, kernel, **options))
+        check_runs(A, kernel, **options)
     check_close(*run_both(A, kernel, weights=False, precision="float32"))
     if kernel not in LAYOUTS or min(hard.values, default=1.0) > 0:
         check_close(*run_both(A, kernel, precision="float32"))
@@ -114,7 +126,7 @@ VECTORS = {
 def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
     A = skewed[name]
     for mode in ({"tol": 1e-9}, {"tol": 1e-9, "tol_mode": "linf"}, {"tol_mode": "fixed", "max_iter": 27}):
-        check_bits(*run_both(A, kernel, **VECTORS[vectors], **mode))
+        check_runs(A, kernel, **VECTORS[vectors], **mode)
     check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **VECTORS[vectors]))
 
 
@@ -154,7 +166,7 @@ def test_stochastic_matrices(kernel):
     weights[:, 5] = 0
     total = weights.sum(axis=0)
     A = make_graph(np.divide(weights, total, out=np.zeros_like(weights), where=total > 0), kind="stochastic")
-    check_bits(*run_both(A, kernel))
+    check_runs(A, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -163,7 +175,7 @@ def test_dtypes_of_stored_weights(dtype, kernel):
     source, target, weight = make_arcs(500, 6000)
     A = make_graph((source, target, weight.astype(dtype)), n_vertices=500)
     assert A.info.dtype == np.dtype(dtype).name
-    check_bits(*run_both(A, kernel))
+    check_runs(A, kernel)
     check_close(*run_both(A, kernel, precision="float32"))
 
 
@@ -286,4 +298,4 @@ def test_a_full_device():
     finally:
         pool.set_limit(size=0)
     for layout in LAYOUTS:
-        check_bits(*run_both(A, layout))
+        check_runs(A, layout)
