@@ -47,13 +47,14 @@ BSR_SHARE, BSR_ROW = 0.8, 64
 """Share of the bytes of CSR that BSR may take, and entries of a row of blocks that keep a warp busy: two a lane."""
 LINE_BYTES = 128
 """Of x that are read at a time."""
-SCATTERED, HUB_ROW = 0.1, 16
+SCATTERED, HUB_ROW = 0.15, 16
 """Columns are scattered where the rows nearby read so many lines of x for each of their entries. A row with one entry
 in so many makes no power law."""
 L1_BYTES = 128 << 10
 """Of x that stay in the L1 cache of a multiprocessor."""
 MANY_ITEMS = 1 << 23
-"""Nonzeros and row ends from which a product takes much longer than the launches of HYB, more than csr-split's."""
+"""Nonzeros and row ends from which a product takes much longer than the launches of HYB and row-tiles, more than those
+of kernels over CSR."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,15 @@ class Features:
         return is_busy and self.bsr_bytes <= BSR_SHARE * self.csr_bytes
 
     @property
+    def is_scattered(self) -> bool:
+        """Whether reading x binds kernels over CSR: few entries share a line of it, and its lines are not in L1.
+
+        Of patterns, which row-tiles read no faster, it is not asked.
+        """
+        is_far = self.scatter >= SCATTERED and self.n_cols * self.x_bytes > L1_BYTES
+        return is_far and self.value_bytes > 0 and self.nnz + self.n_rows >= MANY_ITEMS
+
+    @property
     def is_even(self) -> bool:
         """Whether no row keeps the others of its thread block waiting."""
         return self.longest <= max(EVEN_ROWS * self.mean, WARP)
@@ -167,12 +177,11 @@ def _rank_for_uneven_rows(f: Features) -> list[str]:
     # HYB has the part that all rows have in columns and in step, and no row ends to search for in the rest. But its COO
     # stores a row for each column, which without values is twice the bytes; and the part has to be there.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
-    if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS:
-        # Row-tiles read fewer lines of x than there are entries, which is what binds the others. Where a few rows are
-        # long and the others short, or x is read in order anyway, there is nothing to gain.
-        is_power_law = f.scatter >= SCATTERED and f.longest * HUB_ROW <= f.nnz
-        return ["row-tiles", "hyb", "csr-split"] if is_power_law else ["hyb", "coo", "csr-split"]
-    return ["csr-split", "hyb", "coo", "csr-vector", "csr-warp"]
+    hyb = ["hyb"] if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS else []
+    # Where a few rows are long and the others short, row-tiles gain nothing.
+    if f.is_scattered and f.longest * HUB_ROW <= f.nnz:
+        return ["row-tiles", *hyb, "csr-split"]
+    return [*hyb, "coo", "csr-split"] if hyb else ["csr-split", "hyb", "coo", "csr-vector", "csr-warp"]
 
 
 def _rank_for_even_rows(f: Features) -> list[str]:
@@ -183,9 +192,11 @@ def _rank_for_even_rows(f: Features) -> list[str]:
         ("dia", is_full and f.n_diagonals is not None),
         # A column for b x b values. Of float32 that is so few bytes that instructions bind, and others have fewer.
         ("bsr", f.has_blocks and f.x_bytes == 8),
+        # It reads fewer lines of x than there are entries, which is what binds the others.
+        ("row-tiles", f.is_scattered),
         # Loads of a warp are neighbours, no sums cross threads, and there is next to no padding.
         ("ell", is_full and f.nnz >= ELL_FILL * f.longest * f.n_rows),
-        # The same with less padding. It pays where x is in L1; else reading x binds, and all are about as fast.
+        # The same with less padding. It pays where x is in L1.
         ("sell", is_full and f.mean >= SELL_ROW and f.n_cols * f.x_bytes <= L1_BYTES),
         # Rows that csr-vector cannot stage; it then does as csr-warp does, with more registers.
         ("csr-warp", f.mean >= LONG_ROW),
