@@ -5,9 +5,9 @@
 //   and the entries row_starts[q] .. row_starts[q + 1] of that order, which are entries jumps[q] + k of the piece's CSR. Block b
 //   has the rows of places b height .. (b + 1) height; cell cell_starts[b] + w holds its entries in the 2^shifts[b] columns from
 //   w 2^shifts[b] on, each counted by a word of shared memory.
-// Threads: in count_cells and place_entries a thread block takes a job: the entries job_bounds[j][0] .. job_bounds[j][1], at most
-//   ENTRIES, of block job_blocks[j], of which the first is in row job_rows[j]; it asks the counter of each cell once. In
-//   sort_tiles a thread block takes TILE entries of a cell, in survey a thread rows.
+// Threads: in count_cells and place_entries a thread block takes a job: the entries begins[j] .. ends[j], at most ENTRIES, of
+//   block blocks[j], of which the first is in row rows[j]; it asks the counter of each cell once. In cut_cells one thread block
+//   takes all cells, in sort_tiles each TILE entries of one, in survey a thread takes rows.
 //   count_cells leaves the places of the columns in `found`, where place_entries finds them; it may be null.
 // Deterministic: which entries a cell has, yes; their order in it, no. Sums over them are sums of integers.
 // Needs: sm_70; 60 KiB of shared memory, or 92, by ENTRIES_PER_THREAD.
@@ -52,8 +52,7 @@ __device__ __forceinline__ void scan_max(int* values) {
 
 struct Jobs {
     const int* blocks;
-    const int64* bounds;  // (n_jobs, 2)
-    const int64* rows;
+    const int64 *begins, *ends, *rows;
     int64 n_rows;
     const int64* row_starts;
     const int64* jumps;  // null where the order is that of CSR
@@ -74,7 +73,7 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
     extern __shared__ int rows[];  // ENTRIES, then a counter for each window of the block
     unsigned* windows = reinterpret_cast<unsigned*>(rows + ENTRIES);
     const int block = jobs.blocks[blockIdx.x];
-    const int64 begin = jobs.bounds[2 * blockIdx.x], end = jobs.bounds[2 * blockIdx.x + 1], first_row = jobs.rows[blockIdx.x];
+    const int64 begin = jobs.begins[blockIdx.x], end = jobs.ends[blockIdx.x], first_row = jobs.rows[blockIdx.x];
     const int64 cell = cells.starts[block];
     const int n = int(end - begin), shift = cells.shifts[block], n_windows = int(cells.starts[block + 1] - cell);
     for (int k = threadIdx.x; k < ENTRIES; k += THREADS) rows[k] = 0;
@@ -134,11 +133,46 @@ place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALU
     take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
 }
 
+// The chunks and tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b, of n_starts - 1
+// blocks, and after them come all chunks, and all tiles.
+extern "C" __global__ void __launch_bounds__(THREADS)
+cut_cells(int64 n_cells, int64 n_starts, const unsigned* counts, const int64* cell_starts, int64* chunk_starts,
+          int64* tile_starts, int* tile_cells, int64* chunks_found) {
+    __shared__ int64 warp_chunks[THREADS / 32], warp_tiles[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64 chunks_before = 0, tiles_before = 0;
+    for (int64 first = 0; first < n_cells; first += THREADS) {
+        const int64 cell = first + threadIdx.x, count = cell < n_cells ? counts[cell] : 0;
+        const int64 n_chunks = (count + CHUNK - 1) / CHUNK, n_tiles = (count + TILE - 1) / TILE;
+        int64 chunks = n_chunks, tiles = n_tiles;
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const int64 chunks_there = __shfl_up_sync(FULL, chunks, distance), tiles_there = __shfl_up_sync(FULL, tiles, distance);
+            if (lane >= distance) chunks += chunks_there, tiles += tiles_there;
+        }
+        if (lane == 31) warp_chunks[warp] = chunks, warp_tiles[warp] = tiles;
+        __syncthreads();
+        for (int w = 0; w < warp; ++w) chunks += warp_chunks[w], tiles += warp_tiles[w];
+        chunks += chunks_before, tiles += tiles_before;
+        if (cell < n_cells) {
+            chunk_starts[cell] = chunks - n_chunks, tile_starts[cell] = tiles - n_tiles;
+            for (int64 tile = tiles - n_tiles; tile < tiles; ++tile) tile_cells[tile] = int(cell);
+        }
+        for (int w = 0; w < THREADS / 32; ++w) chunks_before += warp_chunks[w], tiles_before += warp_tiles[w];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        chunk_starts[n_cells] = chunks_before, tile_starts[n_cells] = tiles_before;
+        chunks_found[n_starts] = tiles_before;
+    }
+    __syncthreads();
+    for (int64 b = threadIdx.x; b < n_starts; b += THREADS) chunks_found[b] = chunk_starts[cell_starts[b]];
+}
+
 // Sorts each tile of a cell by column, to 2^BUCKET_BITS parts of the cell's window; fills the cell's last chunk up with entries
 // of the row `height`, which is none; and lays each chunk out so that a warp which reads four neighbouring entries a lane has
 // 32 neighbours in sorted order at a time.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-sort_tiles(const int64* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
+sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
            const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
     extern __shared__ double room[];  // TILE entries, or values
     __shared__ int positions[BUCKETS], warp_sums[SORT_THREADS / 32];

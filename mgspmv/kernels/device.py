@@ -21,6 +21,8 @@ from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer: of the largest chunk of a store."""
+TOGETHER_BYTES = 1 << 20
+"""Most bytes of an array that is copied to the device together with others: a copy of its own takes longer to begin."""
 
 
 def has_device() -> bool:
@@ -149,20 +151,21 @@ def put(array: Any) -> Any:
         return cupy.asarray(array)
 
 
-def put_all(*arrays: np.ndarray) -> list[Any]:
-    """Small arrays on the device, by one copy."""
+def put_all(*arrays: Any) -> list[Any]:
+    """The arrays on the device, small ones of the host by one copy; as they are where they are there already."""
     import cupy
 
-    ends = np.cumsum([-(-array.nbytes // 16) * 16 for array in arrays])
-    packed = np.zeros(int(ends[-1]), np.uint8)
-    for end, array in zip(ends, arrays, strict=True):
-        begin = end - -(-array.nbytes // 16) * 16
-        packed[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    there, placed = cupy.asarray(packed), []
-    for end, array in zip(ends, arrays, strict=True):
-        begin = end - -(-array.nbytes // 16) * 16
-        placed.append(there[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape))
-    return placed
+    is_small = [isinstance(a, np.ndarray) and a.nbytes <= TOGETHER_BYTES for a in arrays]
+    packed = [a for a, small in zip(arrays, is_small, strict=True) if small]
+    starts = np.cumsum([0, *(-(-a.nbytes // 16) * 16 for a in packed)]).tolist()
+    buffer = np.empty(max(1, starts[-1]), np.uint8)
+    for start, array in zip(starts[:-1], packed, strict=True):
+        buffer[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    memory, place = cupy.asarray(buffer).data, iter(starts)
+    return [
+        cupy.ndarray(a.shape, a.dtype, memory + next(place)) if small else put(a)
+        for a, small in zip(arrays, is_small, strict=True)
+    ]
 
 
 def get(array: Any) -> np.ndarray:

@@ -149,8 +149,8 @@ class _BlockProduct:
         n_blocks = -(-blocks.shape[0] // blocks.height)
         items = cut_items(blocks.block_chunks, n_blocks, self.grid)
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
-        tables = put_all(items.blocks, items.bounds, items.parts)
-        self.held = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
+        tables = put_all(items.blocks, items.bounds, items.parts, np.zeros(n_blocks, np.int32))
+        self.held = (*tables, cupy.zeros(n_shared, np.uint64))
         arrays = (blocks.entries, blocks.columns, blocks.values, *self.held)
         self.matrix = pack(len(items.blocks), *arrays, blocks.height)
         self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
@@ -268,12 +268,12 @@ class RankSteps:
         self._await_current_stream()
         with report_full_device("the vectors of a run"), self._stream:
             count = np.uint32 if self.layout.values is None else np.float64
-            weight = vectors.weight.astype(count)
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
-            others = (weight, vectors.dangling, vectors.personalization)
-            arrays = _Arrays([x, *(self._permute(v) for v in others)], cupy.zeros(4, np.int64))
-            arrays.history = cupy.zeros((KEPT_SUMS, 4), np.int64)
-            arrays.z = cupy.zeros((2, n_rows + 1), self._choose_z(is_exact))
+            sums = (np.zeros(4, np.int64), np.zeros((KEPT_SUMS, 4), np.int64))
+            *others, state, history = put_all(vectors.dangling, vectors.personalization, *sums)
+            others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
+            z = cupy.zeros((2, n_rows + 1), self._choose_z(is_exact))
+            arrays = _Arrays([x, *others], state, history, z)
             self._arrays, self._rules, self._made = arrays, rules, 0
             self._run = self._pack_run(is_exact)
             self._start(is_exact, self._run)

@@ -14,7 +14,7 @@ Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -128,6 +128,24 @@ class Windows:
     cell_starts: np.ndarray
     """(n_blocks + 1,) int64: the first cell of each block."""
 
+    @property
+    def per_thread(self) -> int:
+        """Entries that a thread counts or places."""
+        return next((n for n in JOB_SIZES if self._room(n) <= shared_block_bytes()), JOB_SIZES[-1])
+
+    @property
+    def job_entries(self) -> int:
+        """Most entries of a job."""
+        return JOB_THREADS * self.per_thread
+
+    @property
+    def job_room(self) -> int:
+        """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
+        return self._room(self.per_thread)
+
+    def _room(self, per_thread: int) -> int:
+        return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
+
 
 def check_shape(block: CsrBlock, layout: str = "row-blocks") -> None:
     """
@@ -236,69 +254,77 @@ def build_row_blocks(
 
     indptr_there = cupy.asarray(indptr, np.int64)
     survey = survey or survey_rows(indptr_there)
-    n_rows = len(indptr) - 1
-    lengths = cupy.diff(indptr_there)
+    n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
+    lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
     in_order, places, by_place = _place_rows(cupy, lengths, order)
     n_filled = survey.n_filled if order == "degree" else survey.end
     height = height or choose_height(n_filled, *shared_memory())
     starts = _count_up(cupy, lengths if by_place is None else lengths[by_place])
-    bounds = np.minimum(np.arange(-(-n_filled // height) + 1) * height, n_rows)
-    block_starts = cupy.asnumpy(starts[cupy.asarray(bounds)])
+    block = read(0, n_rows) if len(cuts) == 2 else None
+    nnz = int(indptr[-1]) if block is None else block.nnz
+    block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     windows = cut_windows(np.diff(block_starts), n_cols)
-    cell_blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
-    shifts, cell_starts, cell_blocks = put_all(windows.shifts, windows.cell_starts, cell_blocks)
-    cells = pack(None if by_place is None else places, height, shifts, cell_starts)
-    n_windows = int(np.diff(windows.cell_starts).max(initial=0))
-    cuts, nnz = cut_pieces(indptr, piece_entries), int(block_starts[-1])
     whole = None
-    if len(cuts) > 2:  # the tables of all rows are done with, and the layout needs their memory
+    if block is None:  # the tables of all rows are done with, and the layout needs their memory
         del indptr_there, lengths, starts, in_order
         cupy.get_default_memory_pool().free_all_blocks()
+        cells = _Cells(windows, None if by_place is None else places, height)
     else:
-        whole = _Piece(cupy, read(0, n_rows), in_order, by_place, starts, block_starts, n_windows)
+        jobs = _cut_jobs(block_starts, windows.job_entries)
+        cells = _Cells(windows, None if by_place is None else places, height, jobs)
+        whole = _Piece(block, in_order, by_place, starts, cells.others, windows)
         whole.keep_columns(None if by_place is None else nnz)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
             yield whole
             return
+        bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
         for first, last in pairwise(cuts):
-            yield _Piece.of_part(cupy, read(first, last), places[first:last], bounds, n_windows)
+            yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
 
-    counts = cupy.zeros(int(windows.cell_starts[-1]), np.uint32)
+    counts, taken = cupy.zeros((2, cells.n), np.uint32)
     value: np.dtype[Any] | None = None
     for piece in each_piece():
         value = piece.value
-        piece.run("count_cells", (cells, piece.block.indices, piece.found, counts))
+        piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # before the next one is read
-    chunk_starts = _count_up(cupy, (counts + np.uint32(CHUNK - 1)) // np.uint32(CHUNK))
-    tile_starts = _count_up(cupy, (counts + np.uint32(TILE - 1)) // np.uint32(TILE))
-    block_chunks = cupy.asnumpy(chunk_starts[cell_starts])
-    n_chunks, n_tiles = int(block_chunks[-1]), int(tile_starts[-1])
+    chunk_starts, tile_starts = cupy.empty((2, cells.n + 1), np.int64)
+    tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(len(block_starts) + 1, np.int64)
+    cut = load_kernel("row_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    sizes = (np.int64(cells.n), np.int64(len(block_starts)))
+    cut((1,), (JOB_THREADS,), (*sizes, counts, cells.starts, chunk_starts, tile_starts, tile_cells, found))
+    *block_chunks, n_tiles = found.get()
+    n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    target = (cupy.zeros_like(counts), chunk_starts, entries, address(values))
+    target = (taken, chunk_starts, entries, address(values))
     for piece in each_piece():
-        piece.run("place_entries", (cells, piece.block.indices, piece.found, address(piece.block.data), *target))
+        piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
-    _sort_tiles(tile_starts, n_tiles, (cell_blocks, tile_starts, chunk_starts, counts, cells), entries, values, columns)
-    return RowBlocks((n_rows, n_cols), nnz, height, by_place, block_chunks, entries, columns, values)
+    if n_tiles:
+        sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+        sort.max_dynamic_shared_size_bytes = room = TILE * (4 if value is None else max(4, value.itemsize))
+        tables = (tile_cells, cells.blocks, tile_starts, chunk_starts, counts, cells.there)
+        sort((int(n_tiles),), (SORT_THREADS,), (*tables, entries, address(values), columns), shared_mem=room)
+    return RowBlocks((n_rows, n_cols), nnz, height, by_place, np.array(block_chunks), entries, columns, values)
 
 
-def _sort_tiles(
-    tile_starts: Any, n_tiles: int, tables: tuple[Any, ...], entries: Any, values: Any | None, columns: Any
-) -> None:
-    """Sort the tiles, fill chunks up and say where each begins; `tables` as the kernel takes them."""
-    import cupy
+class _Cells:
+    """The windows of each block on the device.
 
-    if not n_tiles:
-        return
-    value = None if values is None else values.dtype
-    tile_cells = cupy.searchsorted(tile_starts[1:], cupy.arange(n_tiles), side="right")
-    sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    room = TILE * (4 if value is None else max(4, value.itemsize))
-    sort.max_dynamic_shared_size_bytes = room
-    sort((n_tiles,), (SORT_THREADS,), (tile_cells, *tables, entries, address(values), columns), shared_mem=room)
+    Parameters
+    ----------
+    places : (n_cols,) of the columns; None where they are the columns
+    others : small arrays that travel with it
+    """
+
+    def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
+        self.n = int(windows.cell_starts[-1])
+        blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
+        shifts, self.starts, self.blocks, *self.others = put_all(windows.shifts, windows.cell_starts, blocks, *others)
+        self._held = (places, shifts)
+        self.there = pack(places, height, shifts, self.starts)
 
 
 class _Piece:
@@ -309,46 +335,40 @@ class _Piece:
     places : (n_rows,) of the rows in the order of their places
     by_place : (n_rows,) the piece's rows in the order of their places; None where that is CSR's
     starts : (n_rows + 1,) the first entry of each row in that order
-    block_starts : (n_blocks + 1,) the first entry of each block in that order, on the host
-    n_windows : most cells of a block
+    jobs : as `_cut_jobs` cuts them, on the device
     """
 
     def __init__(
-        self,
-        cupy: Any,
-        block: CsrBlock,
-        places: Any,
-        by_place: Any,
-        starts: Any,
-        block_starts: np.ndarray,
-        n_windows: int,
+        self, block: CsrBlock, places: Any, by_place: Any, starts: Any, jobs: Sequence[Any], windows: Windows
     ) -> None:
+        import cupy
+
         check_shape(block)
-        self.block, self._cupy = block, cupy
-        fitting = (n for n in JOB_SIZES if _job_room(n, n_windows) <= shared_block_bytes())
-        self._per_thread = next(fitting, JOB_SIZES[-1])
-        self._room = _job_room(self._per_thread, n_windows)
+        self.block, self._windows = block, windows
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
-        jobs = _cut_jobs(block_starts, JOB_THREADS * self._per_thread)
-        blocks, bounds = put_all(jobs.blocks, jobs.bounds)
-        rows = cupy.searchsorted(starts[1:], bounds[:, 0], side="right")
-        self._tables = (blocks, bounds, rows, starts, jumps, places)  # they outlive the kernels
-        self._n_jobs = len(jobs.blocks)
-        self._jobs = pack(*self._tables[:3], block.n_rows, *self._tables[3:])
+        self._n_jobs, begins = len(jobs[0]), jobs[1]
+        rows = cupy.searchsorted(starts[1:], begins, side="right")
+        self._tables = (*jobs, rows, starts, jumps, places)  # they outlive the kernels
+        self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
         self.found = address(None)
 
     def keep_columns(self, n: int | None) -> None:
         """Keep the places of the piece's n columns from counting to placing, where they are few enough."""
+        import cupy
+
         if n is not None and n <= KEPT_COLUMNS:
-            self.found = self._cupy.empty(n, np.int32)
+            self.found = cupy.empty(n, np.int32)
 
     @classmethod
-    def of_part(cls, cupy: Any, block: CsrBlock, places: Any, bounds: np.ndarray, n_windows: int) -> _Piece:
+    def of_part(cls, block: CsrBlock, places: Any, bounds: np.ndarray, windows: Windows) -> _Piece:
         """Of some rows of the matrix, with the places of each; the rows of its blocks begin at the places `bounds`."""
+        import cupy
+
         by_place = cupy.argsort(places)
         starts = _count_up(cupy, cupy.diff(block.indptr)[by_place])
         own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
-        return cls(cupy, block, places[by_place], by_place, starts, cupy.asnumpy(starts[own_bounds]), n_windows)
+        jobs = put_all(*_cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries))
+        return cls(block, places[by_place], by_place, starts, jobs, windows)
 
     @property
     def value(self) -> np.dtype[Any] | None:
@@ -356,31 +376,20 @@ class _Piece:
 
     def run(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Count or place the piece's entries."""
-        kernel = load_kernel("row_blocks.cu", name, ENTRIES_PER_THREAD=self._per_thread, **value_types(self.value))
-        kernel.max_dynamic_shared_size_bytes = self._room
+        per_thread, room = self._windows.per_thread, self._windows.job_room
+        kernel = load_kernel("row_blocks.cu", name, ENTRIES_PER_THREAD=per_thread, **value_types(self.value))
+        kernel.max_dynamic_shared_size_bytes = room
         if self._n_jobs:
-            kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=self._room)
+            kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=room)
 
 
-@dataclass(frozen=True, eq=False)
-class _Jobs:
-    blocks: np.ndarray
-    """(n_jobs,) int32."""
-    bounds: np.ndarray
-    """(n_jobs, 2) int64: the first entry of each, and the one after its last."""
-
-
-def _cut_jobs(block_starts: np.ndarray, size: int) -> _Jobs:
-    """Jobs of at most `size` entries."""
+def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Jobs of at most `size` entries: (n_jobs,) int32 block, and int64 first entry and the one after the last."""
     n_jobs = -(-np.diff(block_starts) // size)
     blocks = np.repeat(np.arange(len(n_jobs), dtype=np.int32), n_jobs)
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
     begins = block_starts[blocks] + number * size
-    return _Jobs(blocks, np.stack([begins, np.minimum(begins + size, block_starts[blocks + 1])], axis=1))
-
-
-def _job_room(per_thread: int, n_windows: int) -> int:
-    return 4 * (JOB_THREADS * per_thread + n_windows)
+    return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
 
 
 def _place_rows(xp: Any, lengths: Any, order: Order) -> tuple[Any, Any, Any]:
@@ -388,7 +397,7 @@ def _place_rows(xp: Any, lengths: Any, order: Order) -> tuple[Any, Any, Any]:
     in_order = xp.arange(len(lengths), dtype=np.int32)
     if order == "none":
         return in_order, in_order, None
-    by_place = xp.argsort(-lengths.astype(np.int32), kind="stable").astype(np.int32)
+    by_place = xp.argsort(-lengths, kind="stable").astype(np.int32)
     places = xp.empty_like(in_order)
     places[by_place] = in_order
     return in_order, places, by_place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Specialisation:
         return ("-std=c++17", "--fmad=false", *(f"-D{name}={value}" for name, value in self.defines))
 
 
+@functools.cache
 def specialise(source: str, **types: Any) -> Specialisation:
     """Name a specialisation.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,6 +134,8 @@ def test_command_line_ends_with_one_line(tmp_path):
 class OnDevice:
     """An array at an address."""
 
+    nbytes = 0
+
     def __init__(self, address: int) -> None:
         self.data = SimpleNamespace(ptr=address)
 
@@ -149,14 +152,30 @@ def test_a_structure_is_packed_in_words_of_64_bits():
     assert words[12] == 0
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A place in memory, as CuPy's pointers are."""
+
+    buffer: np.ndarray
+    offset: int = 0
+
+    def __add__(self, n):
+        return Memory(self.buffer, self.offset + n)
+
+
 def test_small_arrays_go_by_one_copy(monkeypatch):
-    copies = []
+    copies, there = [], OnDevice(16)
 
     def copy(array):
-        copies.append(array)
-        return array.copy()
+        if array is there:
+            return array
+        copies.append(array.copy())
+        return copies[-1] if array.nbytes > device.TOGETHER_BYTES else SimpleNamespace(data=Memory(copies[-1]))
 
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=copy))
+    def make(shape, dtype, memory):
+        return np.ndarray(shape, dtype, memory.buffer, memory.offset)
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=copy, ndarray=make))
     arrays = [
         np.arange(5, dtype=np.int32),
         np.arange(6, dtype=np.int64).reshape(3, 2),
@@ -171,3 +190,11 @@ def test_small_arrays_go_by_one_copy(monkeypatch):
         np.testing.assert_array_equal(own, array)
         assert (own.ctypes.data - placed[0].ctypes.data) % 16 == 0  # as kernels load them
     assert [own.dtype for own in device.put_all(np.empty(0, np.int32), np.empty(0))] == [np.int32, np.float64]
+    copies.clear()
+    large = np.arange(2**18, dtype=np.float64)
+    first, kept, moved, last = device.put_all(arrays[0], there, large, arrays[1])
+    assert kept is there
+    assert len(copies) == 2
+    np.testing.assert_array_equal(moved, large)
+    np.testing.assert_array_equal(first, arrays[0])
+    np.testing.assert_array_equal(last, arrays[1])
