@@ -6,8 +6,8 @@
 //   has the rows of places b height .. (b + 1) height; cell cell_starts[b] + w holds its entries in the 2^shifts[b] columns from
 //   w 2^shifts[b] on, each counted by a word of shared memory.
 // Threads: in count_cells and place_entries a thread block takes a job: the entries begins[j] .. ends[j], at most ENTRIES, of
-//   block blocks[j], of which the first is in row rows[j]; it asks the counter of each cell once. In cut_cells one thread block
-//   takes all cells, in sort_tiles each TILE entries of one, in survey a thread takes rows.
+//   block blocks[j], of which the first is in row rows[j]; it asks the counter of each cell once. In cut_cells a thread block
+//   takes an equal share of the cells, in sort_tiles TILE entries of one, in survey a thread takes rows.
 //   count_cells leaves the places of the columns in `found`, where place_entries finds them; it may be null.
 // Deterministic: which entries a cell has, yes; their order in it, no. Sums over them are sums of integers.
 // Needs: sm_70; 60 KiB of shared memory, or 92, by ENTRIES_PER_THREAD.
@@ -23,6 +23,7 @@ typedef long long int64;
 #define TILE (SORT_THREADS * SORTED_PER_THREAD)
 #define BUCKET_BITS 11
 #define BUCKETS (1 << BUCKET_BITS)
+#define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of so many that n make
 #define FULL 0xffffffffu
 
 // The largest value of a warp, for all of its lanes.
@@ -133,39 +134,57 @@ place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALU
     take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
 }
 
+// Replaces the value of each thread by the sum of those before it, and gives the sum of all.
+__device__ __forceinline__ int64 scan_sums(int64& value) {
+    __shared__ int64 warp_sums[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64 sums = value;
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int64 before = __shfl_up_sync(FULL, sums, distance);
+        if (lane >= distance) sums += before;
+    }
+    __syncthreads();  // what the last call left has been read
+    if (lane == 31) warp_sums[warp] = sums;
+    __syncthreads();
+    int64 warps = warp_sums[lane];
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int64 before = __shfl_up_sync(FULL, warps, distance);
+        if (lane >= distance) warps += before;
+    }
+    const int64 before = __shfl_sync(FULL, warps, max(warp - 1, 0));
+    value = sums - value + (warp ? before : 0);
+    return __shfl_sync(FULL, warps, 31);
+}
+
 // The chunks and tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b, of n_starts - 1
 // blocks, and after them come all chunks, and all tiles.
 extern "C" __global__ void __launch_bounds__(THREADS)
-cut_cells(int64 n_cells, int64 n_starts, const unsigned* counts, const int64* cell_starts, int64* chunk_starts,
-          int64* tile_starts, int* tile_cells, int64* chunks_found) {
-    __shared__ int64 warp_chunks[THREADS / 32], warp_tiles[THREADS / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64 chunks_before = 0, tiles_before = 0;
-    for (int64 first = 0; first < n_cells; first += THREADS) {
-        const int64 cell = first + threadIdx.x, count = cell < n_cells ? counts[cell] : 0;
-        const int64 n_chunks = (count + CHUNK - 1) / CHUNK, n_tiles = (count + TILE - 1) / TILE;
-        int64 chunks = n_chunks, tiles = n_tiles;
-        for (int distance = 1; distance < 32; distance *= 2) {
-            const int64 chunks_there = __shfl_up_sync(FULL, chunks, distance), tiles_there = __shfl_up_sync(FULL, tiles, distance);
-            if (lane >= distance) chunks += chunks_there, tiles += tiles_there;
-        }
-        if (lane == 31) warp_chunks[warp] = chunks, warp_tiles[warp] = tiles;
-        __syncthreads();
-        for (int w = 0; w < warp; ++w) chunks += warp_chunks[w], tiles += warp_tiles[w];
+cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts,
+          int64* chunk_starts, int64* tile_starts, int* tile_cells, int64* chunks_found) {
+    const int64 begin = n_cells * blockIdx.x / gridDim.x, end = n_cells * (blockIdx.x + 1) / gridDim.x;
+    int64 chunks = 0, tiles = 0;
+    for (int64 cell = threadIdx.x; cell < begin; cell += THREADS)
+        chunks += COUNT(counts[cell], CHUNK), tiles += COUNT(counts[cell], TILE);
+    int64 chunks_before = scan_sums(chunks), tiles_before = scan_sums(tiles);
+    for (int64 first = begin; first < end; first += THREADS) {
+        const int64 cell = first + threadIdx.x, count = cell < end ? counts[cell] : 0, n_tiles = COUNT(count, TILE);
+        chunks = COUNT(count, CHUNK), tiles = n_tiles;
+        const int64 all_chunks = scan_sums(chunks), all_tiles = scan_sums(tiles);
         chunks += chunks_before, tiles += tiles_before;
-        if (cell < n_cells) {
-            chunk_starts[cell] = chunks - n_chunks, tile_starts[cell] = tiles - n_tiles;
-            for (int64 tile = tiles - n_tiles; tile < tiles; ++tile) tile_cells[tile] = int(cell);
-        }
-        for (int w = 0; w < THREADS / 32; ++w) chunks_before += warp_chunks[w], tiles_before += warp_tiles[w];
-        __syncthreads();
+        if (cell < end) chunk_starts[cell] = chunks, tile_starts[cell] = tiles;
+        for (int64 k = 0; k < n_tiles; ++k) tile_cells[tiles + k] = int(cell);
+        chunks_before += all_chunks, tiles_before += all_tiles;
     }
-    if (threadIdx.x == 0) {
+    const bool is_last = blockIdx.x == gridDim.x - 1;
+    if (is_last && threadIdx.x == 0) {
         chunk_starts[n_cells] = chunks_before, tile_starts[n_cells] = tiles_before;
         chunks_found[n_starts] = tiles_before;
     }
     __syncthreads();
-    for (int64 b = threadIdx.x; b < n_starts; b += THREADS) chunks_found[b] = chunk_starts[cell_starts[b]];
+    for (int64 b = threadIdx.x; b < n_starts; b += THREADS) {
+        const int64 cell = cell_starts[b];
+        if (begin <= cell && cell < end + is_last) chunks_found[b] = chunk_starts[cell];
+    }
 }
 
 // Sorts each tile of a cell by column, to 2^BUCKET_BITS parts of the cell's window; fills the cell's last chunk up with entries
