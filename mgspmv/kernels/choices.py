@@ -1,24 +1,14 @@
-"""Kernels that were found to be the fastest, kept in a file in the user's cache and never in a store.
-
-The file is `choices.json` in `$MGSPMV_CACHE`, else in `mgspmv` in `$XDG_CACHE_HOME` or `~/.cache`. It may be deleted at
-any time. What cannot be read or written is warned about once and treated as if nothing were kept.
-"""
+"""Kernels that were found to be the fastest, kept in `choices.json` in the user's cache and never in a store."""
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import tempfile
-import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-CACHE_VARIABLE = "MGSPMV_CACHE"
-"""Environment variable that names the folder."""
+from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
 
 
 @dataclass(frozen=True)
@@ -45,9 +35,7 @@ class Case:
 
 def find_file() -> Path:
     """Where choices are kept."""
-    if folder := os.environ.get(CACHE_VARIABLE):
-        return Path(folder) / "choices.json"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgspmv" / "choices.json"
+    return find_folder() / "choices.json"
 
 
 def read_choice(case: Case) -> str | None:
@@ -63,9 +51,9 @@ def keep_choice(case: Case, seconds: dict[str, float]) -> str:
     path = find_file()
     kept = {"kernel": fastest, "milliseconds": {name: round(s * 1e3, 6) for name, s in seconds.items()}}
     try:
-        _write_all(path, _read_all(path) | {case.key: kept})
+        replace_file(path, json.dumps(_read_all(path) | {case.key: kept}, indent=1).encode())
     except OSError as error:
-        _warn_once(
+        warn_once(
             f"the choice of a kernel cannot be kept in {path} ({error}), so kernels will be timed again; set "
             f"${CACHE_VARIABLE} to a folder that can be written"
         )
@@ -81,24 +69,5 @@ def _read_all(path: Path) -> dict[str, Any]:
         found = error
     if isinstance(found, dict):
         return found
-    _warn_once(f"the choices of kernels in {path} cannot be read and are left out; delete the file")
+    warn_once(f"the choices of kernels in {path} cannot be read and are left out; delete the file")
     return {}
-
-
-def _write_all(path: Path, choices: dict[str, Any]) -> None:
-    """Replace the file by one that is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".choices-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(choices, file, indent=1)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=2)

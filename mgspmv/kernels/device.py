@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import queue
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import BackendError, CapacityError
-from mgspmv.kernels.specialise import LEAST_ARCH, Specialisation, read_source, specialise
+from mgspmv.kernels.modules import load_module
+from mgspmv.kernels.specialise import LEAST_ARCH, specialise
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 
@@ -105,7 +107,7 @@ def shared_block_bytes() -> int:
 
 
 def load_kernel(source: str, name: str, **types: Any) -> Any:
-    """A kernel of a CUDA source, compiled for the current device, or loaded from CuPy's cache of compiled modules.
+    """A kernel of a CUDA source, compiled for the current device, or loaded from the user's cache.
 
     Parameters
     ----------
@@ -115,7 +117,7 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
     -------
     Called with (grid, block, arguments), it runs on CuPy's current stream; scalars have to be NumPy's.
     """
-    return _load_module(specialise(source, **types)).get_function(name)
+    return load_module(specialise(source, **types)).get_function(name)
 
 
 def address(array: Any) -> Any:
@@ -126,13 +128,17 @@ def address(array: Any) -> Any:
 def pack(*fields: Any) -> np.ndarray:
     """A structure as an argument of a kernel, by value, whose fields are of 64 bits: pointers to arrays on the device,
     null ones for None, doubles for floats and int64 for other numbers."""
-    words = np.zeros(len(fields), np.int64)
-    for k, value in enumerate(fields):
-        if isinstance(value, float):
-            words[k : k + 1].view(np.float64)[0] = value
-        elif value is not None:
-            words[k] = value.data.ptr if hasattr(value, "data") and not np.isscalar(value) else int(value)
-    return words.view(np.dtype((np.void, words.nbytes)))
+    words = [_find_word(value) for value in fields]
+    packed = struct.pack("".join("d" if isinstance(word, float) else "q" for word in words), *words)
+    return np.frombuffer(bytearray(packed), np.dtype((np.void, len(packed))))
+
+
+def _find_word(value: Any) -> int | float:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return 0 if value is None else int(value.data.ptr)
 
 
 def zeros(n: int, dtype: Any) -> Any:
@@ -301,10 +307,3 @@ def _find_problem() -> str | None:
         return "CUDA found none"
     arch = int(cupy.cuda.Device().compute_capability)
     return None if arch >= LEAST_ARCH else f"{describe_device()} is of architecture {arch}, older than {LEAST_ARCH}"
-
-
-@functools.cache
-def _load_module(specialisation: Specialisation) -> Any:
-    import cupy
-
-    return cupy.RawModule(code=read_source(specialisation.source), options=specialisation.options)

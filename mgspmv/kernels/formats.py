@@ -509,7 +509,9 @@ def _add(target: Array, places: Array, values: Array) -> None:
     while len(places):
         is_first = _is_first(places)
         first = places[is_first]
-        xp.put(target, first, target[first] + values[is_first], mode="wrap")
+        before, added = target[first], values[is_first]
+        # CuPy takes float32 numbers below 2^-126 for zeros where it adds, but not where it copies.
+        xp.put(target, first, xp.where(before == 0, added, before + added), mode="wrap")
         places, values = places[~is_first], values[~is_first]
 
 

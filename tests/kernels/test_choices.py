@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mgspmv.kernels import choices
+from mgspmv.kernels.cache import warn_once
 from mgspmv.kernels.choices import Case, find_file, keep_choice, read_choice
 
 CASE = Case("ab12", 0, 10, "float32", "NVIDIA H200")
@@ -20,7 +20,7 @@ TIMES = {"csr-vector": 2e-3, "dia": 1e-3, "cusparse": 3e-3}
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of the cache, which is not there yet."""
     monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "a" / "cache"))
-    choices._warn_once.cache_clear()
+    warn_once.cache_clear()
     return tmp_path / "a" / "cache"
 
 
@@ -47,7 +47,7 @@ def test_a_choice_is_for_its_case_only(change):
 
 def test_a_choice_is_for_its_version_only(monkeypatch):
     keep_choice(CASE, TIMES)
-    monkeypatch.setattr(choices, "version", lambda _: "99.0")
+    monkeypatch.setattr("mgspmv.kernels.choices.version", lambda _: "99.0")
     assert read_choice(CASE) is None
 
 
@@ -108,7 +108,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(cache, monkey
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(choices.os, "replace", fail)
+    monkeypatch.setattr("mgspmv.kernels.cache.os.replace", fail)
     with pytest.warns(UserWarning, match="disk full"):
         keep_choice(CASE, {"ell": 1.0})
     assert read_choice(CASE) == "dia"

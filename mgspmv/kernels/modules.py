@@ -1,0 +1,56 @@
+"""Compiled CUDA modules, kept in the user's cache by source, options, architecture and compiler.
+
+CuPy would compile and keep them as well, but with -ftz=true, which makes zeros of float32 numbers below 2^-126.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
+from mgspmv.kernels.specialise import Specialisation, read_source
+
+
+def load_module(specialisation: Specialisation) -> Any:
+    """The module for the current device, as CuPy's; compiled unless it was before."""
+    import cupy
+
+    return _load_module(specialisation, cupy.cuda.Device().compute_capability)
+
+
+@functools.cache
+def _load_module(specialisation: Specialisation, arch: str) -> Any:
+    import cupy
+    from cupy.cuda import compiler, nvrtc
+
+    source, options = read_source(specialisation.source), specialisation.options
+    key = hashlib.sha256(repr((source, options, arch, nvrtc.getVersion())).encode()).hexdigest()
+    path = find_folder() / "kernels" / f"{Path(specialisation.source).stem}-{key[:32]}.cubin"
+    if not path.exists():
+        code, _ = compiler.compile_using_nvrtc(source, options)
+        path = _keep(path, code.encode() if isinstance(code, str) else code)
+    return cupy.RawModule(path=str(path))
+
+
+def _keep(path: Path, code: bytes) -> Path:
+    """Write the file, or one for this process alone where that is refused."""
+    try:
+        replace_file(path, code)
+    except OSError as error:
+        warn_once(
+            f"compiled kernels cannot be kept in {path.parent} ({error}), so they will be compiled again; set "
+            f"${CACHE_VARIABLE} to a folder that can be written"
+        )
+        path = Path(_make_folder().name) / path.name
+        replace_file(path, code)
+    return path
+
+
+@functools.cache
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
+    """Gone when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="mgspmv-kernels-")
