@@ -4,28 +4,84 @@
 //   nonzero_starts[c] .. nonzero_starts[c + 1], together ITEMS, however long or short the rows are.
 // Threads: a thread block has a chunk: it brings products and row ends into shared memory; each thread finds its ITEMS_PER_THREAD
 //   items by a search along its diagonal and walks them: a nonzero is added, a row end stores the sum. Sums that cross
-//   threads are joined by a segmented scan, sums that cross chunks by `add_carries` afterwards.
+//   threads are joined by a segmented scan. What a chunk has of the row that is open at its end is its carry. Carries are
+//   added by `add_carries` afterwards, or, with LOOK_BACK 1, the chunk in which a row ends waits for those of the row. A chunk
+//   publishes its own before it waits, and waits only for thread blocks of smaller blockIdx, which the hardware starts no
+//   later. That is for products so short that a second launch takes longer than the waits.
 // Deterministic: yes.
 // Needs: sm_70; 23 KiB of shared memory in float32, 38 KiB in float64 and fixed point.
-// Source: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+// Source: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016; for carries
+//   Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVIDIA NVR-2016-002, 2016.
 #include "segments.cuh"
+
+#ifndef LOOK_BACK
+#define LOOK_BACK 0
+#endif
+#define WORDS int(sizeof(SUM) / 4)
+
+typedef unsigned long long uint64;
+
+#if LOOK_BACK
+#define CARRIES volatile uint64* carries
+#else
+#define CARRIES int64 *carry_rows, SUM *carry_sums
+#endif
+
+// A carry in memory is WORDS words, which are 0 until it is published. Each holds 32 bits of the sum and a flag and is written
+// and read as one, past the L1 cache: no fence is needed, which would empty that cache of x.
+union Carry {
+    SUM sum;
+    unsigned parts[WORDS];
+};
+
+__device__ __forceinline__ void publish_carry(volatile uint64* carries, int chunk, SUM sum) {
+    Carry carry;
+    carry.sum = sum;
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) carries[int64(chunk) * WORDS + w] = uint64(carry.parts[w]) << 32 | 1;
+}
+
+// Wait for the carry of a chunk and take it. Nobody else does, so its words are 0 again for the next run.
+__device__ __forceinline__ SUM take_carry(volatile uint64* carries, int chunk) {
+    Carry carry;
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) {
+        volatile uint64* place = carries + int64(chunk) * WORDS + w;
+        uint64 word = *place;
+        while (word == 0) word = *place;
+        *place = 0;
+        carry.parts[w] = unsigned(word >> 32);
+    }
+    return carry.sum;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 csr_split(const int64* row_starts, const int64* nonzero_starts, const OFFSET* __restrict__ indptr,
           const INDEX* __restrict__ indices, const VALUE* __restrict__ data, const X* __restrict__ x, SUM* y, SUM alpha,
-          SUM beta, int64* carry_rows, SUM* carry_sums) {
+          SUM beta, CARRIES) {
     __shared__ SUM products[ITEMS], totals[ITEMS];
     __shared__ int ends[ITEMS];
     const int64 first_row = row_starts[blockIdx.x], first = nonzero_starts[blockIdx.x];
     const int n_ends = int(row_starts[blockIdx.x + 1] - first_row);
     const int n_nonzeros = int(nonzero_starts[blockIdx.x + 1] - first);
+    // Places are clamped and not guarded, so that the loads of a thread are under way together.
+    const OFFSET end = __ldg(indptr + first_row + min(int(threadIdx.x) + 1, n_ends));
+    if (n_nonzeros > 0) {
+        VALUE values[ITEMS_PER_THREAD];
+        INDEX columns[ITEMS_PER_THREAD];
 #pragma unroll
-    for (int n = 0; n < ITEMS_PER_THREAD; ++n) {
-        const int k = n * THREADS + threadIdx.x;
-        if (k < n_nonzeros)
-            products[k] = contribute(stream_value(data, first + k), __ldg(x + LOAD_ONCE(indices + first + k)));
+        for (int n = 0; n < ITEMS_PER_THREAD; ++n) {
+            const int k = min(n * THREADS + int(threadIdx.x), n_nonzeros - 1);
+            columns[n] = LOAD_ONCE(indices + first + k);
+            values[n] = stream_value(data, first + k);
+        }
+#pragma unroll
+        for (int n = 0; n < ITEMS_PER_THREAD; ++n)
+            products[n * THREADS + threadIdx.x] = contribute(values[n], __ldg(x + columns[n]));
     }
-    for (int i = threadIdx.x; i < n_ends; i += THREADS) ends[i] = int(int64(__ldg(indptr + first_row + i + 1)) - first);
+    ends[threadIdx.x] = int(int64(end) - first);
+    for (int i = THREADS + threadIdx.x; i < n_ends; i += THREADS)
+        ends[i] = int(int64(__ldg(indptr + first_row + i + 1)) - first);
     __syncthreads();
 
     const int diagonal = min(int(threadIdx.x) * ITEMS_PER_THREAD, n_ends + n_nonzeros);
@@ -49,12 +105,35 @@ csr_split(const int64* row_starts, const int64* nonzero_starts, const OFFSET* __
             }
         }
     const SUM scanned = scan_segments(sum, i > own);
-    const SUM carried = take_from_before(scanned);
-    if (i > own) totals[own] = carried + totals[own];
+#if LOOK_BACK
+    const int chunk = int(blockIdx.x);
+    if (threadIdx.x == THREADS - 1 && chunk + 1 < gridDim.x) publish_carry(carries, chunk, scanned);
+    const bool has_many = chunk > 1 && row_starts[chunk - 1] == first_row;
+#endif
+    const SUM before = take_from_before(scanned);
+    if (i > own) totals[own] = before + totals[own];
     __syncthreads();
-    for (int n = threadIdx.x; n < n_ends; n += THREADS) store_row(y, first_row + n, alpha, totals[n], beta);
+    for (int n = threadIdx.x + LOOK_BACK; n < n_ends; n += THREADS) store_row(y, first_row + n, alpha, totals[n], beta);
+#if LOOK_BACK
+    if (n_ends == 0) return;
+    SUM carried = 0;
+    if (has_many) {
+        for (int c = chunk - 1 - int(threadIdx.x); c >= 0 && row_starts[c + 1] == first_row; c -= THREADS)
+            carried += take_carry(carries, c);
+        products[threadIdx.x] = carried;
+        for (int distance = THREADS / 2; distance > 0; distance /= 2) {
+            __syncthreads();
+            if (threadIdx.x < distance) products[threadIdx.x] += products[threadIdx.x + distance];
+        }
+        carried = products[0];
+    } else if (threadIdx.x == 0 && chunk > 0) {
+        carried = take_carry(carries, chunk - 1);
+    }
+    if (threadIdx.x == 0) store_row(y, first_row, alpha, carried + totals[0], beta);
+#else
     if (threadIdx.x == THREADS - 1) {
         carry_rows[blockIdx.x] = first_row + n_ends;
         carry_sums[blockIdx.x] = scanned;
     }
+#endif
 }

@@ -44,6 +44,9 @@ FINISH_THREADS, FINISH_BYTES = 256, 1024
 """Threads of a thread block that adds slices, and bytes of sums that it makes."""
 ITEMS = 1792
 """Items of a thread block of csr-split and coo."""
+LOOK_BACK_CHUNKS = 2048
+"""Chunks of csr-split up to which waiting for carries takes less time than a second launch: by a lab on an H200, where
+thread blocks of about half as many run at a time."""
 
 
 class Product(Protocol):
@@ -297,17 +300,25 @@ class _CsrSplit:
         self._csr = (block.indptr, block.indices, address(block.data))
         self._sum, self._n_chunks = np.dtype(types.get("SUM", types["VALUE"])), len(split.row_starts) - 1
         types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
-        self._kernel = load_kernel("csr_split.cu", "csr_split", **types)
-        add = load_kernel("csr_split.cu", "add_carries", **types)
-        self._carries = _Carries(self._n_chunks, block.n_rows, self._sum, add)
+        looks_back = self._n_chunks <= LOOK_BACK_CHUNKS
+        self._kernel = load_kernel("csr_split.cu", "csr_split", **types, LOOK_BACK=int(looks_back))
+        self._carries: _Carries | None = None
+        if looks_back:
+            # A word for each 4 bytes of a carry; the kernel leaves zeros again.
+            self._carried: tuple[Any, ...] = (zeros(self._n_chunks * self._sum.itemsize // 4, np.uint64),)
+        else:
+            add = load_kernel("csr_split.cu", "add_carries", **types, LOOK_BACK=0)
+            self._carries = _Carries(self._n_chunks, block.n_rows, self._sum, add)
+            self._carried = self._carries.arguments
         self.nbytes = block.nbytes + split.nbytes
 
     def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
         if self._n_chunks:
             scalars = (self._sum.type(alpha), self._sum.type(beta))
-            arguments = (*self._starts, *self._csr, x, y, *scalars, *self._carries.arguments)
+            arguments = (*self._starts, *self._csr, x, y, *scalars, *self._carried)
             self._kernel((self._n_chunks,), (THREADS,), arguments)
-            self._carries.add(y, scalars[0])
+            if self._carries is not None:
+                self._carries.add(y, scalars[0])
 
 
 class _Ell:

@@ -77,8 +77,10 @@ def _generate_specialisations() -> Iterator[Specialisation]:
     values, csr = (float32, float64), ((int32, int32), (int32, int64), (int64, int64))
     for value, pattern, (index, offset) in product(values, (0, 1), csr):
         types = {"VALUE": value, "PATTERN": pattern, "INDEX": index, "OFFSET": offset}
-        for source in ("csr_scalar.cu", "csr_warp.cu", "csr_cached.cu", "csr_split.cu"):
+        for source in ("csr_scalar.cu", "csr_warp.cu", "csr_cached.cu"):
             yield specialise(source, **types)
+        for looks_back in (0, 1):
+            yield specialise("csr_split.cu", **types, LOOK_BACK=looks_back)
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
                 yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
@@ -97,7 +99,9 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
     yield specialise("spin.cu")
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
-        yield specialise("csr_split.cu", INDEX=index, OFFSET=offset, **product_types(precision, value))
+        for looks_back in (0, 1):
+            types = {"INDEX": index, "OFFSET": offset, "LOOK_BACK": looks_back}
+            yield specialise("csr_split.cu", **types, **product_types(precision, value))
         for rank in values:
             yield specialise("pagerank.cu", OFFSET=offset, **step_types(precision, value, rank))
     for value in (None, *values):

@@ -117,6 +117,12 @@ def check(matrix, block, got, x, alpha, beta, y) -> None:
     np.testing.assert_array_less(np.abs(got - expected), bound + np.finfo(x.dtype).tiny)
 
 
+@pytest.mark.parametrize("name", MATRICES)
+def test_csr_split_without_look_back(cupy, name, monkeypatch):
+    monkeypatch.setattr("mgspmv.kernels.cuda.LOOK_BACK_CHUNKS", 0)
+    test_products_beside_scipy(cupy, name, "csr-split")
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", MATRICES)
 def test_products_beside_scipy(cupy, name, kernel):
@@ -184,6 +190,24 @@ def test_several_vectors_at_once(cupy, kernel):
         assert got[:, c].tobytes() == multiply(cupy, bound, X[:, c].copy(), 1.0, 0.0, np.empty(6000)).tobytes()
 
 
+@pytest.mark.parametrize("most", [0, 1 << 20], ids=["carries", "look-back"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pattern", [False, True], ids=["values", "pattern"])
+def test_csr_split_joins_rows_that_cross_many_chunks(cupy, dtype, pattern, most, monkeypatch):
+    """Rows of hundreds of chunks, more than a thread block has threads, between short ones and one another."""
+    monkeypatch.setattr("mgspmv.kernels.cuda.LOOK_BACK_CHUNKS", most)
+    lengths, n = np.array([3, 0, 700_000, 1, 5000, 0, 0, 40_000, 699_999, 2, *[4] * 3000]), 700_000
+    indices = np.concatenate([np.arange(m) * (n // m) for m in lengths if m])
+    data = None if pattern else np.random.default_rng(1).random(len(indices)).astype(dtype)
+    block = CsrBlock(0, n, np.concatenate([[0], np.cumsum(lengths)]), indices.astype(np.int32), data)
+    matrix = scipy.sparse.csr_array((np.ones(block.nnz) if pattern else data, indices, block.indptr), (len(lengths), n))
+    bound = bind_kernel(block, dtype.__name__, kernel="csr-split", backend="cuda")
+    x, y = np.random.default_rng(2).random(n).astype(dtype), np.ones(len(lengths), dtype)
+    runs = [multiply(cupy, bound, x, -1.5, 2.0, y) for _ in range(3)]
+    check(matrix, block, runs[0], x, -1.5, 2.0, y)
+    assert len({run.tobytes() for run in runs}) == 1
+
+
 @pytest.mark.parametrize("kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split"])
 def test_row_pointers_of_64_bits(cupy, kernel, monkeypatch):
     monkeypatch.setattr("mgspmv.kernels.device.INT32_LIMIT", 0)
@@ -203,6 +227,18 @@ def test_arrays_that_are_parts_of_others(cupy):
     moved = replace(block, indptr=cupy.asarray(block.indptr), indices=apart[0], data=apart[1])
     bound = bind_kernel(moved, "float32", kernel="csr-vector", backend="cuda")
     check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, x), x, 1.0, 0.0, x)
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "cusparse"])
+def test_float32_below_the_normal_numbers(cupy, kernel):
+    """Values, x and sums that have fewer bits, but are no zeros."""
+    n = 3000
+    tiny = np.float32(3 * 2.0**-149)
+    for value, x in ((tiny, np.float32(1)), (np.float32(1), tiny), (tiny, np.float32(2.0**80))):
+        block = CsrBlock(0, n, np.arange(n + 1), np.arange(n, dtype=np.int32), np.full(n, value))
+        bound = bind_kernel(block, "float32", kernel=kernel, backend="cuda")
+        got = multiply(cupy, bound, np.full(n, x), 1.0, 0.0, np.empty(n, np.float32))
+        assert got.tolist() == [value * x] * n
 
 
 def test_values_of_another_dtype_are_refused(cupy):
@@ -228,6 +264,7 @@ def test_a_full_device(cupy):
     block = make_block(MATRICES["rows of one length"], np.float64, pattern=False)
     bound = bind_kernel(block, "float64", kernel="sell", backend="cuda")
     x, y = cupy.zeros(block.n_cols), cupy.zeros(block.n_rows)
+    pool.free_all_blocks()
     pool.set_limit(size=pool.total_bytes() + 1024)
     try:
         with pytest.raises(CapacityError, match="the format of sell does not fit into the"):
