@@ -115,12 +115,9 @@ class Features:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether reading x binds kernels over CSR: few entries share a line of it, and its lines are not in L1.
-
-        Of patterns, which row-tiles read no faster, it is not asked.
-        """
+        """Whether reading x binds kernels over CSR: few entries share a line of it, and its lines are not in L1."""
         is_far = self.scatter >= SCATTERED and self.n_cols * self.x_bytes > L1_BYTES
-        return is_far and self.value_bytes > 0 and self.nnz + self.n_rows >= MANY_ITEMS
+        return is_far and self.nnz + self.n_rows >= MANY_ITEMS
 
     @property
     def is_even(self) -> bool:
