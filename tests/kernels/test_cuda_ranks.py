@@ -82,16 +82,18 @@ def run_both(A, kernel, **options):
 
 
 def check_runs(A, kernel, **options) -> None:
-    """The bits of both; and bounds that differ by what the CPU's allows for float64 sums, where layouts need not."""
+    """The bits of both; and bounds that differ by what the CPU's allows for float64 sums, and that of layouts for fixed
+    point."""
     on_device, on_cpu = run_both(A, kernel, **options)
     check_bits(on_device, on_cpu)
     if on_cpu.status is Status.NON_FINITE:
         assert on_device.error_bound_l1 == on_cpu.error_bound_l1 == np.inf
         return
     longest = np.diff(A.stored.read_array("indptr")).max(initial=0)
-    allowance = 2.0**-53 * (longest + 9) / (1 - options.get("alpha", 0.85))
-    slack = 1e-3 * on_cpu.error_bound_l1 + 1e-13
-    assert -slack <= on_cpu.error_bound_l1 - on_device.error_bound_l1 <= allowance + slack
+    sums, products = 2.0**-53 * (longest + 9), 2.0**-62 * (A.nnz + 9)
+    less, more = (rounding / (1 - options.get("alpha", 0.85)) + 1e-14 for rounding in (sums, products))
+    assert (1 - 1e-3) * on_cpu.error_bound_l1 - less <= on_device.error_bound_l1
+    assert on_device.error_bound_l1 <= (1 + 1e-3) * on_cpu.error_bound_l1 + more
 
 
 # --- beside the CPU --------------------------------------------------------------------------------------------------
