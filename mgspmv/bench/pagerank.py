@@ -27,7 +27,7 @@ PEERS = ("cugraph", "cugraph-compact")
 """cuGraph told of all vertices, and of those that have arcs; the faster is what ratios are to."""
 FEW, MANY = 5, 25
 """Iterations of the runs whose difference is the time of an iteration: neither is to have converged."""
-PREPARATIONS = 3
+PREPARATIONS = 7
 """How often preparation is timed, after one that compiles; the median counts."""
 
 

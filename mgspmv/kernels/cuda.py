@@ -112,7 +112,7 @@ class CudaBlock:
         ------
         OptionError : the block's values are of another dtype than x
         """
-        if self._value not in (None, x.dtype):
+        if self._value is not None and self._value != x.dtype:
             raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product = self._bind(self.kernel, self._plain_types(x.dtype))
         if x.ndim == 1:

@@ -216,6 +216,9 @@ class _Arrays:
 class RankSteps:
     """The steps of a PageRank run on the current device. Vectors come and go in the order of the rows.
 
+    Steps are enqueued on a stream of their own, of which a graph can be captured. Memory is taken on the caller's, for
+    CuPy keeps what is free by streams, and given back when the other stream has come to rest.
+
     In `exact` the bits are the CPU's. In `float32` ranks and z are float32; products are added in row blocks as
     multiples of 2^-27 / max(nnz, n_rows), without more rounding, and in row slices as float64: the same ranks in each
     run.
@@ -264,21 +267,21 @@ class RankSteps:
         CapacityError : its vectors do not fit
         """
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
-        self._arrays = _Arrays()
-        self._await_current_stream()
-        with report_full_device("the vectors of a run"), self._stream:
+        self.release()
+        with report_full_device("the vectors of a run"):
             count = np.uint32 if self.layout.values is None else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             sums = (np.zeros(4, np.int64), np.zeros((KEPT_SUMS, 4), np.int64))
             *others, state, history = put_all(vectors.dangling, vectors.personalization, *sums)
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = cupy.zeros((2, n_rows + 1), self._choose_z(is_exact))
-            arrays = _Arrays([x, *others], state, history, z)
-            self._arrays, self._rules, self._made = arrays, rules, 0
-            self._run = self._pack_run(is_exact)
+        self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
+        self._run = self._pack_run(is_exact)
+        self._await_current_stream()
+        with self._stream:
             self._start(is_exact, self._run)
             self._graph = self._capture()
-            return StepSums(*map(int, arrays.history[0].get()))
+            return StepSums(*map(int, history[0].get()))
 
     def advance(self, n: int) -> list[StepSums]:
         """Make n steps, or those up to the stop; the sums of each."""
@@ -309,30 +312,35 @@ class RankSteps:
         mass : sum of the ranks over dangling vertices
         """
         cupy, n_rows, arrays, layout = self._cupy, self.layout.shape[0], self._arrays, self.layout
-        with report_full_device("the vectors of the residual"), self._stream:
+        self._stream.synchronize()
+        with report_full_device("the vectors of the residual"):
             arrays.z = self._graph = None
             arrays.z, out = cupy.zeros(n_rows + 1, self._choose_z(True)), cupy.zeros(n_rows, np.float64)
-            run = self._pack_run(True)
             arrays.state[:] = 0
+        run = self._pack_run(True)
+        self._await_current_stream()
+        with self._stream:
             self._start(True, run)
             is_rounded = layout.values is not None and layout.values.dtype == np.float32
             scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if is_rounded else 0.0))
             self._launch("residual", True, (self._product.matrix, run, *scalars, out))
-            # Each product is rounded to 2^-62 twice at most, as z and as itself.
-            return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
+        self._stream.synchronize()
+        # Each product is rounded to 2^-62 twice at most, as z and as itself.
+        return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
 
     def ranks(self) -> np.ndarray:
         """(n_rows,) ranks, on the host."""
-        with self._stream:
-            x, order = self._arrays.vectors[0], self.layout.order
-            if order is not None:
-                placed, x = x, self._cupy.empty_like(x)
-                x[order] = placed
-            ranks: np.ndarray = x.get()
-            return ranks
+        self._stream.synchronize()
+        x, order = self._arrays.vectors[0], self.layout.order
+        if order is not None:
+            placed, x = x, self._cupy.empty_like(x)
+            x[order] = placed
+        ranks: np.ndarray = x.get()
+        return ranks
 
     def release(self) -> None:
         """Free what belongs to the run, and keep the matrix."""
+        self._stream.synchronize()
         self._arrays, self._graph = _Arrays(), None
 
     def describe(self) -> str:
