@@ -286,18 +286,13 @@ def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layou
 
 def test_a_full_device():
     cupy = pytest.importorskip("cupy")
-    gc.collect()
-    pool = cupy.get_default_memory_pool()
-    pool.free_all_blocks()
     n = 200_000
     A = make_graph((np.arange(n), (np.arange(n) * 7 + 1) % n), n_vertices=n)
-    limit = pool.total_bytes() + 2**20
-    pool.set_limit(size=limit)
-    try:
+    pool = cupy.cuda.MemoryPool()
+    pool.set_limit(size=2**20)
+    with cupy.cuda.using_allocator(pool.malloc):
         for layout in LAYOUTS:
             with pytest.raises(CapacityError, match="does not fit into the"):
                 mg.pagerank(A, backend="cuda", kernel=layout)
-    finally:
-        pool.set_limit(size=0)
     for layout in LAYOUTS:
         check_runs(A, layout)
