@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -35,8 +34,3 @@ def invoke_json(*args: str, code: int = 0):
 
 def start(*args: str, **options) -> subprocess.Popen:
     return subprocess.Popen([*PROGRAM, *args], env=ENVIRONMENT, text=True, **options)
-
-
-def heed_interrupts():
-    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DATA = Path(os.environ.get("MGSPMV_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

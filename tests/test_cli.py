@@ -17,7 +17,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 import zarr
-from commands import ENVIRONMENT, heed_interrupts, invoke, invoke_json, start
+from commands import ENVIRONMENT, invoke, invoke_json, start
 
 import mgspmv.api
 from mgspmv.errors import CapacityError
@@ -461,7 +461,7 @@ def test_capacity_while_running(monkeypatch):
 def test_interrupt(folder):
     os.mkfifo("pipe.txt")
     arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
-    process = start(*arguments, stdout=-1, stderr=-1, preexec_fn=heed_interrupts)
+    process = start(*arguments, stdout=-1, stderr=-1)
     with open("pipe.txt", "w") as pipe:  # waits until it is read
         pipe.write("1 2\n")
         pipe.flush()

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from clusters import find_left, start_cluster, wait_for
-from commands import heed_interrupts, invoke, invoke_json, start
+from commands import invoke, invoke_json, start
 from distributed import Client
 
 import mgspmv.api
@@ -311,7 +311,7 @@ def test_warnings_are_short_and_loggers_silent(capsys):
 def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)
-    with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES, preexec_fn=heed_interrupts) as process:
+    with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
         assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), 60)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
@@ -326,8 +326,7 @@ def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
 def test_interrupt_ends_local_workers(moment):
     """Ctrl-C in a terminal goes to the workers too."""
     on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
-    options = {"start_new_session": True, "preexec_fn": heed_interrupts}
-    with start("pagerank", "g.zarr", *on_cluster, **PIPES, **options) as process:
+    with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
             assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, 60)  # and one counts resources
             shown = ""
