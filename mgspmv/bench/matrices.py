@@ -29,6 +29,7 @@ from mgspmv.ingest.generate import (
     scramble_ids,
 )
 from mgspmv.ingest.open import open_source
+from mgspmv.kernels.formats import accumulate
 from mgspmv.model import CsrBlock, IngestOptions, index_dtype
 
 Arrays = Any
@@ -91,7 +92,7 @@ def _make_numbers(xp: Arrays, n: int, dtype: str, key: np.uint64) -> Any:
 def take_rows(xp: Arrays, block: CsrBlock, rows: Any) -> CsrBlock:
     """The block that has the rows `rows` (int64) of `block`, in that order."""
     starts = block.indptr[rows]
-    indptr = _count_up(xp, block.indptr[rows + 1] - starts)
+    indptr = accumulate(block.indptr[rows + 1] - starts)
     owner = find_rows(xp, indptr)
     source = xp.arange(len(owner)) + (starts - indptr[:-1])[owner]
     data = None if block.data is None else block.data[source]
@@ -115,18 +116,11 @@ def build_from_keys(xp: Arrays, keys: Any, n_rows: int, n_cols: int) -> CsrBlock
 
 def _from_slots(xp: Arrays, columns: Any, is_there: Any, n_cols: int) -> CsrBlock:
     """CSR of the columns (n_rows, k), ascending in each row, of which `is_there` says which there are."""
-    return CsrBlock(0, n_cols, _count_up(xp, is_there.sum(axis=1)), columns[is_there], None)
+    return CsrBlock(0, n_cols, accumulate(is_there.sum(axis=1)), columns[is_there], None)
 
 
 def find_keys(xp: Arrays, block: CsrBlock) -> Any:
     return find_rows(xp, block.indptr) * block.n_cols + block.indices
-
-
-def _count_up(xp: Arrays, lengths: Any) -> Any:
-    """indptr of rows of these lengths."""
-    indptr = xp.zeros(len(lengths) + 1, np.int64)
-    indptr[1:] = xp.cumsum(lengths)
-    return indptr
 
 
 def _shuffle(xp: Arrays, block: CsrBlock) -> CsrBlock:
@@ -305,7 +299,7 @@ def _make_beyond(xp: Arrays, size: int) -> CsrBlock:
 
 def _make_rows(xp: Arrays, lengths: Any, rows: Any, n_rows: int, n_cols: int) -> CsrBlock:
     """lengths[k] entries at random columns in row rows[k]."""
-    owner = rows[find_rows(xp, _count_up(xp, lengths))]
+    owner = rows[find_rows(xp, accumulate(lengths))]
     return build_from_keys(xp, owner * n_cols + choose_numbers(xp, _PLACES, len(owner), n_cols), n_rows, n_cols)
 
 

@@ -48,7 +48,7 @@ ITEMS = CHUNK_THREADS * ITEMS_PER_THREAD
 """Entries, or entries and row ends, that a thread block takes of COO and Split."""
 
 
-class _Format:
+class Format:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
@@ -56,7 +56,7 @@ class _Format:
 
 
 @dataclass(frozen=True, eq=False)
-class Ell(_Format):
+class Ell(Format):
     """ELLPACK: rows padded to one length, in columns, so that neighbouring rows are neighbours in memory.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
@@ -71,7 +71,7 @@ class Ell(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Coo(_Format):
+class Coo(Format):
     """Entries with the numbers of their rows, in the order of CSR."""
 
     rows: Array
@@ -83,7 +83,7 @@ class Coo(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Hyb(_Format):
+class Hyb(Format):
     """The first entries of each row in ELLPACK, the others in COO.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
@@ -94,7 +94,7 @@ class Hyb(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Dia(_Format):
+class Dia(Format):
     """Whole diagonals. A place that holds 0 has no entry, and entries at the same place are added up.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.1.
@@ -107,7 +107,7 @@ class Dia(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Bsr(_Format):
+class Bsr(Format):
     """CSR of dense blocks, in line with the block's first row and with column 0. 0 is as in `Dia`.
 
     Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
@@ -124,7 +124,7 @@ class Bsr(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Sell(_Format):
+class Sell(Format):
     """SELL-C-sigma: ELLPACK slices of C = 32 rows, which were sorted by length within windows of sigma = 1024 rows.
 
     Entry k of slot l of slice s is at `slice_ptr[s] + 32 k + l`.
@@ -143,7 +143,7 @@ class Sell(_Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Split(_Format):
+class Split(Format):
     """The merge path through row ends and nonzeros of CSR, cut into chunks of 1792 items, the last one shorter.
 
     On the path the end of a row comes right after the row's last nonzero, and an empty row is its end alone. Chunk c
@@ -467,7 +467,7 @@ def accumulate(counts: Array) -> Array:
     """0 and the sums of the first 1, 2, ... counts, int64."""
     xp = array_module(counts)
     sums = xp.zeros(len(counts) + 1, np.int64)
-    sums[1:] = xp.cumsum(counts)
+    xp.cumsum(counts, out=sums[1:])
     return sums
 
 
@@ -490,13 +490,19 @@ def _take_values(block: CsrBlock, start: int, stop: int, dtype: Any) -> Array:
     return array_module(block.indptr).ones(stop - start, dtype) if block.data is None else block.data[start:stop]
 
 
+def to_host(array: Array) -> np.ndarray:
+    """The array on the host; as it is where it is there already."""
+    host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
+    return host
+
+
 def find_distinct(numbers: Array) -> Array:
     """Each number once, ascending. NumPy's `unique` hashes, which takes a hundred times as long."""
     numbers = array_module(numbers).sort(numbers)
-    return numbers[_is_first(numbers)]
+    return numbers[mark_firsts(numbers)]
 
 
-def _is_first(numbers: Array) -> Array:
+def mark_firsts(numbers: Array) -> Array:
     """Whether each number differs from the one before it."""
     marks = array_module(numbers).ones(len(numbers), bool)
     marks[1:] = numbers[1:] != numbers[:-1]
@@ -507,7 +513,7 @@ def _add(target: Array, places: Array, values: Array) -> None:
     """target[places] += values, in order, so that NumPy and CuPy make the same bits; equal places are neighbours."""
     xp = array_module(target)
     while len(places):
-        is_first = _is_first(places)
+        is_first = mark_firsts(places)
         first = places[is_first]
         before, added = target[first], values[is_first]
         # CuPy takes float32 numbers below 2^-126 for zeros where it adds, but not where it copies.

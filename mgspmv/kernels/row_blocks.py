@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels.device import address, load_kernel, pack, put_all, shared_block_bytes, shared_memory
+from mgspmv.kernels.formats import accumulate, to_host
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
@@ -128,7 +130,7 @@ class Windows:
     cell_starts: np.ndarray
     """(n_blocks + 1,) int64: the first cell of each block."""
 
-    @property
+    @cached_property
     def per_thread(self) -> int:
         """Entries that a thread counts or places."""
         return next((n for n in JOB_SIZES if self._room(n) <= shared_block_bytes()), JOB_SIZES[-1])
@@ -138,7 +140,7 @@ class Windows:
         """Most entries of a job."""
         return JOB_THREADS * self.per_thread
 
-    @property
+    @cached_property
     def job_room(self) -> int:
         """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
         return self._room(self.per_thread)
@@ -183,7 +185,7 @@ def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
     least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
     shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
     n_cells = (n_cols + (np.int64(1) << shifts) - 1) >> shifts
-    return Windows(shifts, _count_up(np, n_cells))
+    return Windows(shifts, accumulate(n_cells))
 
 
 def lay_out(block: CsrBlock, height: int, order: Order) -> RowBlocks:
@@ -201,10 +203,10 @@ def lay_out(block: CsrBlock, height: int, order: Order) -> RowBlocks:
     by_column = np.lexsort((columns, cells))
     n_cells = int(windows.cell_starts[-1])
     counts = np.bincount(cells, minlength=n_cells)
-    chunk_starts = _count_up(np, -(-counts // CHUNK))
+    chunk_starts = accumulate(-(-counts // CHUNK))
     entries = np.full(int(chunk_starts[-1]) * CHUNK, height, np.uint32)
     values = None if block.data is None else np.zeros(len(entries), block.data.dtype)
-    starts = _count_up(np, counts)
+    starts = accumulate(counts)
     k = np.arange(block.nnz) - starts[cells[by_column]]
     lane = k % CHUNK
     slots = chunk_starts[cells[by_column]] * CHUNK + k - lane + 4 * (lane % 32) + lane // 32
@@ -259,7 +261,7 @@ def build_row_blocks(
     in_order, places, by_place = _place_rows(cupy, lengths, order)
     n_filled = survey.n_filled if order == "degree" else survey.end
     height = height or choose_height(n_filled, *shared_memory())
-    starts = _count_up(cupy, lengths if by_place is None else lengths[by_place])
+    starts = accumulate(lengths if by_place is None else lengths[by_place])
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
@@ -289,26 +291,16 @@ def build_row_blocks(
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # before the next one is read
-    chunk_starts, tile_starts = cupy.empty((2, cells.n + 1), np.int64)
-    tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(len(block_starts) + 1, np.int64)
-    cut = load_kernel("row_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    sizes = (np.int64(cells.n), np.int64(len(block_starts)))
-    n_cutters = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
-    cut((n_cutters,), (JOB_THREADS,), (*sizes, counts, cells.starts, chunk_starts, tile_starts, tile_cells, found))
-    *block_chunks, n_tiles = found.get()
+    tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    target = (taken, chunk_starts, entries, address(values))
+    target = (taken, tiles.chunk_starts, entries, address(values))
     for piece in each_piece():
         piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
-    if n_tiles:
-        sort = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-        sort.max_dynamic_shared_size_bytes = room = TILE * (4 if value is None else max(4, value.itemsize))
-        tables = (tile_cells, cells.blocks, tile_starts, chunk_starts, counts, cells.there)
-        sort((int(n_tiles),), (SORT_THREADS,), (*tables, entries, address(values), columns), shared_mem=room)
-    return RowBlocks((n_rows, n_cols), nnz, height, by_place, np.array(block_chunks), entries, columns, values)
+    _sort_tiles(cells, tiles, (counts, cells.there, entries, address(values), columns), value)
+    return RowBlocks((n_rows, n_cols), nnz, height, by_place, block_chunks, entries, columns, values)
 
 
 class _Cells:
@@ -321,11 +313,48 @@ class _Cells:
     """
 
     def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
-        self.n = int(windows.cell_starts[-1])
+        self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
         shifts, self.starts, self.blocks, *self.others = put_all(windows.shifts, windows.cell_starts, blocks, *others)
         self._held = (places, shifts)
         self.there = pack(places, height, shifts, self.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tiles:
+    """How cells are sorted, on the device."""
+
+    n: int
+    chunk_starts: Any
+    """(n_cells + 1,) int64: the first chunk of each cell."""
+    starts: Any
+    """(n_cells + 1,) int64: the first tile of each."""
+    cells: Any
+    """(n,) int32, or longer: the cell of each tile."""
+
+
+def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
+    """Chunks and tiles of cells with so many entries; and `block_chunks` of `RowBlocks`."""
+    import cupy
+
+    chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
+    tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(cells.n_blocks + 2, np.int64)
+    cut = load_kernel("row_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
+    sizes = (np.int64(cells.n), np.int64(cells.n_blocks + 1))
+    cut((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, chunk_starts, starts, tile_cells, found))
+    *block_chunks, n_tiles = found.get()
+    return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells), np.array(block_chunks)
+
+
+def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
+    """Sort the tiles, fill chunks up and say where each begins; `arrays` as the kernel takes them."""
+    if not tiles.n:
+        return
+    kernel = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    kernel.max_dynamic_shared_size_bytes = room = TILE * (4 if value is None else max(4, value.itemsize))
+    tables = (tiles.cells, cells.blocks, tiles.starts, tiles.chunk_starts)
+    kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
 
 
 class _Piece:
@@ -366,7 +395,7 @@ class _Piece:
         import cupy
 
         by_place = cupy.argsort(places)
-        starts = _count_up(cupy, cupy.diff(block.indptr)[by_place])
+        starts = accumulate(cupy.diff(block.indptr)[by_place])
         own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
         jobs = put_all(*_cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries))
         return cls(block, places[by_place], by_place, starts, jobs, windows)
@@ -410,16 +439,9 @@ def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[in
     n_rows = len(indptr) - 1
     if n_entries is None or int(indptr[-1]) <= n_entries:
         return [0, n_rows]
-    host = indptr if isinstance(indptr, np.ndarray) else indptr.get()
+    host = to_host(indptr)
     cuts = [0]
     while cuts[-1] < n_rows:
         last = int(np.searchsorted(host, host[cuts[-1]] + n_entries, side="right")) - 1
         cuts.append(min(n_rows, max(last // multiple, cuts[-1] // multiple + 1) * multiple))
     return cuts
-
-
-def _count_up(xp: Any, lengths: Any) -> Any:
-    """(n + 1,) int64: the sums of the lengths before each, and of all."""
-    starts = xp.zeros(len(lengths) + 1, np.int64)
-    xp.cumsum(lengths, out=starts[1:])
-    return starts

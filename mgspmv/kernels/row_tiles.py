@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.formats import Array, _Format, accumulate, array_module, row_lengths
+from mgspmv.kernels.formats import Array, Format, accumulate, array_module, mark_firsts, row_lengths, to_host
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 ROW_BITS = 14
@@ -64,7 +64,7 @@ PARTS = (np.int64, np.int64, np.uint32, np.uint32, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class RowTiles(_Format):
+class RowTiles(Format):
     """A block in row tiles."""
 
     height: int
@@ -210,10 +210,10 @@ class _Places:
         n_dealt = self.copies[owners] - 1 - (numbers - self.starts[owners])  # to the copies after it, in the last round
         entries = accumulate((lengths[self.order[owners]] + n_dealt) // self.copies[owners])
         bounds = xp.minimum(xp.arange(-(-self.n // height) + 1) * height, self.n)
-        self.block_nnz = _to_host(xp.diff(entries[bounds]))
+        self.block_nnz = to_host(xp.diff(entries[bounds]))
         n_copies = int(self.copies[self.copies > 1].sum())
         after_copies = xp.maximum(xp.minimum(bounds[1:] - 1, n_copies), bounds[:-1])
-        self.longest = _to_host(xp.maximum(*(shares[self.order[owners[p]]] for p in (bounds[:-1], after_copies))))
+        self.longest = to_host(xp.maximum(*(shares[self.order[owners[p]]] for p in (bounds[:-1], after_copies))))
         split = xp.flatnonzero(self.copies > 1)
         self.split_rows = self.order[split].astype(np.int32)
         self.split_places = xp.stack([self.starts[split], self.starts[split + 1]], axis=1)
@@ -278,7 +278,7 @@ def _sort_piece(
     by_tile = xp.argsort(keys, kind="stable")
     keys, sources, own, blocks, columns = (a[by_tile] for a in (keys, sources, own, blocks, columns))
     del by_tile, taken
-    is_first = _is_first(keys)
+    is_first = mark_firsts(keys)
     block_tiles = xp.bincount(blocks[is_first], minlength=last - first)
     own -= blocks * places.height
     del keys, blocks
@@ -318,7 +318,7 @@ def _take_tiles(own: Array, wanted: Array) -> Array:
     by_place = xp.argsort(own, kind="stable")
     own = own[by_place]
     numbers = xp.arange(len(own))
-    heads = xp.flatnonzero(_is_first(own))
+    heads = xp.flatnonzero(mark_firsts(own))
     numbers -= heads[xp.searchsorted(heads, numbers, side="right") - 1]
     # s[k] = max(t[k], s[k - 1] + 1) is k + the largest of t[j] - j up to k: of 2, 4, 8 .. entries at a time.
     slack, longest, distance = wanted[by_place] - numbers, int(numbers.max()) + 1, 1
@@ -340,7 +340,7 @@ def _fill_chunks(own: Array, columns: Array, values: Array | None, is_first: Arr
     is_first : whether an entry is the first of its tile
     """
     xp, chunk = array_module(own), WARP * wide
-    heads = xp.flatnonzero(is_first | _is_first(columns >> WINDOW_BITS))  # of each window of each tile
+    heads = xp.flatnonzero(is_first | mark_firsts(columns >> WINDOW_BITS))  # of each window of each tile
     starts = accumulate((xp.diff(xp.append(heads, len(own))) + chunk - 1) // chunk)
     tile_heads = xp.searchsorted(heads, xp.flatnonzero(is_first))
     tile_chunks = xp.diff(starts[xp.append(tile_heads, len(heads))])
@@ -369,7 +369,7 @@ def _fill_chunks(own: Array, columns: Array, values: Array | None, is_first: Arr
 def _cut_items(places: _Places, block_tiles: Array, tile_starts: Array, size: int) -> tuple[Array, Array]:
     """`items` and `slice_starts` of `RowTiles`: the tiles of each block in parts of about so many chunks."""
     xp = array_module(tile_starts)
-    n_tiles, chunks = _to_host(block_tiles), _to_host(tile_starts)
+    n_tiles, chunks = to_host(block_tiles), to_host(tile_starts)
     first = np.cumsum(n_tiles) - n_tiles
     parts = np.clip(np.rint((chunks[first + n_tiles] - chunks[first]) / size).astype(np.int64), 1, n_tiles)
     n_shared = max(places.count_split_blocks(), int(np.flatnonzero(parts > 1).max(initial=-1)) + 1)
@@ -383,20 +383,8 @@ def _cut_items(places: _Places, block_tiles: Array, tile_starts: Array, size: in
     return xp.asarray(items[by_length]), xp.asarray(slice_starts)
 
 
-def _is_first(keys: Array) -> Array:
-    """Whether each differs from the one before it."""
-    marks = array_module(keys).ones(len(keys), bool)
-    marks[1:] = keys[1:] != keys[:-1]
-    return marks
-
-
 def _join(xp: Any, parts: list[Any], dtype: Any) -> Any:
     """One array of several, or of none; None where there are no values."""
     if len(parts) == 1 or (parts and parts[0] is None):
         return parts[0]
     return xp.concatenate(parts) if parts else xp.zeros(0, dtype)
-
-
-def _to_host(array: Array) -> np.ndarray:
-    host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
-    return host

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
+import played_build
 import pytest
-from blocks import make_block, make_random, read_to_device, to_scipy
+from blocks import cut_rows, make_block, make_random, read_to_device, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import HARD
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import row_blocks
+from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.row_blocks import (
     CHUNK,
     LEAST_HEIGHT,
@@ -341,7 +344,7 @@ def test_pieces(lengths, n_entries, multiple):
 def fetch(made):
     """The row blocks on the host."""
     arrays = {name: getattr(made, name) for name in ("order", "entries", "columns", "values")}
-    return replace(made, **{name: None if array is None else array.get() for name, array in arrays.items()})
+    return replace(made, **{name: None if array is None else to_host(array) for name, array in arrays.items()})
 
 
 def check_built(block, made, order) -> None:
@@ -382,6 +385,38 @@ def make_wide(n=50_000, data=np.float32):
     lengths[-50:] = 0
     lengths[:1000] = 0
     return make_random(lengths, n, data=data)
+
+
+@DATA
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("piece_entries", [None, 2000, 1])
+def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monkeypatch):
+    """With the kernels played: jobs, cells and tiles, whole or piece by piece; some rows are longer than a job."""
+    monkeypatch.setattr(row_blocks, "JOB_THREADS", 16)
+    for module in (row_blocks, played_build, sys.modules[__name__]):
+        monkeypatch.setattr(module, "TILE", 256)
+    lengths = SKEWED[: 200 if piece_entries == 1 else 3000].clip(0, 700)
+    block = make_random(lengths, len(lengths), data=data)
+    survey = Survey(int(lengths.max()), 0, 0.0, int(np.flatnonzero(lengths).max()) + 1, int((lengths > 0).sum()))
+    begun = played_build.play_build(monkeypatch)
+
+    def read(start, stop):
+        return cut_rows(block, start, stop)
+
+    for height in (61, 1000):
+        begun.clear()
+        options = {"order": order, "height": height, "piece_entries": piece_entries, "survey": survey}
+        made = build_row_blocks(block.indptr, block.n_cols, read, **options)
+        check_built(block, made, order)
+        assert set(begun) == {"count_cells", "cut_cells", "place_entries", "sort_tiles"}
+        assert (begun.count("count_cells") > 1) == (piece_entries is not None)
+
+
+def test_row_blocks_of_nothing_are_built(monkeypatch):
+    played_build.play_build(monkeypatch)
+    block = make_random([0] * 5, 5)
+    made = build_row_blocks(block.indptr, 5, lambda *_: block, survey=Survey(0, 0, 0.0, 0, 0))
+    assert (made.nnz, len(made.entries), made.block_chunks.tolist()) == (0, 0, [0])
 
 
 @pytest.mark.gpu

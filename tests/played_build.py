@@ -1,0 +1,138 @@
+"""CuPy and the kernels that make row blocks, played by NumPy: what the host does to make them runs anywhere."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels import row_blocks
+from mgspmv.kernels.row_blocks import CHUNK, ROW_BITS, TILE
+
+
+class Array(np.ndarray):
+    """NumPy's array with what CuPy's has besides."""
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+class PlayedCupy:
+    """NumPy's functions, and CuPy's own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, shape: Any, dtype: Any) -> Array:
+        """Poisoned."""
+        return np.full(shape, 123, dtype).view(Array)
+
+    def zeros(self, shape: Any, dtype: Any) -> Array:
+        return np.zeros(shape, dtype).view(Array)
+
+    def asnumpy(self, array: Any) -> np.ndarray:
+        return np.array(array)
+
+    def get_default_memory_pool(self) -> Any:
+        return SimpleNamespace(free_all_blocks=lambda: None)
+
+
+class PlayedKernel:
+    """A kernel that is begun as CuPy's are."""
+
+    def __init__(self, name: str, begun: list[str]) -> None:
+        self._name, self._begun = name, begun
+
+    def __call__(self, grid: tuple[int], threads: tuple[int], arguments: Any, shared_mem: int = 0) -> None:
+        assert grid[0] > 0
+        self._begun.append(self._name)
+        _KERNELS[self._name](grid[0], *arguments)
+
+
+def play_build(monkeypatch: Any) -> list[str]:
+    """Have `build_row_blocks` run on the host; the kernels that were begun, in order."""
+    begun: list[str] = []
+    played = {
+        "load_kernel": lambda _, name, **types: PlayedKernel(name, begun),
+        "pack": lambda *fields: fields,
+        "put_all": lambda *arrays: [array.copy() for array in arrays],
+        "address": lambda array: array,
+        "shared_memory": lambda: (2, 233_472),
+        "shared_block_bytes": lambda: 232_448,
+    }
+    for name, function in played.items():
+        monkeypatch.setattr(row_blocks, name, function)
+    monkeypatch.setitem(sys.modules, "cupy", PlayedCupy())
+    return begun
+
+
+def _take_entries(n_jobs, jobs, cells, indices, found):
+    """Of each job the block, and of its entries rows, where they are in CSR, the places of columns, and cells."""
+    blocks, begins, ends, rows, n_rows, starts, jumps, _ = jobs
+    column_places, _, shifts, cell_starts = cells
+    assert len(blocks) == n_jobs
+    for j in range(n_jobs):
+        k = np.arange(begins[j], ends[j])
+        own = np.searchsorted(starts[1:], k, side="right")
+        assert own[0] == rows[j]
+        assert own[-1] < n_rows
+        sources = k if jumps is None else k + jumps[own]
+        columns = indices[sources] if column_places is None else column_places[indices[sources]]
+        if found is not None:
+            found[k] = columns
+        yield blocks[j], own, sources, columns, cell_starts[blocks[j]] + (columns >> shifts[blocks[j]])
+
+
+def count_cells(n_jobs, jobs, cells, indices, found, counters):
+    for *_, own in _take_entries(n_jobs, jobs, cells, indices, found):
+        np.add.at(counters, own, 1)
+
+
+def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts, entries, values):
+    height, shifts = cells[1:3]
+    for block, rows, sources, columns, own in _take_entries(n_jobs, jobs, cells, indices, found):
+        inside = columns & ((1 << shifts[block]) - 1)
+        packed = inside << ROW_BITS | jobs[-1][rows] - block * height
+        for n, cell in enumerate(own):
+            slot = chunk_starts[cell] * CHUNK + taken[cell]
+            taken[cell] += 1
+            entries[slot] = packed[n]
+            if values is not None:
+                values[slot] = data[sources[n]]
+
+
+def cut_cells(_, n_cells, n_starts, counts, cell_starts, chunk_starts, tile_starts, tile_cells, found):
+    n_chunks, n_tiles = (-(-counts.astype(np.int64) // size) for size in (CHUNK, TILE))
+    for n, starts in ((n_chunks, chunk_starts), (n_tiles, tile_starts)):
+        starts[:] = np.concatenate([[0], np.cumsum(n)])
+    own = np.repeat(np.arange(n_cells), n_tiles)
+    tile_cells[: len(own)] = own
+    assert len(tile_cells) >= len(own)
+    assert len(cell_starts) == n_starts
+    found[:] = [*chunk_starts[cell_starts], tile_starts[-1]]
+
+
+def sort_tiles(
+    n_tiles, tile_cells, cell_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
+):
+    _, height, shifts, cell_starts = cells
+    for tile in range(n_tiles):
+        cell = tile_cells[tile]
+        begin = (tile - tile_starts[cell]) * TILE
+        n = min(TILE, int(counts[cell]) - begin)
+        padded, first = -(-n // CHUNK) * CHUNK, chunk_starts[cell] * CHUNK + begin
+        by_column = np.argsort(entries[first : first + n] >> ROW_BITS, kind="stable")
+        k = np.arange(padded)
+        source = k // CHUNK * CHUNK + k % 4 * 32 + k % CHUNK // 4
+        for array, none in ((entries, height), (values, 0)):
+            if array is not None:
+                whole = np.full(padded, none, array.dtype)
+                whole[:n] = array[first : first + n][by_column]
+                array[first : first + padded] = whole[source]
+        block = cell_blocks[cell]
+        chunk_columns[first // CHUNK : (first + padded) // CHUNK] = (cell - cell_starts[block]) << shifts[block]
+
+
+_KERNELS = {f.__name__: f for f in (count_cells, place_entries, cut_cells, sort_tiles)}
