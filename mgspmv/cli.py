@@ -391,7 +391,7 @@ def reorder(
 
     began = time.perf_counter()
     with open_progress() as progress:
-        info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]
+        info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]  # a string, which the API checks
     return _answer_stored(info, time.perf_counter() - began)
 
 
@@ -419,7 +419,7 @@ def plan(
     from mgspmv import api
 
     with api.open_matrix(store) as matrix:
-        plan = matrix.plan(workers, device_memory=device_memory, host_memory=host_memory, precision=precision)  # type: ignore[arg-type]
+        plan = matrix.plan(workers, device_memory=device_memory, host_memory=host_memory, precision=precision)  # type: ignore[arg-type]  # likewise
     rows = [
         (k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}", _format_bytes(w.memory_bytes), _format_bytes(w.exchange_bytes))
         for k, w in enumerate(plan.workers)

@@ -758,7 +758,7 @@ def _is_in_memory(store: StoreLike) -> bool:
 
 def _as_buffer(array: np.ndarray) -> Any:
     """The array as what zarr reads into, so that chunks are decoded in place."""
-    return default_buffer_prototype().nd_buffer.from_ndarray_like(array)  # type: ignore[arg-type]
+    return default_buffer_prototype().nd_buffer.from_ndarray_like(array)  # type: ignore[arg-type]  # zarr wants less than it says
 
 
 def _is_string(array: np.ndarray | zarr.Array[Any]) -> bool:

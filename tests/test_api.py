@@ -436,7 +436,7 @@ def test_transpose_of_a_graph_has_its_ids_and_no_ranks():
 def test_missing_transpose():
     mg.ingest(make_coo(HARD["ring"]), "a.zarr")
     with pytest.raises(MissingTransposeError) as caught:
-        mg.open_matrix("a.zarr").T  # noqa: B018
+        mg.open_matrix("a.zarr").T  # noqa: B018  # asking raises
     url = mg.open_matrix("a.zarr").info.url
     assert str(caught.value) == f"{url} does not hold the transpose; ingest it with transpose=True (--transpose)"
 
@@ -462,7 +462,7 @@ def test_memory_is_freed_and_loaded_again():
 
 def test_memory_is_freed_after_an_error():
     A = store_matrix(make_coo(HARD["ring"]))
-    with pytest.raises(ShapeError), A:  # noqa: PT012
+    with pytest.raises(ShapeError), A:  # noqa: PT012  # the with statement is what raises
         A @ np.ones(7)
         A @ np.ones(8)
     assert not A._loaded
@@ -655,7 +655,7 @@ def test_generators_that_are_refused(model, parameters, message):
 
 def test_progress():
     heard = []
-    report = lambda *args: heard.append(args)  # noqa: E731
+    report = lambda *args: heard.append(args)  # noqa: E731  # handed on by name
     mg.ingest(make_coo(HARD["ring"]), "a.zarr", transpose=True, on_progress=report)
     phases = list(dict.fromkeys(phase for phase, _, _ in heard))
     assert phases[:2] == ["read", "sort"]

@@ -26,4 +26,4 @@ def test_every_public_name_is_there() -> None:
 
 def test_an_unknown_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'mgspmv' has no attribute 'pagerang'"):
-        mgspmv.pagerang  # noqa: B018
+        mgspmv.pagerang  # noqa: B018  # asking raises

@@ -479,7 +479,7 @@ def test_what_cannot_be_reordered(tmp_path, monkeypatch):
         mg.reorder(tmp_path / "wide")
     store_matrix(make_scipy(6, 6), tmp_path / "a")
     with pytest.raises(OptionError, match="method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"):
-        mg.reorder(tmp_path / "a", method="amd")  # type: ignore[arg-type]
+        mg.reorder(tmp_path / "a", method="amd")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*nothing"):
         mg.reorder(tmp_path / "nothing")
     monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
@@ -650,9 +650,9 @@ def test_what_cannot_be_ingested_in_an_order(tmp_path, monkeypatch):
     assert set(phases) == {"read"}
     message = "order must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"
     with pytest.raises(OptionError, match=message):
-        mg.ingest(tmp_path / "none.mtx", tmp_path / "a", order="amd")  # type: ignore[arg-type]
+        mg.ingest(tmp_path / "none.mtx", tmp_path / "a", order="amd")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(OptionError, match=message):
-        mg.generate("rmat", tmp_path / "a", order="amd", scale=4)  # type: ignore[arg-type]
+        mg.generate("rmat", tmp_path / "a", order="amd", scale=4)  # type: ignore[arg-type]  # wrong on purpose
     monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
     message = (
         r"reordering rmat.* needs .* GB of host memory, of which 1e-07 GB are free; reorder it on a larger machine, "

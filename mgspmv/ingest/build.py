@@ -187,7 +187,7 @@ def _sort_entries(batches: list[CooBatch], shape: tuple[int, int]) -> tuple[np.n
         _count(batch.cols, colptr[1:])
     np.cumsum(colptr, out=colptr)
     rows = np.empty(colptr[-1], index_dtype(n_rows))
-    data = None if _is_pattern(batches) else np.empty(colptr[-1], batches[0].values.dtype)  # type: ignore[union-attr]
+    data = None if _is_pattern(batches) else np.empty(colptr[-1], batches[0].values.dtype)  # type: ignore[union-attr]  # no pattern
     cursor = colptr[:-1].copy()
     while batches:
         batch = batches.pop(0)

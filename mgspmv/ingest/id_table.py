@@ -47,7 +47,7 @@ class IdTable:
         _encode(known, np.empty(len(known), np.int64), self._slots, self._ids, 0)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def _mix(x: Any) -> Any:
     """Scatter 64 bits over 64 bits: the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -55,7 +55,7 @@ def _mix(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def _encode(ids: Any, codes: Any, slots: Any, known: Any, n_known: int) -> int:
     """Fill `codes` and add what is new; give the number of ids known then. `len(slots)` is a power of two."""
     mask = np.uint64(len(slots) - 1)

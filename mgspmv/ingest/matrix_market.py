@@ -180,7 +180,7 @@ def _parse_size(token: str, name: str, line: Line) -> int:
 def _read_coordinate(text: TextStream, header: Header) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
-    col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]
+    col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
     for chunk, _, (rows, cols, *values) in _read_entries(text, header, form):
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)

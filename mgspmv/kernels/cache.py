@@ -37,7 +37,7 @@ def replace_file(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.replace(name, path)
-    except BaseException:
+    except BaseException:  # also of an interrupt nothing is left
         with suppress(OSError):
             os.unlink(name)
         raise

@@ -75,7 +75,7 @@ def test_what_cusparse_refuses_is_said_and_freed(device: Device, monkeypatch) ->
 
 def test_times_are_of_the_device(device: Device) -> None:
     buffer = device.xp.zeros(1 << 28, np.uint8)
-    times = {state: device.time(lambda: buffer.fill(1), state, Rounds(5)) for state in ("warm", "cold")}  # type: ignore[arg-type]
+    times = {state: device.time(lambda: buffer.fill(1), state, Rounds(5)) for state in ("warm", "cold")}  # type: ignore[arg-type]  # strings, not literals
     nothing = device.time(lambda: None, "warm", Rounds(5))
     for state in times.values():
         assert 1e11 < buffer.nbytes / state.median_s < 1e13

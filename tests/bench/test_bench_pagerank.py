@@ -464,7 +464,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         SGGraph=PlayedGraph,
         pagerank=play_pagerank,
     )
-    rmm.mr = SimpleNamespace(  # type: ignore[attr-defined]
+    rmm.mr = SimpleNamespace(  # type: ignore[attr-defined]  # a played module
         get_current_device_resource=lambda: resources[-1],
         set_current_device_resource=resources.append,
         CudaAsyncMemoryResource=lambda: "pool",

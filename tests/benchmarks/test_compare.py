@@ -45,7 +45,7 @@ class Missing(Nonsense):
     name = "missing"
 
     def prepare(self, graph: Graph, threads: int) -> None:
-        import a_package_that_is_not_there  # noqa: F401
+        import a_package_that_is_not_there  # noqa: F401  # the import is what fails
 
 
 def run_peers(*peers: Peer, graph: Graph) -> list[Row]:
