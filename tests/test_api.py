@@ -462,7 +462,7 @@ def test_memory_is_freed_and_loaded_again():
 
 def test_memory_is_freed_after_an_error():
     A = store_matrix(make_coo(HARD["ring"]))
-    with pytest.raises(ShapeError), A:  # noqa: PT012  # the with statement is what raises
+    with pytest.raises(ShapeError), A:  # noqa: PT012  # the first product loads, the second raises
         A @ np.ones(7)
         A @ np.ones(8)
     assert not A._loaded

@@ -25,7 +25,7 @@ from mgspmv.bench.rank_tables import format_report
 from mgspmv.errors import BackendError, MissingDependencyError, OptionError
 from mgspmv.model import CsrBlock
 
-QUICK = ("bench", "pagerank", "--backend", "cpu", "--size", "5000", "--rounds", "2")
+QUICK = ("bench", "pagerank", "--backend", "cpu", "--size", "5000", "--rounds", "8")
 SETTING = {"command": "mgspmv bench pagerank", "date": "today", "device": "a played one"}
 
 
