@@ -878,6 +878,11 @@ def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
             f"the transpose of {A.info.url} holds out-edges in its rows; for ranks of the reversed graph ingest its "
             "source with every arc turned round"
         )
+    if A.kind == "matrix" and A.shape[0] != A.shape[1]:
+        raise KindError(
+            f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
+            "and a column for each vertex"
+        )
     if A.kind == "matrix":
         raise KindError(
             f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
@@ -960,8 +965,8 @@ def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
         raise OptionError(f"tune chooses the kernel by timing, and kernel is {kernel!r}; leave one of the two out")
     if tune and is_on_cluster:
         raise OptionError(
-            "tune times kernels in this process, and the workers of a cluster have csr-rows and csr-serial only; leave "
-            "tune out, or name a kernel"
+            "tune times kernels in this process, and the workers of a cluster would have to; leave tune out, or name a "
+            "kernel"
         )
 
 

@@ -638,7 +638,7 @@ def bench_spmv(
     from mgspmv.model import check_choice
 
     if list_names:
-        kernels = [(k.name, ", ".join(k.backends), k.summary) for k in KERNELS.values()]
+        kernels = [(k.name, ", ".join(k.backends or k.step_backends), k.summary) for k in KERNELS.values()]
         made = _tabulate(("matrix", "structure", "size"), list(harness.list_matrices()))
         return Answer({}, [made, _tabulate(("kernel", "backends", "what it does"), kernels)])
     check_choice("--dtype", dtype, ("float32", "float64", "both"))
@@ -662,6 +662,8 @@ def bench_spmv(
     report = format_report(setting, run.records, run.left_out, chosen, run.ceilings.find_copy_rate())
     wrong = sorted({r.kernel for r in run.records if r.is_wrong})
     error = MgspmvError(f"wrong products of {', '.join(wrong)}; see the tables") if wrong else None
+    if not run.records:
+        error = OptionError("nothing was timed: every matrix was left out; see why")
     return Answer({}, [report], error)
 
 
@@ -704,6 +706,8 @@ def bench_pagerank(
     report = format_report(setting, run.records, run.left_out, run.ceilings.find_copy_rate())
     wrong = [f"{r.contender} on {r.graph}" for r in run.records if r.is_wrong]
     error = MgspmvError(f"wrong ranks of {', '.join(wrong)}; see the tables") if wrong else None
+    if not run.records:
+        error = OptionError("nothing was timed: every graph was left out; see why")
     return Answer({}, [report], error)
 
 

@@ -386,7 +386,7 @@ def test_run():
         (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError", "Invalid value for '--alpha'"),
         (["pagerank", "g.zarr", "--alpha", "1.5"], 2, "OptionError", "alpha must be at least 0 and less than 1"),
         (["pagerank", "g.zarr", "-o", "r.txt"], 2, "OptionError", "the name must end in .zarr, .parquet, .csv"),
-        (["pagerank", "a.zarr"], 2, "KindError", "ingest its source again with kind='graph'"),
+        (["pagerank", "a.zarr"], 2, "KindError", "PageRank needs a square one"),
         (["ingest", "edges.txt", "h.zarr", "--kind", "grpah"], 2, "OptionError", "kind must be one of 'graph'"),
         (["generate", "rmta", "h.zarr"], 2, "OptionError", "did you mean 'rmat'"),
         (["generate", "rmat", "h.zarr", "--scale", "5", "--nx", "3"], 2, "OptionError", "rmat has no option 'nx'"),

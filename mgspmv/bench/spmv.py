@@ -25,7 +25,7 @@ from mgspmv.bench.matrices import (
     make_vector,
     read_real,
 )
-from mgspmv.errors import BackendError, FormatError, OptionError
+from mgspmv.errors import BackendError, FormatError, OptionError, StoreError
 from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
@@ -281,8 +281,16 @@ class Bench:
 
 
 def write_json(path: str, found: dict[str, Any]) -> None:
-    """Write what was found."""
-    Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    """Write what was found.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+    try:
+        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def check_json(path: str | None) -> None:

@@ -69,5 +69,8 @@ def _read_all(path: Path) -> dict[str, Any]:
         found = error
     if isinstance(found, dict):
         return found
-    warn_once(f"the choices of kernels in {path} cannot be read and are left out; delete the file")
+    warn_once(
+        f"the choices of kernels in {path} cannot be read and are left out; the next choice that is kept replaces the "
+        "file"
+    )
     return {}

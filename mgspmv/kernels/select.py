@@ -192,9 +192,10 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
     """
     names = list_kernels(backend, for_steps=True)
     if kernel not in names and kernel in list_kernels(backend):
+        elsewhere = " and ".join(f"backend {b!r}" for b in KERNELS[kernel].step_backends)
+        use = f"makes the steps of PageRank on {elsewhere} only" if elsewhere else "is for products"
         raise OptionError(
-            f"kernel {kernel!r} is for products; for PageRank on backend {backend!r} pass 'auto' or one of "
-            f"{', '.join(names)}"
+            f"kernel {kernel!r} {use}; for PageRank on backend {backend!r} pass 'auto' or one of {', '.join(names)}"
         )
     _check_kernel(kernel, names, backend)
 

@@ -84,6 +84,20 @@ def test_some_graphs_and_one_precision() -> None:
     assert "float32" not in stdout.replace("old and new", "").partition("- ms:")[0]
 
 
+@pytest.mark.parametrize("command", [("pagerank", "--only", "mdual"), ("spmv", "--matrix", "xenon1")])
+def test_what_leaves_everything_out_fails(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MGSPMV_TEST_DATA", str(tmp_path))
+    stdout, stderr = invoke("bench", *command, "--backend", "cpu", code=2)
+    assert "in the folder that MGSPMV_TEST_DATA names" in stdout
+    assert "error: nothing was timed: every " in stderr
+
+
+def test_a_file_that_cannot_be_written(tmp_path) -> None:
+    (tmp_path / "found.json").symlink_to(tmp_path / "none" / "found.json")
+    _, stderr = invoke(*QUICK, "--only", "grid", "--json", str(tmp_path / "found.json"), code=4)
+    assert f"error: cannot write {tmp_path / 'found.json'}: No such file or directory" in stderr
+
+
 def test_a_list_of_graphs() -> None:
     stdout, _ = invoke("bench", "pagerank", "--list")
     assert "rmat27" in stdout

@@ -787,6 +787,15 @@ def test_a_matrix_has_no_ranks():
     assert isinstance(caught.value, ValueError)
 
 
+def test_a_matrix_that_is_not_square_has_no_ranks():
+    A = make_graph(np.ones((3, 2)), kind="matrix")
+    with pytest.raises(KindError) as caught:
+        mg.pagerank(A)
+    assert str(caught.value) == (
+        f"{A.info.url} is a matrix of 3 x 2, and PageRank needs a square one, with a row and a column for each vertex"
+    )
+
+
 def test_a_transpose_has_no_ranks():
     A = make_graph(np.eye(3), transpose=True)
     with pytest.raises(KindError, match=r"^the transpose of .* holds out-edges in its rows; for ranks of the reversed"):

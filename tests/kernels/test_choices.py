@@ -79,7 +79,8 @@ def test_a_damaged_file_is_warned_about_once_and_replaced(cache, damaged):
         assert keep_choice(CASE, TIMES) == "dia"
     [warning] = warned
     assert str(warning.message) == (
-        f"the choices of kernels in {find_file()} cannot be read and are left out; delete the file"
+        f"the choices of kernels in {find_file()} cannot be read and are left out; the next choice that is kept "
+        "replaces the file"
     )
     assert read_choice(CASE) == "dia"
 

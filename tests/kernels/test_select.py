@@ -297,8 +297,9 @@ def test_kernels_that_make_steps():
 def test_twins_make_no_steps(name):
     with pytest.raises(OptionError) as caught:
         check_step_kernel(name, "cpu")
+    use = "makes the steps of PageRank on backend 'cuda' only" if name == "csr-split" else "is for products"
     assert str(caught.value) == (
-        f"kernel {name!r} is for products; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial"
+        f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial"
     )
 
 
