@@ -467,7 +467,8 @@ def accumulate(counts: Array) -> Array:
     """0 and the sums of the first 1, 2, ... counts, int64."""
     xp = array_module(counts)
     sums = xp.zeros(len(counts) + 1, np.int64)
-    xp.cumsum(counts, out=sums[1:])
+    if len(counts):
+        xp.cumsum(counts, out=sums[1:])
     return sums
 
 
