@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int64* sums) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     int64 own[4] = {0, 0, 0, 0};
-    if (row < n_rows) finish_row(0.0, double(x[row]), weight[row], 1.0 / unit, z + row, own);
+    if (row < n_rows) finish_row(0.0, double(x[row]), weight[row], 1.0 / unit, z[row], own);
     add_sums(own, sums);
 }
 
@@ -30,7 +30,7 @@ update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, doub
         const double old = double(x[row]);
         const RANK next = RANK(alpha * (double(product[row]) * unit) + rest);
         x[row] = next;
-        finish_row(fabs(double(next) - old), double(next), weight[row], 1.0 / unit, z + row, own);
+        finish_row(fabs(double(next) - old), double(next), weight[row], 1.0 / unit, z[row], own);
     }
     add_sums(own, sums);
 }

@@ -1,7 +1,7 @@
 // A step of PageRank on row slices, in one pass: product, update, next z and the sums that the next step needs.
 //
 // Formula, vectors, types: as in rank_steps.cuh. Float products are added in double, in the order of the row.
-// Shapes: entry k of row 32 s + l is at 32 (slice_starts[s] + k) + l; column n_rows is none's.
+// Shapes: entry k of row 32 s + l is at 32 (slice_starts[s] + k) + l; column `none` is of those that are padding.
 // Threads: a thread a row; warps take slices in turn, so that neighbours gather neighbouring columns at the same time, and fetch ahead.
 // Deterministic: yes. Compiled without contraction: in exact fixed point the bits of the CPU kernels.
 // Needs: sm_70.
@@ -17,6 +17,7 @@ struct Slices {
     const unsigned* slice_starts;
     const int* columns;
     const VALUE* values;
+    int64 none;
 };
 
 // What a product is added up in, and what an entry adds.
@@ -54,7 +55,7 @@ struct Ahead {
         const int64 place = 32 * int64(first) + threadIdx.x % 32;
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n) {
-            columns[n] = first + n < end ? __ldcs(slices.columns + place + 32 * n) : int(rows.run.n_rows);
+            columns[n] = first + n < end ? __ldcs(slices.columns + place + 32 * n) : int(slices.none);
             values[n] = PATTERN || first + n >= end ? VALUE(1) : __ldcs(slices.values + place + 32 * n);
         }
     }

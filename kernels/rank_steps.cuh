@@ -2,7 +2,9 @@
 //
 // Formula: as in pagerank.cu. `history` (n_kept, 4) int64 holds the sums that belong to each x, the first from `start`, in turn;
 //   `state` is {next item, thread blocks done, steps made, stop: 1 converged, 2 wrong}. A step after the stop does nothing.
-// Shapes: all vectors (n_rows), in the order of the format; the two z take turns, and z[n_rows] is 0 in both.
+// Shapes: vectors of the rows (n_rows), in the order of the format; two z (n_columns + 1) take turns, the last of each is 0.
+//   Rows of one device of several have columns n_sent of a slice of z, which ends with their sums at `tail`, a multiple of 4; the
+//   slices are exchanged between `step` and `join`. Where all rows are here there is no tail, and no `join`.
 // Types: RANK float | double is of x; Z float of z, or, in exact fixed point, int64 for a pattern and double in units of 2^-62 for
 //   values; WEIGHT unsigned | double. Float ranks with a float z are finished in float.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.
@@ -22,17 +24,32 @@ typedef Computed<RANK, Z>::Type Real;
 struct Run {
     RANK* x;
     const WEIGHT* weight;
-    Z* z;
+    const Z* read[2];  // z of even steps and of odd ones
+    Z* write[2];       // the slice of the next z that has these rows
     const double* dangling;
     const double* personalization;
-    int64 n_rows, z_stride, d_stride, p_stride;
+    int64 n_rows, n_sent, tail, d_stride, p_stride;
     double alpha, product_unit, per_z_unit, threshold;
     int64 by_largest;  // the change is the largest of a row, not their sum
     int64* state;
     int64* history;
     int64 n_kept;
     __device__ __forceinline__ int64* sums(int64 step) const { return history + 4 * (step % n_kept); }
+    // Where these rows add to the sums of x after so many steps.
+    __device__ __forceinline__ int64* own_sums(int64 made) const {
+        return tail ? reinterpret_cast<int64*>(write[~made & 1] + tail) : sums(made);
+    }
 };
+
+// Notes that so many steps were made, and whether the run stops; called by one thread when their sums are whole.
+__device__ __forceinline__ void judge(const Run& run, int64 made) {
+    const int64* sums = run.sums(made);
+    const double change = double(__ldcg(sums + (run.by_largest ? 1 : 0))) / CHANGE_POINT;
+    const bool is_first = made == 0, is_wrong = __ldcg(sums + 3) > 0 || (!is_first && run.sums(made - 1)[3] > 0);
+    for (int s = 0; s < 4; ++s) run.sums(made + 1)[s] = 0;
+    run.state[2] = made;
+    run.state[3] = is_first ? 0 : is_wrong ? 2 : change < run.threshold ? 1 : 0;
+}
 
 // What teleports to a row; of one value for all rows it is computed once.
 struct Rest {
@@ -60,31 +77,28 @@ struct StepRows {
     int64 own[4];
     __device__ __forceinline__ explicit StepRows(const Run& run)
         : run(run), rest(run, double(run.sums(run.state[2])[2]) / FIXED_POINT),
-          z_next(run.z + (~run.state[2] & 1) * run.z_stride), own{0, 0, 0, 0} {}
-    __device__ __forceinline__ const Z* z() const { return run.z + (run.state[2] & 1) * run.z_stride; }
+          z_next(run.write[run.state[2] & 1]), own{0, 0, 0, 0} {}
+    __device__ __forceinline__ const Z* z() const { return run.read[run.state[2] & 1]; }
     __device__ __forceinline__ Loaded load(int64 row) const { return {run.x[row], run.weight[row]}; }
     __device__ __forceinline__ void finish(int64 row, Loaded old, double product) {
         const RANK rank = RANK(run.alpha * product + rest(row));
         run.x[row] = rank;
         const Real moved = Real(rank) - Real(old.rank), change = moved < 0 ? -moved : moved;
-        finish_row<Real>(change, Real(rank), old.weight, Real(run.per_z_unit), z_next + row, own);
+        Z next;
+        finish_row<Real>(change, Real(rank), old.weight, Real(run.per_z_unit), next, own);
+        if (row < run.n_sent) z_next[row] = next;
     }
     __device__ __forceinline__ void count_wrong() { ++own[3]; }
-    // Ends the step; called by all threads of all thread blocks, the last of which judges.
+    // Ends the step; called by all threads of all thread blocks, the last of which judges where all rows are here.
     __device__ __forceinline__ void end() {
-        const int64 made = run.state[2];
-        int64* sums = run.sums(made + 1);
-        add_sums(own, sums);
+        const int64 made = run.state[2] + 1;
+        add_sums(own, run.own_sums(made));
         __threadfence();
         __syncthreads();
         if (threadIdx.x == 0 && atomicAdd(reinterpret_cast<uint64*>(run.state + 1), 1ull) == gridDim.x - 1) {
             __threadfence();
-            const double change = double(__ldcg(sums + (run.by_largest ? 1 : 0))) / CHANGE_POINT;
-            const bool is_wrong = __ldcg(sums + 3) > 0 || run.sums(made)[3] > 0;
-            for (int s = 0; s < 4; ++s) run.sums(made + 2)[s] = 0;
             run.state[0] = run.state[1] = 0;
-            run.state[2] = made + 1;
-            run.state[3] = is_wrong ? 2 : change < run.threshold ? 1 : 0;
+            if (!run.tail) judge(run, made);
         }
     }
 };
@@ -99,7 +113,7 @@ struct ResidualRows {
     Rest rest;
     double value_rounding;
     double* out;
-    __device__ __forceinline__ const Z* z() const { return run.z; }
+    __device__ __forceinline__ const Z* z() const { return run.read[0]; }
     __device__ __forceinline__ void count_wrong() const {}
     __device__ __forceinline__ Loaded load(int64 row) const { return {run.x[row]}; }
     __device__ __forceinline__ void finish(int64 row, Loaded old, double product) {
@@ -113,7 +127,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 start(Run run) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     int64 own[4] = {0, 0, 0, 0};
-    if (row < run.n_rows)
-        finish_row<Real>(Real(0), Real(run.x[row]), run.weight[row], Real(run.per_z_unit), run.z + row, own);
-    add_sums(own, run.history);
+    if (row < run.n_rows) {
+        Z first;
+        finish_row<Real>(Real(0), Real(run.x[row]), run.weight[row], Real(run.per_z_unit), first, own);
+        if (row < run.n_sent) run.write[1][row] = first;
+    }
+    add_sums(own, run.own_sums(0));
+}
+
+// Adds the sums that the slices of all devices brought, the first time those of the first x, and ends the step. 4 threads.
+extern "C" __global__ void join(Run run, int64 n_devices, const int64* tails) {
+    if (run.state[3]) return;
+    const int64 made = run.state[2] + 1;
+    const int s = threadIdx.x;
+    int64 sum = 0;
+    for (int64 d = 0; d < n_devices; ++d) {
+        const int64 other = reinterpret_cast<const int64*>(run.read[made & 1] + tails[d])[s];
+        sum = s == 1 ? max(sum, other) : sum + other;
+    }
+    run.sums(made)[s] = sum;
+    run.own_sums(made + 1)[s] = 0;
+    __threadfence();
+    __syncthreads();
+    if (s == 0) judge(run, made);
 }

@@ -16,7 +16,7 @@ __device__ __forceinline__ int64 round_up_or_down(double value) { return __doubl
 // Next z of a row, and what the row adds to the sums: of |x' - x|, its largest, of x' where w = 0, and of what is no rank.
 // per_unit: units of z in 1, a power of 2. All in type Real.
 template <typename Real, typename Weight>
-__device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight, Real per_unit, Z* z, int64 (&own)[4]) {
+__device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight, Real per_unit, Z& z, int64 (&own)[4]) {
     const bool is_dangling = weight == 0;
     const Real ratio = (is_dangling ? Real(0) : Real(rank / weight)) * per_unit;
     const bool is_right = change <= 2 && rank >= 0 && rank <= 2 && ratio < Real(__int_as_float(0x7f800000));
@@ -25,7 +25,7 @@ __device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight
     own[1] = max(own[1], moved);
     if (is_dangling && is_right) own[2] += round_up_or_down(rank * Real(FIXED_POINT));
     own[3] += !is_right;
-    quantize(ratio, z);
+    quantize(ratio, &z);
 }
 
 // Adds what the threads of a block found to sums: [1] by maximum, the others by addition. Integers, which no order changes.

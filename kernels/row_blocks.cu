@@ -264,9 +264,9 @@ sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_star
 
 // What a layout is chosen by, added to found: the longest row; places of row slices, in 32; of n_samples entries from
 // first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal; the place after the last row that
-// has entries; rows that have entries.
+// has entries; rows that have entries. Row 0 here is row_offset of the matrix.
 extern "C" __global__ void __launch_bounds__(256)
-survey(int64 n_rows, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
+survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
        int64* found) {
     const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
     int longest = 0, n_near = 0, n_filled = 0;
@@ -286,7 +286,7 @@ survey(int64 n_rows, const int64* indptr, int64 first_entry, int64 n_entries, co
             if (indptr[middle] <= first_entry + k) low = middle;
             else high = middle;
         }
-        const int64 distance = indices[k] - low;
+        const int64 distance = indices[k] - (row_offset + low);
         n_near += distance > -reach && distance < reach;
     }
     int64 own[5] = {longest, n_places, n_near, end, n_filled};

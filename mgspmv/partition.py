@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,33 @@ class Plan:
         each = f"{self.memory_bytes / 1e9:.3g} GB each, {self.exchange_bytes / 1e9:.3g} GB exchanged per iteration"
         seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
         return f"Plan({self.operation} of {self.url}, {len(self.workers)} workers, at most {each}{seconds})"
+
+
+SLICE_UNIT = 4
+"""Elements that a worker's slice of z begins at a multiple of, for whatever they are."""
+SLICE_SUMS = 8
+"""Elements at the end of a slice: room for the scalars, for elements of 4 bytes or of 8."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Where in z the slice of each device lies: its columns, then the scalars of its rows.
+
+    | columns of 0 | sums of 0 | columns of 1 | sums of 1 | ...
+    """
+
+    counts: tuple[int, ...]
+    """Columns of each device."""
+
+    @cached_property
+    def tails(self) -> tuple[int, ...]:
+        """From the begin of each slice to its scalars; never 0."""
+        return tuple(SLICE_UNIT * max(1, -(-n // SLICE_UNIT)) for n in self.counts)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where each slice begins, and where the last one ends."""
+        return (0, *accumulate(tail + SLICE_SUMS for tail in self.tails))
 
 
 def split_rows(indptr: np.ndarray, n_parts: int, *, bytes_per_nonzero: int, bytes_per_row: int) -> np.ndarray:

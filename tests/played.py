@@ -14,7 +14,7 @@ from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSum
 class PlayedDevice:
     """The steps of `RankSteps`, one after the other; parameters as for it, with the matrix as a block."""
 
-    nbytes = 1234
+    nbytes, received_bytes = 1234, 0
 
     def __init__(self, block: CsrBlock, precision: Precision = "exact") -> None:
         self.kernel = bind_kernel(block, precision)
@@ -44,6 +44,7 @@ class PlayedDevice:
         made: list[StepSums] = []
         while len(made) < n and not self._has_stopped:
             made.append(self._step())
+        self.seconds = [(0.5, 0.0)] * len(made)
         return made
 
     def _step(self) -> StepSums:

@@ -161,11 +161,12 @@ class DeviceSteps:
 
     def step(self, mass: float) -> tuple[StepSums, Times]:
         if not self._made:
-            began = time.perf_counter()
-            sums = self._device.advance(min(STEPS_AT_ONCE, self._left))
+            device = self._device
+            sums = device.advance(min(STEPS_AT_ONCE, self._left))
             assert sums, "the device has stopped, and the loop has not"
-            seconds, memory = (time.perf_counter() - began) / len(sums), self._device.nbytes
-            self._made = [(s, Times((seconds,), (0.0,), (0.0,), (0,), (memory,))) for s in reversed(sums)]
+            rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
+            times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
+            self._made = list(zip(sums, times, strict=True))[::-1]
         self._left -= 1
         return self._made.pop()
 

@@ -96,13 +96,14 @@ class Survey:
     """Rows that have entries."""
 
 
-def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0) -> Survey:
-    """Look at the rows of a matrix on the device, and at a sample of the entries of some of its rows.
+def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0, row_offset: int = 0) -> Survey:
+    """Look at rows on the device, and at a sample of the entries of some of them.
 
     Parameters
     ----------
     indptr : (n_rows + 1,) int64, on the device
     piece : the rows from `first_row` on
+    row_offset : which row of the matrix the first one is
     """
     import cupy
 
@@ -115,7 +116,16 @@ def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0) 
     n_samples = min(n_entries, SAMPLES)
     kernel = load_kernel("row_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
     sizes = (np.int64(n_samples), np.int64(REACH))
-    arguments = (np.int64(n_rows), indptr, np.int64(first_entry), np.int64(n_entries), address(indices), *sizes, found)
+    arguments = (
+        np.int64(n_rows),
+        np.int64(row_offset),
+        indptr,
+        np.int64(first_entry),
+        np.int64(n_entries),
+        address(indices),
+        *sizes,
+        found,
+    )
     kernel((n_multiprocessors * SURVEYORS,), (256,), arguments)
     longest, places, n_near, end, n_filled = map(int, found.get())
     return Survey(longest, 32 * places, n_near / max(1, n_samples), end, n_filled)
@@ -227,7 +237,8 @@ def build_row_blocks(
     n_cols: int,
     read: Callable[[int, int], CsrBlock],
     *,
-    order: Order = "degree",
+    order: Order | Any = "degree",
+    columns: Any | None = None,
     height: int | None = None,
     piece_entries: int | None = None,
     survey: Survey | None = None,
@@ -240,8 +251,12 @@ def build_row_blocks(
     Parameters
     ----------
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
+    n_cols : columns of the format
     read : called with two rows, gives the rows from the one to the other as a block on the device
-    order : `degree` places long rows first, and columns likewise, for which the matrix must be square
+    order : `degree` places long rows first, and columns likewise, for which the matrix must be square; or an array on
+        the device, (n_rows,) int32: the row at each place
+    columns : on the device, int32: the place of each column of CSR; None for that of the row of its number, or, where
+        the order is an array, for its number
     height : rows of a block; default as `choose_height` says
     piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
         device anyway
@@ -259,9 +274,14 @@ def build_row_blocks(
     n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
     lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
     in_order, places, by_place = _place_rows(cupy, lengths, order)
-    n_filled = survey.n_filled if order == "degree" else survey.end
-    height = height or choose_height(n_filled, *shared_memory())
     starts = accumulate(lengths if by_place is None else lengths[by_place])
+    if not isinstance(order, str):
+        n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])
+    else:
+        n_filled = survey.n_filled if order == "degree" else survey.end
+        if order == "degree" and columns is None:
+            columns = places
+    height = height or choose_height(n_filled, *shared_memory())
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
@@ -270,12 +290,12 @@ def build_row_blocks(
     if block is None:  # the tables of all rows are done with, and the layout needs their memory
         del indptr_there, lengths, starts, in_order
         cupy.get_default_memory_pool().free_all_blocks()
-        cells = _Cells(windows, None if by_place is None else places, height)
+        cells = _Cells(windows, columns, height)
     else:
         jobs = _cut_jobs(block_starts, windows.job_entries)
-        cells = _Cells(windows, None if by_place is None else places, height, jobs)
+        cells = _Cells(windows, columns, height, jobs)
         whole = _Piece(block, in_order, by_place, starts, cells.others, windows)
-        whole.keep_columns(None if by_place is None else nnz)
+        whole.keep_columns(None if columns is None else nnz)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
@@ -422,12 +442,12 @@ def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
 
 
-def _place_rows(xp: Any, lengths: Any, order: Order) -> tuple[Any, Any, Any]:
+def _place_rows(xp: Any, lengths: Any, order: Order | Any) -> tuple[Any, Any, Any]:
     """The places, the place of each row, and the row at each place, or None where they are the same."""
     in_order = xp.arange(len(lengths), dtype=np.int32)
-    if order == "none":
+    if isinstance(order, str) and order == "none":
         return in_order, in_order, None
-    by_place = xp.argsort(-lengths, kind="stable").astype(np.int32)
+    by_place = xp.argsort(-lengths, kind="stable").astype(np.int32) if isinstance(order, str) else order
     places = xp.empty_like(in_order)
     places[by_place] = in_order
     return in_order, places, by_place

@@ -77,7 +77,12 @@ def lay_out(block: CsrBlock) -> RowSlices:
 
 
 def build_row_slices(
-    indptr: Any, n_cols: int, read: Callable[[int, int], CsrBlock], *, piece_entries: int | None = None
+    indptr: Any,
+    n_cols: int,
+    read: Callable[[int, int], CsrBlock],
+    *,
+    columns: Any | None = None,
+    piece_entries: int | None = None,
 ) -> RowSlices:
     """Row slices on the current device, made there; parameters and errors as for `build_row_blocks`."""
     import cupy
@@ -89,12 +94,13 @@ def build_row_slices(
         piece = read(first, last)
         check_shape(piece, "row-slices")
         value = None if piece.data is None else piece.data.dtype
+        indices = piece.indices if columns is None else columns[piece.indices]
         if value is not None and values is None:
             values = cupy.empty(len(columns), value)
         kernel = load_kernel("row_slices.cu", "lay_out_rows", OFFSET=piece.indptr.dtype, **value_types(value))
         sizes = (np.int64(first), np.int64(last - first), np.int64(n_cols))
-        arrays = (piece.indptr, piece.indices, address(piece.data), starts, columns, address(values))
+        arrays = (piece.indptr, indices, address(piece.data), starts, columns, address(values))
         if last > first:
             kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
-        del piece, arrays  # before the next one is read
+        del piece, indices, arrays  # before the next one is read
     return RowSlices((n_rows, n_cols), nnz, starts, columns, values)

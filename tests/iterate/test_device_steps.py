@@ -134,7 +134,7 @@ def test_the_device_is_compiled_first_and_released_last(graph):
     assert device.calls == ["compile", "start", "residual", "ranks", "release"]
 
 
-def test_events_come_for_each_iteration_and_share_the_seconds_of_a_portion(graph, monkeypatch):
+def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, monkeypatch):
     block, start, weight, threshold = prepare(graph, options := PageRankOptions(tol_mode="fixed", max_iter=33))
     device, heard = PlayedDevice(block), []
     clock = count(step=7.0)  # seconds between two looks at it
@@ -149,8 +149,8 @@ def test_events_come_for_each_iteration_and_share_the_seconds_of_a_portion(graph
     for event, _ in heard:
         assert (event.run, event.exchange_s, event.wait_s, event.exchanged_bytes) == ("x", (0.0,), (0.0,), (0,))
         assert event.memory_bytes == (PlayedDevice.nbytes,)
-    assert [event.product_s for event, _ in heard] == [(7 / 20,)] * 20 + [(7 / 13,)] * 13
-    assert outcome.seconds == {"product": pytest.approx(14), "exchange": 0, "compile": 7, "residual": 7}
+    assert [event.product_s for event, _ in heard] == [(0.5,)] * 33
+    assert outcome.seconds == {"product": pytest.approx(16.5), "exchange": 0, "compile": 7, "residual": 7}
 
 
 def test_a_loop_in_pieces_asks_the_device_as_in_one_go(graph):

@@ -1,0 +1,130 @@
+"""PageRank steps of several devices, played by one: the bits that one device makes."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+from blocks import read_to_device
+from played import PlayedDevice
+from shares import Shares, cut_evenly
+from test_rank_steps import (
+    MANY,
+    UNSTOPPED,
+    VALUES,
+    check_bits,
+    check_close,
+    make_graph,
+    make_steps,
+    make_vectors,
+    run_beside,
+)
+
+from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules
+from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices
+
+BLOCKS, ORDERED, SLICES = (
+    {"layout": "row-blocks", "order": "degree"},
+    {"layout": "row-blocks", "order": "none"},
+    {"layout": "row-slices"},
+)
+MIXTURES = {
+    "blocks by degree": [BLOCKS],
+    "blocks in order": [ORDERED],
+    "slices": [SLICES],
+    "what suits": [{}],
+    "all kinds": [BLOCKS, SLICES, ORDERED],
+    "in pieces": [{**BLOCKS, "piece_entries": 700}, {**SLICES, "piece_entries": 900}],
+}
+BY_MIXTURE = pytest.mark.parametrize("mixture", MIXTURES)
+
+
+def make_shares(block, n, mixture, precision) -> Shares:
+    options = list(islice(cycle(MIXTURES[mixture]), n))
+    return Shares(block, cut_evenly(block.n_rows, n), read_to_device(block), precision, options)
+
+
+@pytest.mark.parametrize(
+    ("counts", "tails", "starts"),
+    [
+        ((8,), (8,), (0, 16)),
+        ((0, 1, 4, 5), (4, 4, 4, 8), (0, 12, 24, 36, 52)),
+    ],
+)
+def test_slices(counts, tails, starts):
+    assert (SLICE_UNIT, SLICE_SUMS) == (4, 8)
+    slices = Slices(counts)
+    assert (slices.tails, slices.starts) == (tails, starts)
+
+
+@pytest.mark.gpu
+@VALUES
+@BY_MIXTURE
+@pytest.mark.parametrize("name", MANY)
+def test_exact_steps_have_the_bits_of_the_cpu(name, mixture, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    for n, kind in ((1, "uniform"), (2, "all"), (5, "dangling")):
+        steps, played = make_shares(block, n, mixture, "exact"), PlayedDevice(block)
+        vectors = make_vectors(block.n_rows, weight, kind=kind)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        mass = 0.25
+        assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize(("mixture", "layout"), [("blocks by degree", "blocks by degree"), ("slices", "slices")])
+@pytest.mark.parametrize("name", MANY)
+def test_float32_ranks_do_not_depend_on_the_number_of_devices(name, mixture, layout, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
+    vectors = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32)
+    one, played = make_steps(layout, block, "float32"), PlayedDevice(block, "float32")
+    sums = run_beside(one, played, vectors, UNSTOPPED)
+    check_close(one, played, sums)
+    for n in (2, 3):
+        steps = make_shares(block, n, mixture, "float32")
+        assert [steps.start(vectors, UNSTOPPED), *steps.advance(12)] == sums[0]
+        assert steps.ranks().tobytes() == one.ranks().tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_largest", [False, True])
+@BY_MIXTURE
+def test_all_stop_at_the_same_step(mixture, by_largest):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight)
+    rules = RankRules(0.85, 1e-9, by_largest)
+    steps, played = make_shares(block, 3, mixture, "exact"), PlayedDevice(block)
+    sums = run_beside(steps, played, vectors, rules, 200)
+    assert 10 < len(sums[0]) < 100
+    check_bits(steps, played, sums)
+    assert steps.advance(3) == []
+    assert all(len(s.seconds) == 0 for s in steps.steps)
+
+
+@pytest.mark.gpu
+@BY_MIXTURE
+def test_portions_and_a_second_run(mixture):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight)
+    steps, played = make_shares(block, 2, mixture, "exact"), PlayedDevice(block)
+    n = KEPT_SUMS + 61
+    wanted = run_beside(steps, played, vectors, UNSTOPPED, n)
+    check_bits(steps, played, wanted)
+    assert all(len(s.seconds) == n and min(min(pair) for pair in s.seconds) > 0 for s in steps.steps)
+    sums = [steps.start(vectors, UNSTOPPED)]
+    for portion in (1, 2, 4, 0, 130, n - 137):
+        sums += steps.advance(portion)
+    assert sums == wanted[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("begin", "wanted"), [(np.nan, 1), (np.inf, 1), (-1.0, 1), (3.0, 1)])
+def test_ranks_that_are_not_finite_stop_all(begin, wanted):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight, kind="all")
+    vectors.x[5000] = begin
+    steps = make_shares(block, 3, "all kinds", "exact")
+    assert steps.start(vectors, UNSTOPPED).n_wrong == wanted
+    assert len(steps.advance(10)) == 1
