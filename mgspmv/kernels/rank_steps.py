@@ -405,7 +405,8 @@ class RankSteps:
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
-            *others, state, history = put_all(vectors.dangling, vectors.personalization, *sums)
+            rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # one is read
+            *others, state, history = put_all(*rest, *sums)
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = [cupy.zeros(self._n_columns + 1, self._choose_z(is_exact)) for _ in range(2)]
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
@@ -568,7 +569,7 @@ class RankSteps:
         self._load(name, is_exact)((product.grid,), (product.threads,), arguments, shared_mem=product.room)
 
     def _start(self, is_exact: bool, run: np.ndarray) -> None:
-        grid = -(-self.layout.shape[0] // self._product.threads)
+        grid = max(1, -(-self.layout.shape[0] // self._product.threads))
         self._load("start", is_exact)((grid,), (self._product.threads,), (run,))
 
     def _step(self) -> None:
