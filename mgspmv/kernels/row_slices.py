@@ -89,18 +89,18 @@ def build_row_slices(
 
     n_rows, nnz = len(indptr) - 1, int(indptr[-1])
     starts = count_places(cupy, cupy.diff(cupy.asarray(indptr)))
-    columns, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
+    placed, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
     for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
         piece = read(first, last)
         check_shape(piece, "row-slices")
         value = None if piece.data is None else piece.data.dtype
         indices = piece.indices if columns is None else columns[piece.indices]
         if value is not None and values is None:
-            values = cupy.empty(len(columns), value)
+            values = cupy.empty(len(placed), value)
         kernel = load_kernel("row_slices.cu", "lay_out_rows", OFFSET=piece.indptr.dtype, **value_types(value))
         sizes = (np.int64(first), np.int64(last - first), np.int64(n_cols))
-        arrays = (piece.indptr, indices, address(piece.data), starts, columns, address(values))
+        arrays = (piece.indptr, indices, address(piece.data), starts, placed, address(values))
         if last > first:
             kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
         del piece, indices, arrays  # before the next one is read
-    return RowSlices((n_rows, n_cols), nnz, starts, columns, values)
+    return RowSlices((n_rows, n_cols), nnz, starts, placed, values)
