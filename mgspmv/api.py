@@ -40,6 +40,7 @@ from mgspmv.kernels.rates import measure_rates
 from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.kernels.select import (
+    BACKENDS,
     Backend,
     StepLayout,
     bind_kernel,
@@ -47,6 +48,7 @@ from mgspmv.kernels.select import (
     check_step_kernel,
     choose_backend,
     find_step_layout,
+    list_kernels,
 )
 from mgspmv.model import (
     CsrBlock,
@@ -411,6 +413,8 @@ class Matrix(DescribedMatrix):
         precision: Precision | None = None,
         weights: bool = True,
         threads: int | None = None,
+        backend: Literal["auto", "cpu", "cuda"] = "auto",
+        transport: Literal["auto", "nccl", "peer"] = "auto",
         timeout: float = 30.0,
         on_progress: Progress | None = None,
     ) -> DistributedMatrix:
@@ -423,12 +427,18 @@ class Matrix(DescribedMatrix):
             graphs, the stored dtype for a `matrix`
         weights : False reads no values
         threads : of each worker's kernels; default as many as its cluster gave the worker
+        backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on those devices that there
+            are. On devices graphs are laid out for the steps of PageRank in `precision` at once
+        transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a device of its
+            own; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers
+            compute on devices of their own
         timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
 
         Raises
         ------
-        SchedulerNotFoundError, ClusterError : no scheduler answers there; it has no workers
+        SchedulerNotFoundError, ClusterError : no scheduler answers there; it has no workers, or workers without the
+            device or the NCCL that is wanted
         VersionMismatchError : a worker has other versions than this process of mgspmv, Python, or the libraries
         CapacityError : more than a worker may take; the message names the number of workers that would do
         OptionError : the store is in the memory of this process
@@ -438,8 +448,17 @@ class Matrix(DescribedMatrix):
 
         _check_threads(threads)
         check_choice("precision", precision, ("exact", "float64", "float32", None))
-        options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads}
+        check_choice("backend", backend, ("auto", "cpu", "cuda"))
+        check_choice("transport", transport, ("auto", "nccl", "peer"))
+        places: dict[str, Any] = {"backend": backend, "transport": transport}
+        options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
         return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
+
+    def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
+        """As `distribute`, but on devices a graph is not laid out for the steps of PageRank before there are any."""
+        from mgspmv.distribute.matrix import distribute_matrix
+
+        return distribute_matrix(self.stored, client, lay_out=False, **options)
 
     def to_scipy(self) -> Any:
         """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
@@ -619,8 +638,8 @@ def spmv(
     tune : with kernel `auto`, time those that may be the fastest, cuSPARSE among them, each with its format made; and
         keep the choice in the user's cache for this matrix, its row blocks, the dtype and the device, for `auto`
         from then on. Kernels round otherwise, so that the last bits of a product may change with the choice
-    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. On a
-        cluster `cpu`
+    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
+        `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
         csr-rows and csr-serial, and in `precision` by the others
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
@@ -644,9 +663,9 @@ def spmv(
     ClusterError : a worker is gone, or silent for too long
     """
     _check_threads(threads)
-    backend = _choose_backend(backend, A, client)
-    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
     distributed = _find_distributed(A, client)
+    computes = _choose_backend(backend, A, client)
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
     _check_tune(tune, kernel, is_on_cluster=distributed is not None or client is not None)
     if distributed is not None:
         return distributed.multiply(x, **options, threads=threads)
@@ -654,7 +673,7 @@ def spmv(
     if client is not None:
         reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
         distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress}
-        with A.distribute(client, precision=reads, **distributing) as distributed:
+        with A.distribute_for_products(client, precision=reads, backend=backend, **distributing) as distributed:
             return distributed.multiply(x, **options, threads=threads)
     x = check_vectors("x", x, A.shape[1], "columns")
     chosen = choose_precision(precision, x.dtype, A.info)
@@ -662,7 +681,7 @@ def spmv(
     out = start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
     if beta != 0:
         out = permute(out, A.order)
-    kernels = A.bind_products(chosen, kernel=kernel, threads=threads, backend=backend, tune=tune)
+    kernels = A.bind_products(chosen, kernel=kernel, threads=threads, backend=computes, tune=tune)
     x, out = kernels[0].put(x), kernels[0].put(out)
     for bound in kernels:
         start = bound.block.row_offset
@@ -720,6 +739,7 @@ def pagerank(
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
     client: Any = None,
+    transport: Literal["auto", "nccl", "peer"] = "auto",
     timeout: float = 30.0,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
@@ -754,6 +774,7 @@ def pagerank(
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
         cluster, the next waits
+    transport : with `client`, as for `Matrix.distribute`
     timeout : with `client`, seconds that a worker may be silent before the run is given up
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did; on a cluster about once a second with all since then
@@ -776,11 +797,20 @@ def pagerank(
     """
     _check_threads(threads)
     check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+    if transport != "auto" and client is None:
+        raise OptionError(
+            "transport says how the workers that client reaches send slices; pass it to distribute instead"
+        )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
     distributed = _find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
-    backend = _choose_backend(backend, A, client)
-    check_step_kernel(kernel, backend)
+    computes = _choose_backend(backend, A, client)
+    if isinstance(A, Matrix) and client is None:
+        check_step_kernel(kernel, computes)
+    else:
+        check_choice(
+            "kernel", kernel, ("auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=True)))
+        )
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
@@ -800,14 +830,15 @@ def pagerank(
         outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
     elif client is not None:
         assert isinstance(A, Matrix)
-        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads}
-        with A.distribute(client, **reads, timeout=timeout, on_progress=on_progress) as distributed:
+        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
+        reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
+        with A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
             outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        weight, computing["backend"] = read_out_weight(A.stored, use_weights), backend
+        weight, computing["backend"] = read_out_weight(A.stored, use_weights), computes
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     outcome = replace(outcome, values=restore(outcome.values, A.order))
     solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
@@ -949,14 +980,17 @@ def _find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
 
 
 def _choose_backend(backend: str, A: Any, client: Any) -> Backend:
+    """Where this process computes; on a cluster it does not, and this says whether the workers can."""
     if isinstance(A, Matrix) and client is None:
         return choose_backend(backend)
-    if backend == "cuda":
+    check_choice("backend", backend, ("auto", *BACKENDS))
+    there = None if isinstance(A, Matrix) else A.backend
+    if client is None and backend != "auto" and backend != there:
+        where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
         raise OptionError(
-            "backend='cuda' computes in this process, and the workers of a cluster compute on their hosts; leave "
-            "client out and pass an opened matrix, or leave backend='auto'"
+            f"the matrix was distributed for {where}, and now backend={backend!r} is asked for; leave backend out, or "
+            f"distribute it with backend={backend!r}"
         )
-    check_choice("backend", backend, ("auto", "cpu", "cuda"))
     return "cpu"
 
 

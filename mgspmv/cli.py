@@ -111,10 +111,16 @@ Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 
 ClusterKind = Annotated[
-    str | None, typer.Option("--cluster", metavar="local", help="Start workers on this machine for this one run.")
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="local|cuda",
+        help="Start workers on this machine for this one run; cuda: one for each GPU.",
+    ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --cluster local: processes; default as Dask chooses.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="With --cluster: processes; default as Dask chooses, or one for each GPU."),
 ]
 Scheduler = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
@@ -148,7 +154,7 @@ class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
     cluster: str | None
-    """What is started for the command: `local`."""
+    """What is started for the command: `local`, or `cuda` for a worker on each GPU."""
     workers: int | None
     """How many of those are started; None for as many as Dask chooses."""
     threads: int | None
@@ -161,17 +167,24 @@ class Place:
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
-        if self.cluster in ("cuda", "slurm", "ssh"):
+        if self.cluster in ("slurm", "ssh"):
             raise OptionError(
                 f"--cluster {self.cluster} is not there yet; start the workers yourself, with Dask's own tools, and "
                 "give the address of their scheduler with --scheduler"
             )
-        if self.cluster not in ("local", None):
-            raise OptionError(f"--cluster must be local, not {self.cluster!r}; for a cluster that runs use --scheduler")
+        if self.cluster not in ("local", "cuda", None):
+            raise OptionError(
+                f"--cluster must be local or cuda, not {self.cluster!r}; for a cluster that runs use --scheduler"
+            )
         if self.workers is not None and self.cluster is None:
-            raise OptionError("--workers says how many --cluster local starts; give both or neither")
+            raise OptionError("--workers says how many --cluster starts; give both or neither")
         if not self.timeout > 0:
             raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
+
+    def choose_backend(self, backend: str) -> str:
+        """What `auto` means on workers that are started: hosts for `local`, and a GPU for each of `cuda`."""
+        started = {"local": "cpu", "cuda": "cuda"}
+        return started.get(self.cluster or "", backend) if backend == "auto" else backend
 
     @property
     def is_embedded(self) -> bool:
@@ -220,14 +233,15 @@ def _open_client(place: Place, progress: Monitor) -> Iterator[Any]:
         return
     progress.phase("connecting" if place.cluster is None else "starting workers")
     from mgspmv.distribute.cluster import Cluster
-    from mgspmv.distribute.connect import start_local
+    from mgspmv.distribute.connect import start_cuda, start_local
 
     with ExitStack() as stack:
         stack.enter_context(_quieten_dask())
         if place.cluster is None:
             reached: Any = place.scheduler
         else:
-            reached = stack.enter_context(start_local(place.workers, place.threads))
+            start = start_cuda if place.cluster == "cuda" else start_local
+            reached = stack.enter_context(start(place.workers, place.threads))
         cluster = Cluster(reached, place.timeout)
         stack.callback(cluster.close)
         if cluster.dashboard_link:
@@ -468,7 +482,7 @@ def spmv(
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
-        options |= {"tune": tune, "backend": backend, "threads": threads, "timeout": timeout}
+        options |= {"tune": tune, "backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, _open_client(place, progress) as client:
@@ -518,6 +532,9 @@ def pagerank(
     drive: Annotated[
         str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")
     ] = "auto",
+    transport: Annotated[
+        str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker in supersteps.")
+    ] = "auto",
     top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -533,7 +550,8 @@ def pagerank(
     for path in output or []:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel, "backend": backend}
+    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
+    options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
     failure = None
     with api.open_matrix(store) as matrix:

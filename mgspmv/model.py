@@ -21,6 +21,16 @@ TolMode = Literal["l1", "l1_per_node", "linf", "fixed"]
 
 INT32_LIMIT = 2**31
 
+PARTS = 256
+"""Parts that the rows of a store of order `dealt` were dealt to, whatever the number of workers; each of those takes a
+run of parts."""
+
+
+def part_bounds(n_rows: int) -> np.ndarray:
+    """(PARTS + 1,) int64: where each part of rows that were dealt to them begins, and where the last ends."""
+    n_in_each = (n_rows + PARTS - 1 - np.arange(PARTS, dtype=np.int64)) // PARTS
+    return np.concatenate([[0], np.cumsum(n_in_each)])
+
 
 def index_dtype(n_cols: int) -> np.dtype[Any]:
     """Dtype of column indices: int32 while they fit, else int64."""

@@ -19,11 +19,8 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import CapacityError, ShapeError
-from mgspmv.model import CsrArrays, MatrixInfo, default_threads, index_dtype
+from mgspmv.model import PARTS, CsrArrays, MatrixInfo, default_threads, index_dtype
 from mgspmv.store import CHUNK_ELEMENTS
-
-PARTS = 256
-"""Parts that rows are `dealt` to, whatever the number of workers; each of those takes a run of parts."""
 
 PARTS_PER_THREAD = 8
 _PIECE = 1 << 20

@@ -8,7 +8,7 @@ cost of rows 0..i  =  bytes_per_nonzero * indptr[i]  +  bytes_per_row * i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads
+from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store import CHUNK_ELEMENTS
 
 SUMS_BYTES = 32
@@ -29,6 +29,12 @@ DENSE = 0.5
 
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
+
+ROOM_USED = 0.9
+"""Of the memory of a worker: what it is given rows for, where others are given more."""
+
+Memory = int | None | Sequence[int | None]
+"""Bytes, for each worker or of each."""
 
 MOST_WORKERS = 1 << 16
 """Where the search for a number of workers that would do ends."""
@@ -154,32 +160,47 @@ class Slices:
         return (0, *accumulate(tail + SLICE_SUMS for tail in self.tails))
 
 
-def split_rows(indptr: np.ndarray, n_parts: int, *, bytes_per_nonzero: int, bytes_per_row: int) -> np.ndarray:
-    """Cut rows into contiguous parts of about equal bytes.
+def split_rows(
+    indptr: np.ndarray,
+    n_parts: int,
+    *,
+    bytes_per_nonzero: int,
+    bytes_per_row: int,
+    shares: Sequence[float] | None = None,
+    cuts: np.ndarray | None = None,
+) -> np.ndarray:
+    """Cut rows into contiguous parts of about equal bytes, or of given shares.
 
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), starting at 0
     n_parts : at least 1; more than there are rows gives empty parts
+    shares : of the bytes, one for each part, adding up to 1; None for equal ones
+    cuts : int64, ascending from 0 to n_rows: rows that a part may begin with; None for any
 
     Returns
     -------
-    int64, shape (n_parts + 1,): first row of each part, then n_rows. None costs more than an equal share and one row.
+    int64, shape (n_parts + 1,): first row of each part, then n_rows. None costs more than its share and one row, or
+    what is between two cuts.
     """
     if n_parts < 1:
         raise OptionError(f"the rows must be cut into at least 1 part, not {n_parts}")
     n_rows = len(indptr) - 1
 
-    def cost(row: np.ndarray) -> np.ndarray:
+    def cost(place: np.ndarray) -> np.ndarray:
+        row = place if cuts is None else cuts[place]
         total: np.ndarray = indptr[row] * bytes_per_nonzero + row * bytes_per_row
         return total
 
     whole = int(indptr[-1]) * bytes_per_nonzero + n_rows * bytes_per_row
-    targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
-    above = _find_first(cost, targets, n_rows)
+    if shares is None:
+        targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
+    else:
+        targets = (whole * np.cumsum(shares)[:-1]).astype(np.int64)
+    above = _find_first(cost, targets, n_rows if cuts is None else len(cuts) - 1)
     below = np.maximum(above - 1, 0)
     nearest = np.where(targets - cost(below) < cost(above) - targets, below, above)
-    return np.concatenate([[0], nearest, [n_rows]]).astype(np.int64)
+    return np.concatenate([[0], nearest if cuts is None else cuts[nearest], [n_rows]]).astype(np.int64)
 
 
 def _find_first(cost: Callable[[np.ndarray], np.ndarray], targets: np.ndarray, n_rows: int) -> np.ndarray:
@@ -198,8 +219,9 @@ def plan_rows(
     n_workers: int = 1,
     *,
     precision: Precision = "exact",
-    device_memory: int | None = None,
-    host_memory: int | None = None,
+    device_memory: Memory = None,
+    host_memory: Memory = None,
+    speeds: Sequence[float] | None = None,
     rates: Rates | None = None,
     threads: int | None = None,
 ) -> Plan:
@@ -208,8 +230,10 @@ def plan_rows(
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), of the whole matrix
-    device_memory : bytes that each worker's device has; None where workers compute on the host
-    host_memory : bytes that each worker has on the host; None for no limit
+    device_memory : bytes that each worker's device has, one for all or one for each; None where it computes on the host
+    host_memory : bytes that each worker has on the host, likewise; None for no limit
+    speeds : of the workers beside each other, by which they get their rows, as far as their memory goes; None for equal
+        ones
     threads : of each worker, for the chunks in flight
 
     Raises
@@ -220,13 +244,21 @@ def plan_rows(
     if n_workers < 1:
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
-    plan = _plan(info, indptr, n_workers, precision, rates, threads)
-    if shortage := _find_shortage(plan, device_memory, host_memory):
+    sizes = _Sizes.of(info, precision)
+    devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
+    shares = None
+    if speeds is not None:
+        room = [device if device is not None else host for device, host in zip(devices, hosts, strict=True)]
+        shares = _share(sizes, indptr, info.shape[1], speeds, room)
+    plan = _plan(info, indptr, n_workers, precision, rates, threads, shares)
+    if shortage := _find_shortage(plan, devices, hosts):
+        if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
+            raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
         n_enough = n_workers
         while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
             larger = _plan(info, indptr, n_enough, precision, None, threads)
-            if not _find_shortage(larger, device_memory, host_memory):
+            if not _find_shortage(larger, _spread(device_memory, n_enough), _spread(host_memory, n_enough)):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
         raise CapacityError(
             f"{shortage}; no number of workers of that size would do, for each holds a vector of all "
@@ -249,11 +281,18 @@ def parse_bytes(size: str | int) -> int:
 
 
 def _plan(
-    info: MatrixInfo, indptr: np.ndarray, n_workers: int, precision: Precision, rates: Rates | None, threads: int
+    info: MatrixInfo,
+    indptr: np.ndarray,
+    n_workers: int,
+    precision: Precision,
+    rates: Rates | None,
+    threads: int,
+    shares: Sequence[float] | None = None,
 ) -> Plan:
     sizes = _Sizes.of(info, precision)
-    per_nonzero, per_row = sizes.nonzero, 8 + sizes.row + sizes.z
-    bounds = split_rows(indptr, n_workers, bytes_per_nonzero=per_nonzero, bytes_per_row=per_row)
+    cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
+    costs = {"bytes_per_nonzero": sizes.nonzero, "bytes_per_row": sizes.per_row}
+    bounds = split_rows(indptr, n_workers, **costs, shares=shares, cuts=cuts)
     workers = tuple(
         _plan_worker(info, sizes, int(a), int(b), int(indptr[b] - indptr[a]), n_workers, threads)
         for a, b in pairwise(bounds)
@@ -279,6 +318,11 @@ class _Sizes:
     """Bytes exchanged for each column."""
     order: int
     """Bytes of the order of a renumbered store and, for a product, of x and y in both orders, for each row."""
+
+    @property
+    def per_row(self) -> int:
+        """Bytes of a row beside its entries, in the block and in vectors."""
+        return 8 + self.row + self.z
 
     @classmethod
     def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
@@ -324,13 +368,36 @@ def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:
     return max(streamed, gathered)
 
 
-def _find_shortage(plan: Plan, device_memory: int | None, host_memory: int | None) -> str | None:
+def _share(
+    sizes: _Sizes, indptr: np.ndarray, n_cols: int, speeds: Sequence[float], room: Sequence[int | None]
+) -> list[float]:
+    """Shares of the bytes by speed; what a worker has no room for goes to the others."""
+    n_rows = len(indptr) - 1
+    whole = max(1, int(indptr[-1]) * sizes.nonzero + n_rows * sizes.per_row)
+    for_all = (sizes.z + sizes.column) * n_cols
+    most = np.array([1.0 if r is None else min(1.0, max(0.0, ROOM_USED * r - for_all) / whole) for r in room])
+    speed = np.asarray(speeds, np.float64)
+    shares, is_full = np.zeros(len(speed)), np.zeros(len(speed), np.bool_)
+    while not is_full.all():
+        left = 1.0 - most[is_full].sum()
+        shares[~is_full] = max(0.0, left) * speed[~is_full] / speed[~is_full].sum()
+        over = ~is_full & (shares > most)
+        if not over.any():
+            break
+        shares[over], is_full = most[over], is_full | over
+    return [float(s) for s in shares / max(1e-9, shares.sum())]
+
+
+def _spread(memory: Memory, n_workers: int) -> list[int | None]:
+    """Of each worker."""
+    return [memory] * n_workers if isinstance(memory, int | None) else list(memory)
+
+
+def _find_shortage(plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None]) -> str | None:
     """What is too small, in words; None when everything fits."""
-    needs = [("device", device_memory, max(w.device_bytes for w in plan.workers))]
-    if device_memory is None:
-        needs.append(("host", host_memory, plan.memory_bytes))
-    else:
-        needs.append(("host", host_memory, max(w.load_bytes for w in plan.workers)))
+    needs = [("device", device, w.device_bytes) for device, w in zip(devices, plan.workers, strict=True)]
+    for device, host, w in zip(devices, hosts, plan.workers, strict=True):
+        needs.append(("host", host, w.memory_bytes if device is None else w.load_bytes))
     for place, have, need in needs:
         if have is not None and need > have:
             each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers"

@@ -7,7 +7,6 @@ matrix or went away, the agent lets go of it.
 from __future__ import annotations
 
 import asyncio
-import platform
 import time
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -16,17 +15,20 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 
-from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import RunSpec, Session
+from mgspmv.distribute.part import Part, PartSpec, TeamSpec, join_pieces
+from mgspmv.distribute.session import RowsSession, RunSpec, Session, begin
 from mgspmv.errors import ClosedError
 from mgspmv.exchange.links import LINK_OP
+from mgspmv.exchange.nccl import find_nccl_problem
 from mgspmv.iterate.start import Start
+from mgspmv.kernels.device import describe_device, device_bandwidth, device_id, find_device_problem, free_device_memory
+from mgspmv.kernels.rates import measure_rates
 from mgspmv.model import Event, Status, StepSums, free_memory
-from mgspmv.store import StoreAddress
 
 NAME = "mgspmv"
 """Of the plugin on each worker."""
-PING_OP, FREE_OP, ABORT_OP = "mgspmv_ping", "mgspmv_free", "mgspmv_abort"
+PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
+FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """What a client asks of an agent, through the scheduler."""
 
 
@@ -41,12 +43,18 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._sessions: dict[str, Session] = {}
         self._ending: WeakValueDictionary[str, Session] = WeakValueDictionary()  # a task that still runs holds its own
         worker.handlers.update(
-            {PING_OP: self.ping, FREE_OP: self.free, ABORT_OP: self.abort, LINK_OP: self.accept_link}
+            {
+                PING_OP: self.ping,
+                DESCRIBE_OP: self.describe,
+                FREE_OP: self.free,
+                ABORT_OP: self.abort,
+                LINK_OP: self.accept_link,
+            }
         )
 
     def teardown(self, worker: Worker) -> None:
-        for session in self._sessions.values():
-            session.close("the worker closed")
+        for holder in self._list_held():
+            holder.close("the worker closed")
         self._sessions.clear()
         self._parts.clear()
 
@@ -90,9 +98,13 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def ping(self) -> dict[str, int]:
-        """Say that the event loop of this worker runs, and what memory is free."""
-        return {"free_memory": free_memory()}
+    async def ping(self) -> bool:
+        """Say that the event loop of this worker runs."""
+        return True
+
+    async def describe(self) -> dict[str, Any]:
+        """What there is to compute with: free memory, and the device."""
+        return {"free_memory": free_memory(), "device": await asyncio.to_thread(find_device)}
 
     async def free(self, keys: list[str]) -> None:
         """Let go of what these keys hold, at once."""
@@ -113,18 +125,35 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a link from another worker of a run until it is closed; closes it when the run is not known here."""
-        for session in list(self._sessions.values()):
-            if session.run == run:
-                await session.links.accept(comm, rank)
+        for holder in self._list_held():
+            if holder.run == run and holder.links is not None:
+                await holder.links.accept(comm, rank)
         comm.abort()
         return ServerStatus.dont_reply
 
+    def _list_held(self) -> list[Session | Part]:
+        return [*self._sessions.values(), *self._parts.values()]
+
     def _let_go(self, key: Any) -> None:
-        self._parts.pop(key, None)
-        session = self._sessions.pop(key, None)
+        part, session = self._parts.pop(key, None), self._sessions.pop(key, None)
+        if part is not None:
+            part.close("the matrix was closed")
         if session is not None:
             self._ending[key] = session
             session.close("the run ended")
+
+
+def find_device() -> dict[str, Any]:
+    """The fields of `DeviceInfo` for the current device, if there is one to compute with."""
+    if (problem := find_device_problem()) is not None:
+        return {"problem": problem}
+    return {
+        "name": describe_device(),
+        "id": device_id(),
+        "memory": free_device_memory(),
+        "bandwidth": device_bandwidth(),
+        "nccl_problem": find_nccl_problem(),
+    }
 
 
 async def install(dask_worker: Worker) -> None:
@@ -138,41 +167,59 @@ def _agent() -> Agent:
     return agent
 
 
+def _get_rows(key: str) -> RowsSession:
+    session = _agent().get_session(key)
+    assert isinstance(session, RowsSession)
+    return session
+
+
 # --- tasks -----------------------------------------------------------------------------------------------------------
 # Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
 
 
-def load_part(
-    key: str, address: StoreAddress, rank: int, bounds: tuple[int, ...], dtype: str | None, threads: int
-) -> dict[str, Any]:
-    """Read a part from the store and hold it; what it takes."""
-    part = Part(address, rank, bounds, dtype, threads)
+def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
+    """Read a part from the store and hold it, ready for its team; the bytes it takes."""
+    part = Part(spec)
+    if team is not None:
+        part.meet(get_worker(), team)
     _agent().hold_part(key, part)
-    return {"nbytes": part.nbytes, "threads": part.threads, "machine": platform.machine()}
+    return part.nbytes
+
+
+def join_team(key: str, team: TeamSpec) -> int:
+    """See `Part.join_team`; the bytes it takes."""
+    part = _agent().get_part(key)
+    part.join_team(team)
+    return part.nbytes
+
+
+def measure_host(threads: int) -> float:
+    """Bytes per second that these threads of the host read."""
+    return measure_rates(threads).copy_bytes_per_s
 
 
 def multiply_part(
     key: str,
-    x: np.ndarray | list[np.ndarray],
-    y: np.ndarray | None,
+    x: Any,
+    y: Any,
     alpha: float,
     beta: float,
     dtype: Literal["float32", "float64"],
     kernel: str,
     threads: int | None,
-) -> np.ndarray:
-    """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows."""
-    whole = np.concatenate(x) if isinstance(x, list) else x
+) -> Any:
+    """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows, in a list."""
+    whole = join_pieces(x) if isinstance(x, list) else x
     part = _agent().get_part(key)
     return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads)
 
 
-def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int:
-    """Make and hold a session over a part; the threads that it uses."""
+def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int | str:
+    """Make and hold a session over a part; what computes: threads of the host, or a device by its name."""
     agent = _agent()
-    session = Session(get_worker(), agent.get_part(part_key), spec, start)
+    session = begin(get_worker(), agent.get_part(part_key), spec, start)
     agent.hold_session(key, session)
-    return session.threads
+    return session.computes
 
 
 def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
@@ -187,22 +234,22 @@ def measure_session(key: str) -> float:
 
 def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
     """See `Session.scale`."""
-    return _agent().get_session(key).scale()
+    return _get_rows(key).scale()
 
 
 def step_session(key: str, z: np.ndarray, mass: float) -> tuple[np.ndarray, StepSums, float, int]:
     """See `Session.step`."""
-    return _agent().get_session(key).step(z, mass)
+    return _get_rows(key).step(z, mass)
 
 
 def rescale_session(key: str) -> np.ndarray:
     """See `Session.rescale`."""
-    return _agent().get_session(key).rescale()
+    return _get_rows(key).rescale()
 
 
 def measure_given(key: str, z: np.ndarray, mass: float) -> float:
     """See `Session.measure_given`."""
-    return _agent().get_session(key).measure_given(z, mass)
+    return _get_rows(key).measure_given(z, mass)
 
 
 def collect_session(key: str) -> np.ndarray:

@@ -18,7 +18,7 @@ from distributed import Client, Future
 from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
-from mgspmv.distribute.agent import ABORT_OP, FREE_OP, PING_OP, install
+from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
 from mgspmv.errors import (
@@ -55,6 +55,23 @@ CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 
 
 @dataclass(frozen=True)
+class DeviceInfo:
+    """What a worker says of its current CUDA device."""
+
+    problem: str | None = None
+    """What keeps it from computing there; then there is nothing else."""
+    name: str = ""
+    id: str = ""
+    """What no other device has, on no host."""
+    memory: int = 0
+    """Bytes that are free."""
+    bandwidth: float = 0.0
+    """Bytes per second of its memory."""
+    nccl_problem: str | None = None
+    """What keeps it from being connected with others by NCCL."""
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     """What a worker of a cluster offers."""
 
@@ -63,6 +80,7 @@ class WorkerInfo:
     """That its cluster gave it."""
     memory: int
     """Bytes that it may still take."""
+    device: DeviceInfo = DeviceInfo("it was not asked")
 
 
 class Cluster:
@@ -136,12 +154,17 @@ class Cluster:
         versions = await self._ask_present(everyone, {"op": "versions", "packages": [*CHECKED]})
         _check_versions({member: answer["packages"] for member, answer in versions.items()})
         await asyncio.gather(*map(self._install, versions))
-        pings = await self._ask_present(versions, {"op": PING_OP})
+        described = await self._ask_present(versions, {"op": DESCRIBE_OP})
         infos = [
-            WorkerInfo(m, workers[m.address]["nthreads"], _find_memory(workers, m.address, ping["free_memory"]))
-            for m, ping in pings.items()
+            WorkerInfo(
+                m,
+                workers[m.address]["nthreads"],
+                _find_memory(workers, m.address, told["free_memory"]),
+                DeviceInfo(**told["device"]),
+            )
+            for m, told in described.items()
         ]
-        return infos, [member for member in everyone if member not in pings]
+        return infos, [member for member in everyone if member not in described]
 
     async def _ask_present(self, members: Iterable[Member], message: dict[str, Any]) -> dict[Member, Any]:
         """The answers of those that are not silent."""

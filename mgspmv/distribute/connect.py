@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
+import os
 import signal
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any
@@ -17,8 +20,8 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 
-from mgspmv.errors import ClusterError, OptionError, SchedulerNotFoundError
-from mgspmv.model import default_threads
+from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
+from mgspmv.model import check_choice, default_threads
 
 KNOCK_S = 30.0
 """Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
@@ -111,27 +114,87 @@ def start_local(n_workers: int | None = None, threads: int | None = None) -> Loc
         n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
     if n_workers < 1:
         raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
-    return _start(
-        n_workers=n_workers,
-        threads_per_worker=threads or max(1, processors // n_workers),
-        worker_class=PatientNanny,
-        memory_limit=0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
-        dashboard_address="127.0.0.1:8787",
-        silence_logs=logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
-    )
+    return _start(LocalCluster, n_workers=n_workers, threads_per_worker=threads or max(1, processors // n_workers))
 
 
-def _start(**options: Any) -> LocalCluster:
+def start_cuda(n_workers: int | None = None, threads: int | None = None, protocol: str = "tcp") -> LocalCluster:
+    """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves.
+
+    Parameters
+    ----------
+    n_workers : default as many as there are GPUs
+    threads : of each worker, which read and decompress; default so many that all have one for each processor
+    protocol : of Dask's comms: `tcp`, or `ucxx`
+
+    Raises
+    ------
+    MissingDependencyError : dask-cuda, or what UCX needs, is not installed
+    ClusterError : there are no GPUs, or fewer than that
+    """
+    check_choice("protocol", protocol, ("tcp", "ucxx"))
+    _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
+    if protocol == "ucxx":
+        _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
+    n_devices = len(_list_devices())
+    if n_workers is None:
+        n_workers = n_devices
+    if not 1 <= n_workers <= n_devices:
+        raise ClusterError(
+            f"{n_workers} GPU workers are asked for and this machine has {n_devices} GPUs; ask for 1 to {n_devices}",
+            phase="start",
+        )
+    from dask_cuda import LocalCUDACluster
+
+    threads = threads or max(1, default_threads() // n_workers)
+    given: dict[str, Any] = {"device_memory_limit": None, "protocol": protocol}  # nothing of ours is to be spilled
+    return _start(LocalCUDACluster, n_workers=n_workers, threads_per_worker=threads, **given)
+
+
+def _list_devices() -> list[str]:
+    """The GPUs that workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        everything = [str(k) for k in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise ClusterError(
+            f"NVIDIA's driver finds no GPU on this machine ({error}); use --cluster local, or a machine with GPUs",
+            phase="start",
+        ) from error
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = everything if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+    if not named:
+        raise ClusterError(
+            f"this machine has {len(everything)} GPUs and CUDA_VISIBLE_DEVICES={visible!r} leaves none of them",
+            phase="start",
+        )
+    return named
+
+
+def _need(module: str, what: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise MissingDependencyError(f"{what}, which is not installed; install mgspmv[{extra}]")
+
+
+def _start(kind: Callable[..., LocalCluster], **given: Any) -> LocalCluster:
     """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
 
     Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
     so an interrupt waits until it is whole.
     """
 
+    options: dict[str, Any] = {
+        "worker_class": PatientNanny,
+        "memory_limit": 0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
+        "dashboard_address": "127.0.0.1:8787",
+        "silence_logs": logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
+    }
+
     def make() -> LocalCluster:
         resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        cluster = LocalCluster(**options)
+        cluster = kind(**options, **given)
         disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
         return cluster
 

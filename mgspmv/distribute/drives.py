@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,10 +22,11 @@ import numpy as np
 from mgspmv.distribute import agent
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.session import RunSpec, check_agreement
-from mgspmv.errors import ClusterError
+from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, sum_seconds
 from mgspmv.iterate.start import Start
+from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
 from mgspmv.model import Event, Status, StepSums
 
 Drive = Literal["scheduler", "superstep"]
@@ -70,7 +72,10 @@ def run_distributed(
     """
     report = on_progress or (lambda phase, done, total: None)
     matrix.check_open()
-    spec = RunSpec(run, matrix.members, options, threshold, dtype, kernel, threads, matrix.cluster.patience)
+    layout = _find_layout(matrix, options, dtype, kernel, drive)
+    transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
+    asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout)
+    spec = RunSpec(run, matrix.members, options, threshold, *asked)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
@@ -89,6 +94,26 @@ def run_distributed(
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
     seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
     return Outcome(values, status, bound, workers.hardware, seconds)
+
+
+def _find_layout(
+    matrix: DistributedMatrix, options: PageRankOptions, dtype: str | None, kernel: str, drive: Drive
+) -> StepLayout | None:
+    """The layout for steps on devices that send each other slices; None where the steps take CSR."""
+    backend, info = matrix.backend, matrix.info
+    for each in ("cpu", "cuda") if backend is None else (backend,):
+        check_step_kernel(kernel, each)
+    if backend != "cuda":
+        return None
+    layout = find_step_layout(kernel, options.precision, info.index_dtype, dtype, info.min_weight)
+    if drive == "superstep" and matrix.transport == "nccl":
+        return layout
+    if layout not in (None, "auto"):
+        raise OptionError(
+            f"kernel {kernel!r} makes steps that devices exchange by NCCL, in drive='superstep', and here the drive is "
+            f"{drive!r} and the transport {matrix.transport!r}; pass kernel='auto' or 'csr-split'"
+        )
+    return None
 
 
 class _Workers:
@@ -141,9 +166,7 @@ class _Workers:
             cluster.submit(member, key, agent.begin_session, key, part_key, self.spec, piece)
             for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
         ]
-        threads = cluster.settle(self._sessions, members, "start")
-        each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
-        self.hardware = f"{len(members)} workers of {each} threads"
+        self.hardware = _describe(cluster.settle(self._sessions, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
         """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
@@ -254,10 +277,26 @@ class _Supersteps:
         return float(sum(self._workers.do("residual", agent.measure_session)))
 
 
+def _describe(computes: list[int | str]) -> str:
+    """What workers compute with: threads of their hosts, or devices."""
+    threads = [c for c in computes if isinstance(c, int)]
+    said = []
+    if threads:
+        each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
+        said.append(f"{len(threads)} workers of {each} threads")
+    devices = Counter(c for c in computes if isinstance(c, str))
+    return ", ".join([*said, *(f"{n} workers of {name}" for name, n in devices.items())])
+
+
 def _join(events: tuple[Event, ...]) -> Event:
     """One event of those that each worker made of the same iteration."""
     fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
     joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
+    if not any(joined["wait_s"]):  # devices do not know of each other what they waited for
+        slowest_s = max(joined["product_s"])
+        waited = [min(e, slowest_s - p) for e, p in zip(joined["exchange_s"], joined["product_s"], strict=True)]
+        joined["wait_s"] = tuple(waited)
+        joined["exchange_s"] = tuple(e - w for e, w in zip(joined["exchange_s"], waited, strict=True))
     return replace(events[0], **joined)
 
 

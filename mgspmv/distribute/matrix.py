@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 import numpy as np
 
-from mgspmv.distribute.agent import load_part, multiply_part
+from mgspmv.distribute.agent import join_team, load_part, measure_host, multiply_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
+from mgspmv.distribute.part import PartSpec, TeamSpec
+from mgspmv.distribute.places import Places, Transport, choose_places
 from mgspmv.errors import ClosedError, ClusterError, KindError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.links import Member
+from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
+from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan, plan_rows
-from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
+from mgspmv.partition import Memory, Plan, plan_rows
+from mgspmv.store import DescribedMatrix, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -43,12 +48,19 @@ class DistributedMatrix(DescribedMatrix):
     __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
 
     def __init__(
-        self, stored: StoredMatrix, cluster: Cluster, plan: Plan, members: tuple[Member, ...], parts: list[Future]
+        self,
+        stored: StoredMatrix,
+        cluster: Cluster,
+        plan: Plan,
+        members: tuple[Member, ...],
+        places: Places,
+        parts: list[Future],
     ) -> None:
         super().__init__(stored)
         self.cluster = cluster
         self.plan = plan
         self.members = members
+        self.places = places
         self._parts = parts
         self._pending: WeakSet[Future] = WeakSet()
         self.load_s = 0.0
@@ -63,6 +75,16 @@ class DistributedMatrix(DescribedMatrix):
     def client(self) -> Client:
         """Through which the workers are reached."""
         return self.cluster.client
+
+    @property
+    def backend(self) -> Literal["cpu", "cuda"] | None:
+        """Where all workers compute; None where some do on their hosts and some on devices."""
+        return self.places.backend
+
+    @property
+    def transport(self) -> Literal["nccl", "peer"]:
+        """How slices go from worker to worker in supersteps."""
+        return self.places.transport
 
     @property
     def workers(self) -> tuple[str | int, ...]:
@@ -116,15 +138,15 @@ class DistributedMatrix(DescribedMatrix):
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k), real: a NumPy array, which is sent to every worker; or a dask array, whose chunks
-            go from worker to worker
+        x : (n_cols,) or (n_cols, k), real: an array of NumPy or CuPy, which is sent to every worker; or a dask array of
+            either, whose chunks go from worker to worker
         y : (n_rows,) or (n_rows, k); needed unless beta is 0, when it is not read
         others : as for `mgspmv.api.spmv`
 
         Returns
         -------
-        For a NumPy x the product as NumPy array. For a dask x a dask array with a chunk for each worker, which is being
-        computed and stays on the workers.
+        For an array of NumPy or CuPy the product as such an array. For a dask x a dask array with a chunk for each
+        worker, which is being computed and stays on the workers.
 
         Raises
         ------
@@ -134,6 +156,8 @@ class DistributedMatrix(DescribedMatrix):
         """
         if _is_dask(x):
             return self._multiply_lazy(x, alpha, beta, y, kernel, precision, threads)
+        is_on_device = _is_cuda(x)
+        x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
@@ -155,7 +179,8 @@ class DistributedMatrix(DescribedMatrix):
             raise
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
-        return restore(out, self.order)
+        product = restore(out, self.order)
+        return put(product) if is_on_device else product
 
     def close(self) -> None:
         """Free the memory of the workers at once; products that were begun are finished before."""
@@ -247,10 +272,18 @@ def distribute_matrix(
     precision: Precision | None = None,
     weights: bool = True,
     threads: int | None = None,
+    backend: str = "auto",
+    transport: Transport = "auto",
+    lay_out: bool = True,
     timeout: float = TIMEOUT_S,
     on_progress: Progress | None = None,
 ) -> DistributedMatrix:
-    """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`."""
+    """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`.
+
+    Parameters
+    ----------
+    lay_out : make the rows of a graph ready for the steps of PageRank at once, on devices
+    """
     address = stored.address()
     report = on_progress or _ignore
     cluster = Cluster(client, timeout)
@@ -258,7 +291,8 @@ def distribute_matrix(
         began = time.perf_counter()
         report("join", 0, None)
         workers = cluster.join()
-        info = stored.info
+        info, members = stored.info, tuple(w.member for w in workers)
+        places = choose_places(workers, backend, transport)
         precision = precision or _default_precision(info)
         dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
         plan = plan_rows(
@@ -266,13 +300,19 @@ def distribute_matrix(
             stored.read_array("indptr"),
             len(workers),
             precision=precision,
-            host_memory=min(w.memory for w in workers),
+            device_memory=_even(places.device_memory),
+            host_memory=_even([w.memory for w in workers]),
+            speeds=_find_speeds(cluster, workers, places),
             threads=threads or max(w.threads for w in workers),
         )
-        members = tuple(w.member for w in workers)
+        specs = [
+            PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank])
+            for rank, w in enumerate(workers)
+        ]
+        team = _make_team(info, members, places, precision, dtype, cluster.patience) if lay_out else None
         with cluster.lease(lambda: report("queue", 0, None)):
-            parts = _load(cluster, workers, plan, address, dtype, threads, report)
-        matrix = DistributedMatrix(stored, cluster, plan, members, parts)
+            parts = _load(cluster, members, specs, team, report)
+        matrix = DistributedMatrix(stored, cluster, plan, members, places, parts)
         matrix.load_s = time.perf_counter() - began
         return matrix
     except BaseException:
@@ -281,25 +321,28 @@ def distribute_matrix(
 
 
 def _load(
-    cluster: Cluster,
-    workers: list[WorkerInfo],
-    plan: Plan,
-    address: StoreAddress,
-    dtype: str | None,
-    threads: int | None,
-    report: Progress,
+    cluster: Cluster, members: tuple[Member, ...], specs: list[PartSpec], team: TeamSpec | None, report: Progress
 ) -> list[Future]:
-    token, members = uuid.uuid4().hex, [w.member for w in workers]
-    keys = [f"mgspmv-load-{token}-{rank}" for rank in range(len(workers))]
-    options = [(address, rank, plan.bounds, dtype, threads or w.threads) for rank, w in enumerate(workers)]
+    token = uuid.uuid4().hex
+    keys = [f"mgspmv-load-{token}-{rank}" for rank in range(len(members))]
     futures = [
-        cluster.submit(w.member, key, load_part, key, *o) for w, key, o in zip(workers, keys, options, strict=True)
+        cluster.submit(member, key, load_part, key, spec, team)
+        for member, key, spec in zip(members, keys, specs, strict=True)
     ]
-    report("load", 0, len(workers))
+    joining: list[Future] = []
+    report("load", 0, len(members))
     try:
-        cluster.settle(futures, members, "load", lambda done: report("load", done, len(workers)))
+        # Of a team the rows are read when it lays them out together.
+        cluster.settle(futures, members, "load", None if team else lambda done: report("load", done, len(members)))
+        if team is not None:
+            joining = [
+                cluster.submit(member, f"mgspmv-join-{token}-{rank}", join_team, keys[rank], team)
+                for rank, member in enumerate(members)
+            ]
+            cluster.settle(joining, members, "load", lambda done: report("load", done, len(members)))
+            cluster.release(joining)
     except BaseException as error:
-        cluster.release(futures)
+        cluster.release([*joining, *futures])
         if isinstance(error, StoreNotFoundError):
             raise StoreNotFoundError(
                 f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
@@ -308,6 +351,51 @@ def _load(
             raise type(error)(f"a worker cannot use the store: {error}") from error
         raise
     return futures
+
+
+def _make_team(
+    info: MatrixInfo,
+    members: tuple[Member, ...],
+    places: Places,
+    precision: Precision,
+    dtype: str | None,
+    patience: float,
+) -> TeamSpec | None:
+    """What workers are told that lay rows out for steps on their devices; None where kernels over CSR make them."""
+    if places.transport != "nccl" or info.kind == "matrix":
+        return None
+    layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+    run = f"team-{uuid.uuid4().hex}"
+    return None if layout is None else TeamSpec(run, members, patience, dtype, precision, layout)
+
+
+def _find_speeds(cluster: Cluster, workers: list[WorkerInfo], places: Places) -> list[float] | None:
+    """Bytes per second of each worker's memory, if they are not all alike; hosts are measured only beside devices."""
+    if places.backend == "cpu":
+        return None
+    speeds = [w.device.bandwidth for w in workers]
+    hosts = [k for k, backend in enumerate(places.backends) if backend == "cpu"]
+    members = [workers[k].member for k in hosts]
+    futures = [
+        cluster.submit(m, f"mgspmv-measure-{uuid.uuid4().hex}", measure_host, workers[k].threads)
+        for k, m in zip(hosts, members, strict=True)
+    ]
+    if futures:
+        for k, speed in zip(hosts, cluster.settle(futures, members, "join"), strict=True):
+            speeds[k] = speed
+        cluster.release(futures)
+    n_sharing = Counter(w.device.id for w, own in zip(workers, places.backends, strict=True) if own == "cuda")
+    for k, backend in enumerate(places.backends):
+        if backend == "cuda":
+            speeds[k] /= n_sharing[workers[k].device.id]
+    return None if len(set(speeds)) == 1 else speeds
+
+
+def _even(memory: Sequence[int | None]) -> Memory:
+    """The least for all where the workers are of one kind, so that a plan can say how many would do; else of each."""
+    if all(m is None for m in memory):
+        return None
+    return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)
 
 
 def _default_precision(info: MatrixInfo) -> Precision:
@@ -319,6 +407,10 @@ def _default_precision(info: MatrixInfo) -> Precision:
 
 def _is_dask(array: Any) -> bool:
     return hasattr(array, "dask") and hasattr(array, "chunks")
+
+
+def _is_cuda(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__")
 
 
 def _ignore(phase: str, done: int, total: int | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,9 +17,15 @@ from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.relay import RelayTransport
+from mgspmv.exchange.staged import StagedTransport
+from mgspmv.exchange.transport import Transport
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
+from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding
 from mgspmv.iterate.start import Start, read_out_weight
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.device import describe_device
+from mgspmv.kernels.rank_steps import RankSteps
+from mgspmv.kernels.select import StepLayout
 from mgspmv.model import Event, Status, StepSums
 
 
@@ -42,33 +49,30 @@ class RunSpec:
     """Of each worker; None for what the worker was given by its cluster."""
     patience: float
     """Seconds that a worker may be silent."""
+    transport: Literal["peer", "nccl"]
+    """How slices go from worker to worker in supersteps."""
+    layout: StepLayout | None
+    """Of the rows, where the transport is `nccl`."""
 
 
-class Session:
+class Session(ABC):
     """One worker's share of a run: its rows, its vectors, and its links to the other workers.
 
     Parameters
     ----------
     worker : the `distributed.Worker` that this is on
-    start : the vectors of the part's rows
     """
 
-    def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
+    computes: int | str
+    """Threads of the host, or the name of a device."""
+
+    def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         self._spec, self._part = spec, part
-        kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
-        weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
-        self._rows: Rows = start.bind(kernel, weight)
-        assert part.halo is not None
-        self._halo = part.halo
-        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, partial(_greet, part.halo), spec.patience)
-        self._relay: RelayTransport | None = None
-        self._steps: LocalSteps | None = None
+        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, hello, spec.patience)
         self._loop: Loop | None = None
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
-        self._threads = kernel.threads
-        kernel.compile()
 
     @property
     def run(self) -> str:
@@ -80,17 +84,10 @@ class Session:
         """To the other workers."""
         return self._links
 
-    @property
-    def threads(self) -> int:
-        """Of the kernel."""
-        return self._threads
-
     def close(self, reason: str) -> None:
         """End the run here: a task that waits is told the reason, and none can begin."""
         self._end = reason
         self._links.close(reason)
-
-    # --- in lockstep with the other workers
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -100,8 +97,9 @@ class Session:
         What each iteration did on this worker, and how the run ended, None if it did not.
         """
         with self._working("connect" if self._loop is None else f"iteration {self._loop.iteration + 1}"):
-            loop = self._loop or self._connect()
-            events = []
+            if self._loop is None:
+                self._loop = self._connect()
+            loop, events = self._loop, []
             for event in loop.advance(n):
                 events.append(event)
                 self._links.phase = f"iteration {loop.iteration + 1}"
@@ -110,10 +108,57 @@ class Session:
     def measure(self) -> float:
         """This worker's part of the residual, together with all other workers. No more iterations after it."""
         with self._working("residual"):
-            assert self._steps is not None
             assert self._loop is not None
-            self._steps.begin_residual()
-            return self._steps.residual(self._loop.mass)
+            return self._measure(self._loop.mass)
+
+    @abstractmethod
+    def collect(self) -> np.ndarray:
+        """(n_rows,): the ranks."""
+
+    @abstractmethod
+    def _connect(self) -> Loop:
+        """Begin to iterate in lockstep with the other workers."""
+
+    @abstractmethod
+    def _measure(self, mass: float) -> float: ...
+
+    @contextmanager
+    def _working(self, phase: str) -> Iterator[None]:
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=phase)
+        if self.is_busy:
+            raise ClusterError(f"two tasks of run {self._spec.run} are running on one worker", phase=phase)
+        self.is_busy = True
+        self._links.phase = phase
+        self._links.begin_wait()
+        try:
+            with self._links.active():
+                yield
+        finally:
+            self.is_busy = False
+
+
+class RowsSession(Session):
+    """Steps by kernels over CSR, on the host or on a device, with slices over Dask's comms.
+
+    Parameters
+    ----------
+    start : the vectors of the part's rows
+    """
+
+    def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
+        kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
+        weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
+        self._rows: Rows = start.bind(kernel, weight)
+        assert part.halo is not None
+        self._halo = part.halo
+        super().__init__(worker, part, spec, partial(_greet, part.halo))
+        self._relay: RelayTransport | None = None
+        self._steps: LocalSteps | None = None
+        self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
+        kernel.compile()
+
+    # --- in lockstep with the other workers
 
     def _connect(self) -> Loop:
         hellos = self._links.connect()
@@ -121,12 +166,16 @@ class Session:
         asked = (hellos.get(rank, {}).get("asked") for rank in range(len(self._spec.members)))
         wanted = [find_asked(bits, n_rows) for bits in asked]
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
-        self._steps = LocalSteps([self._rows], transport, self._spec.options.alpha)
+        self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
         loop = Loop(self._steps, self._spec.options, self._spec.threshold, self._spec.run)
         loop.start()
-        self._loop = loop
         return loop
+
+    def _measure(self, mass: float) -> float:
+        assert self._steps is not None
+        self._steps.begin_residual()
+        return self._steps.residual(mass)
 
     # --- driven by the scheduler
 
@@ -134,7 +183,7 @@ class Session:
         """This worker's slice of the first z, and its sums."""
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
-            self._steps = LocalSteps([self._rows], self._relay, self._spec.options.alpha)
+            self._steps = self._make_steps(self._relay)
             sums = self._steps.scale()
             return self._relay.take(), sums
 
@@ -177,27 +226,68 @@ class Session:
     # --- at the end
 
     def collect(self) -> np.ndarray:
-        """(n_rows,): the ranks."""
         return self._rows.kernel.get(self._rows.x)
 
-    @contextmanager
-    def _working(self, phase: str) -> Iterator[None]:
-        if self._end is not None:
-            raise RunAbortedError(self._end, phase=phase)
-        if self.is_busy:
-            raise ClusterError(f"two tasks of run {self._spec.run} are running on one worker", phase=phase)
-        self.is_busy = True
-        self._links.phase = phase
-        try:
-            with self._links.active():
-                yield
-        finally:
-            self.is_busy = False
+    def _make_steps(self, transport: Transport) -> LocalSteps:
+        kernel, part = self._rows.kernel, self._part
+        if part.backend == "cuda":
+            transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
+        return LocalSteps([self._rows], transport, self._spec.options.alpha)
+
+
+class DeviceSession(Session):
+    """Steps that a device makes by the dozen, with slices from device to device.
+
+    Parameters
+    ----------
+    start : the vectors of the part's rows
+    """
+
+    def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
+        super().__init__(worker, part, spec, partial(_say, part.greet()))
+        weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
+        self._vectors = start.on_device(weight)
+        self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
+        self._device: RankSteps | None = None
+        self.computes = describe_device()
+
+    def _connect(self) -> Loop:
+        spec, links = self._spec, self._links
+        self._part.join_devices(links, links.connect())
+        assert spec.layout is not None
+        self._device = self._part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        self._device.compile()
+        links.phase = "iteration 1"
+        steps = DeviceSteps(self._device, self._vectors, spec.options, spec.threshold)
+        loop = Loop(steps, spec.options, spec.threshold, spec.run)
+        loop.start()
+        return loop
+
+    def _measure(self, mass: float) -> float:
+        assert self._device is not None
+        return self._device.residual(mass) + self._spec.options.alpha * self._mass_rounding
+
+    def collect(self) -> np.ndarray:
+        assert self._device is not None
+        ranks = self._device.ranks()
+        self._device.release()
+        return ranks
+
+
+def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> Session:
+    """The session that a run asks for."""
+    kind = DeviceSession if spec.transport == "nccl" else RowsSession
+    return kind(worker, part, spec, start)
 
 
 def _greet(halo: Halo, rank: int) -> dict[str, Any]:
     """The first message to the worker of a rank. No method: links that held their session would outlive both."""
     return {"asked": halo.ask(rank)}
+
+
+def _say(hello: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The same first message to the workers of all ranks."""
+    return hello
 
 
 def check_agreement(reports: Sequence[tuple[list[Event], Status | None]]) -> None:

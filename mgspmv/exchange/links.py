@@ -115,25 +115,42 @@ class DaskLinks:
         RunAbortedError : the run was ended from outside
         """
         while True:
-            if self._end is not None:
-                raise RunAbortedError(self._end, phase=self.phase)
-            for rank in self._gone.intersection(missing):
-                raise self._describe(WorkerLostError, rank, "closed its connection; it died, or gave the run up")
             now = time.monotonic()
-            heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
-            for rank in missing:
-                if now - heard[rank] > self._patience:
-                    raise self._describe(
-                        WorkerTimeoutError,
-                        rank,
-                        f"was silent for {self._patience:g} s; it hangs, or its threads are taken by other tasks",
-                    )
+            heard = self._check(missing, now)
             try:
                 rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
             except queue.Empty:
                 continue
             if message is not None:
                 return rank, message
+
+    def begin_wait(self) -> None:
+        """Others may be silent from now on for as long as is allowed."""
+        self._waits_since = time.monotonic()
+
+    def check(self) -> None:
+        """
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError, RunAbortedError : as for `receive`, were messages of all others missing
+        """
+        self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
+
+    def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
+        """When each of these was heard; raises as `receive` does."""
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=self.phase)
+        for rank in self._gone.intersection(missing):
+            raise self._describe(WorkerLostError, rank, "closed its connection; it died, or gave the run up")
+        heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
+        for rank in missing:
+            if now - heard[rank] > self._patience:
+                raise self._describe(
+                    WorkerTimeoutError,
+                    rank,
+                    f"was silent for {self._patience:g} s; it hangs, or its threads are taken by other tasks",
+                )
+        return heard
 
     @contextmanager
     def active(self) -> Iterator[None]:

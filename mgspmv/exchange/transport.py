@@ -13,10 +13,15 @@ from mgspmv.model import StepSums
 class Transport(Protocol):
     """Holds the vector z that products read, and brings the next one together."""
 
-    exchanged_bytes: int
-    """Bytes received from others so far."""
-    waited_s: float
-    """Seconds so far that others took longer for their products than this worker."""
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes received from others so far."""
+        ...
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds so far that others took longer for their products than this worker."""
+        ...
 
     @property
     def z(self) -> Any:

@@ -130,7 +130,7 @@ class LocalSteps:
         """
         vectors = [(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization) for r in self.rows]
         residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
-        mass_rounding = sum(r.n_dangling for r in self.rows) * 0.5 / FIXED_POINT
+        mass_rounding = bound_mass_rounding(sum(r.n_dangling for r in self.rows))
         return float(residual + self._alpha * mass_rounding)
 
     def _multiply(self, mass: float) -> StepSums:
@@ -234,6 +234,11 @@ class Outcome:
     """By phase."""
 
 
+def bound_mass_rounding(n_dangling: int) -> float:
+    """Upper bound on the rounding of the sum of the ranks of so many dangling vertices: half a unit each."""
+    return n_dangling * 0.5 / FIXED_POINT
+
+
 def bound_error(residual: float, alpha: float) -> float:
     """Upper bound on the L1 distance of x to the solution: a step G shrinks L1 distances by alpha, so
     |x - x*| <= |G(x) - x| / (1 - alpha)."""
@@ -300,7 +305,7 @@ def run_on_device(
     assert loop.status is not None
     bound = np.inf
     if loop.status != Status.NON_FINITE:
-        mass_rounding = np.count_nonzero(vectors.weight == 0) * 0.5 / FIXED_POINT
+        mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
         bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
     seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
     outcome = Outcome(device.ranks(), loop.status, bound, device.describe(), seconds)

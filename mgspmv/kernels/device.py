@@ -29,9 +29,14 @@ TOGETHER_BYTES = 1 << 20
 
 def has_device() -> bool:
     """Whether this process can compute on a CUDA device. CuPy is imported only if it is installed."""
+    return find_device_problem() is None
+
+
+def find_device_problem() -> str | None:
+    """What keeps this process from computing on a CUDA device, in words; None when nothing does."""
     if importlib.util.find_spec("cupy") is None:
-        return False
-    return _find_problem() is None
+        return "CuPy is not installed"
+    return _find_problem()
 
 
 def check_device() -> None:
@@ -55,6 +60,22 @@ def describe_device() -> str:
 
     name: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
     return name.decode()
+
+
+def device_id() -> str:
+    """What no other device has, on this or another host."""
+    import cupy
+
+    identity: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["uuid"]
+    return identity.hex()
+
+
+def device_bandwidth() -> float:
+    """Bytes per second that the memory of the current device can move, by its clock and width."""
+    import cupy
+
+    attributes = cupy.cuda.Device().attributes
+    return 2e3 * float(attributes["MemoryClockRate"]) * float(attributes["GlobalMemoryBusWidth"]) / 8
 
 
 def free_device_memory() -> int:

@@ -97,7 +97,7 @@ def test_all_stop_at_the_same_step(mixture, by_largest):
     rules = RankRules(0.85, 1e-9, by_largest)
     steps, played = make_shares(block, 3, mixture, "exact"), PlayedDevice(block)
     sums = run_beside(steps, played, vectors, rules, 200)
-    assert 10 < len(sums[0]) < 100
+    assert 5 < len(sums[0]) < 100
     check_bits(steps, played, sums)
     assert steps.advance(3) == []
     assert all(len(s.seconds) == 0 for s in steps.steps)

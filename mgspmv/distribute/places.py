@@ -1,0 +1,96 @@
+"""Where the workers of a cluster compute, and how slices go from one to the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mgspmv.distribute.cluster import WorkerInfo
+from mgspmv.errors import ClusterError
+from mgspmv.kernels.select import Backend
+
+Transport = Literal["auto", "nccl", "peer"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Of each worker, by rank."""
+
+    backends: tuple[Backend, ...]
+    """Its host or its device."""
+    transport: Literal["nccl", "peer"]
+    """NCCL, or Dask's comms."""
+    device_memory: tuple[int | None, ...]
+    """Bytes that are free on the device, of which others on it have the same; None where the host computes."""
+
+    @property
+    def backend(self) -> Backend | None:
+        """That of all workers; None where they differ."""
+        return self.backends[0] if len(set(self.backends)) == 1 else None
+
+
+def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transport) -> Places:
+    """Choose by what the workers have and the user wants.
+
+    Parameters
+    ----------
+    backend : `auto` for devices where there are some, `cpu`, or `cuda` for devices on all
+    transport : `auto` for NCCL where every worker has a device of its own, `peer`, or `nccl`
+
+    Raises
+    ------
+    ClusterError : a worker has no device, or none of its own, or NCCL is missing
+    """
+    problems = {w.member: w.device.problem for w in workers if w.device.problem is not None}
+    if backend == "cuda" and problems:
+        member, problem = next(iter(problems.items()))
+        raise ClusterError(
+            f"backend='cuda' needs a GPU on each of the {len(workers)} workers, and worker {member} has none: "
+            f"{problem}; start workers with `dask cuda worker`, one for each GPU, or pass backend='auto'",
+            worker=str(member.name),
+            phase="join",
+        )
+    on_host = backend == "cpu"
+    backends: list[Backend] = ["cpu" if on_host or w.device.problem is not None else "cuda" for w in workers]
+    n_sharing = Counter(w.device.id for w, own in zip(workers, backends, strict=True) if own == "cuda")
+    memory = tuple(
+        w.device.memory // n_sharing[w.device.id] if own == "cuda" else None
+        for w, own in zip(workers, backends, strict=True)
+    )
+    return Places(tuple(backends), _choose_transport(workers, backends, n_sharing, transport), memory)
+
+
+def _choose_transport(
+    workers: Sequence[WorkerInfo], backends: Sequence[Backend], n_sharing: Counter[str], transport: Transport
+) -> Literal["nccl", "peer"]:
+    on_hosts = [w for w, own in zip(workers, backends, strict=True) if own == "cpu"]
+    shared = [w for w in workers if n_sharing[w.device.id] > 1]
+    without = [w for w in workers if w.device.nccl_problem is not None]
+    if transport == "peer" or (transport == "auto" and on_hosts):
+        return "peer"
+    if on_hosts:
+        member, problem = on_hosts[0].member, on_hosts[0].device.problem or "backend='cpu'"
+        what = f"worker {member} computes on its host ({problem})"
+        raise ClusterError(f"transport='nccl' needs a GPU on each worker, and {what}; pass 'auto'", phase="join")
+    if len(workers) == 1:
+        return "nccl"
+    if shared:
+        what = f"{len(shared)} workers share GPUs, such as worker {shared[0].member} its {shared[0].device.name}"
+        how = "start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+        if transport == "nccl":
+            raise ClusterError(
+                f"transport='nccl' needs a GPU of its own for each worker, and {what}; {how}", phase="join"
+            )
+        warnings.warn(f"{what}: NCCL cannot connect them, and slices go through their hosts; {how}", stacklevel=5)
+        return "peer"
+    if without:
+        raise ClusterError(
+            f"worker {without[0].member} cannot use NCCL: {without[0].device.nccl_problem}; or pass transport='peer', "
+            "which sends slices through the hosts and takes many times as long",
+            worker=str(without[0].member.name),
+            phase="join",
+        )
+    return "nccl"

@@ -1,0 +1,61 @@
+"""Slices of a device through the host, by a transport that knows only the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mgspmv.exchange.transport import Transport
+from mgspmv.model import StepSums
+
+
+class StagedTransport:
+    """What a device needs and makes is copied from and to the vectors of another transport.
+
+    Parameters
+    ----------
+    staged : on the host
+    start, stop : rows of this worker
+    put, get : copy a vector to the device, and to the host
+    """
+
+    def __init__(
+        self,
+        staged: Transport,
+        start: int,
+        stop: int,
+        dtype: np.dtype[Any],
+        put: Callable[[np.ndarray], Any],
+        get: Callable[[Any], np.ndarray],
+    ) -> None:
+        self._staged, self._start, self._stop, self._put, self._get = staged, start, stop, put, get
+        self._own = put(np.zeros(stop - start, dtype))
+
+    @property
+    def exchanged_bytes(self) -> int:
+        return self._staged.exchanged_bytes
+
+    @property
+    def waited_s(self) -> float:
+        return self._staged.waited_s
+
+    @property
+    def z(self) -> Any:
+        return self._put(self._staged.z)
+
+    @property
+    def nbytes(self) -> int:
+        return self._staged.nbytes + int(self._own.nbytes)
+
+    def slot(self, start: int, stop: int) -> Any:
+        return self._own[start - self._start : stop - self._start]
+
+    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)
+        return self._staged.exchange(sums, product_s)
+
+    def restart(self, dtype: np.dtype[Any]) -> None:
+        self._staged.restart(dtype)
+        self._own = self._put(np.zeros(self._stop - self._start, dtype))

@@ -1,0 +1,229 @@
+"""Workers that compute on devices: the bits of this process, by any transport and drive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from clusters import check_left, find_held, find_left, start_cluster
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.distribute.connect import start_cuda
+from mgspmv.errors import ClusterError, OptionError, WorkerLostError
+
+pytestmark = pytest.mark.gpu
+
+
+def count_devices() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDeviceCount())
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def devices(request: Any) -> Iterator[Client]:
+    """A client of workers that have a device each."""
+    if count_devices() < request.param:
+        pytest.skip(f"needs {request.param} GPUs, and there are {count_devices()}")
+    with start_cuda(request.param) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sharing() -> Iterator[Client]:
+    """A client of two workers that share a device."""
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Stores of graphs, with and without values, and of a matrix that is not square."""
+    folder = tmp_path_factory.mktemp("stores")
+    rng, n, nnz = np.random.default_rng(5), 3000, 40_000
+    src, dst = rng.zipf(1.4, (2, nnz)).clip(1, n) - 1
+    weights = rng.random(nnz) + 1e-3
+    mg.ingest((src, dst), folder / "pattern", kind="graph", n_vertices=n)
+    mg.ingest((src, dst, weights), folder / "weighted", kind="graph", n_vertices=n)
+    mg.ingest((src, dst), folder / "dealt", kind="graph", n_vertices=n, order="dealt")
+    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
+    mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
+    import scipy.sparse
+
+    mg.ingest(scipy.sparse.random(700, 500, 0.05, random_state=1, format="csr"), folder / "matrix")
+    return {path.name: mg.open_matrix(path) for path in folder.iterdir()}
+
+
+GRAPHS = pytest.mark.parametrize("name", ["pattern", "weighted", "dealt", "grid", "rmat"])
+
+
+@GRAPHS
+def test_exact_ranks_have_the_bits_of_this_process(name, devices, stores):
+    A = stores[name]
+    options = {"tol": 1e-9, "dangling": "uniform"}
+    wanted = mg.pagerank(A, **options, backend="cpu")
+    with A.distribute(devices) as D:
+        assert (D.backend, D.transport) == ("cuda", "nccl")
+        for drive in ("superstep", "scheduler"):
+            got = mg.pagerank(D, **options, drive=drive)
+            assert got.values.tobytes() == wanted.values.tobytes()
+            assert got.changes == wanted.changes
+            assert got.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=0.5)
+            assert "H200" in got.matrix["hardware"] or "workers of" in got.matrix["hardware"]
+    got = mg.pagerank(A, **options, client=devices, transport="peer")
+    assert got.values.tobytes() == wanted.values.tobytes()
+
+
+def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
+    A = stores["weighted"]
+    wanted = mg.pagerank(A, tol=1e-9, backend="cpu")
+    with pytest.warns(UserWarning, match="2 workers share GPUs"), A.distribute(sharing) as D:
+        assert (D.backend, D.transport) == ("cuda", "peer")
+        for drive in ("superstep", "scheduler"):
+            assert mg.pagerank(D, tol=1e-9, drive=drive).values.tobytes() == wanted.values.tobytes()
+        with pytest.raises(OptionError, match=r"kernel 'row-blocks' makes steps that devices exchange by NCCL"):
+            mg.pagerank(D, kernel="row-blocks")
+    with pytest.raises(ClusterError, match=r"transport='nccl' needs a GPU of its own for each worker, and 2 workers"):
+        A.distribute(sharing, transport="nccl")
+    assert mg.pagerank(A, tol=1e-9, client=sharing, backend="cpu").values.tobytes() == wanted.values.tobytes()
+
+
+def test_events_say_what_each_device_did(devices, stores):
+    n = len(devices.scheduler_info(n_workers=-1)["workers"])
+    with stores["rmat"].distribute(devices) as D:
+        solution = mg.pagerank(D, tol_mode="fixed", max_iter=33)
+    for event in solution.events:
+        assert len(event.product_s) == len(event.exchange_s) == len(event.wait_s) == n
+        assert min(event.product_s) > 0
+        assert min(event.wait_s) >= 0
+        assert (min(event.exchanged_bytes) > 0) == (n > 1)
+        assert min(event.memory_bytes) > 0
+    assert len(solution.events) == 33
+    assert {"product", "exchange", "start", "collect", "residual"} <= solution.seconds.keys()
+
+
+@pytest.mark.parametrize("kernel", ["auto", "row-blocks", "row-slices", "csr-split"])
+@pytest.mark.parametrize("precision", ["float32", "float64", "exact"])
+def test_precisions_and_kernels(precision, kernel, devices, stores):
+    A = stores["weighted"]
+    wanted = mg.pagerank(A, tol=1e-5, precision=precision, backend="cpu")
+    with A.distribute(devices, precision=precision) as D:
+        if precision == "float64" and kernel in ("row-blocks", "row-slices"):
+            with pytest.raises(mg.errors.FormatError, match="adds in fixed point"):
+                mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+            return
+        got = mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+    np.testing.assert_allclose(got.values, wanted.values, rtol=2e-5 if precision == "float32" else 1e-12)
+    assert got.iterations == wanted.iterations
+
+
+def test_several_runs_of_one_matrix(devices, stores):
+    A = stores["weighted"]
+    with A.distribute(devices) as D:
+        for options in (
+            {},
+            {"weights": False},
+            {"precision": "float32"},
+            {"alpha": 0.5},
+            {"personalization": {7: 1.0}},
+        ):
+            got, wanted = mg.pagerank(D, tol=1e-5, **options), mg.pagerank(A, tol=1e-5, **options, backend="cpu")
+            if "precision" in options:
+                np.testing.assert_allclose(got.values, wanted.values, rtol=2e-5)
+            else:
+                assert got.values.tobytes() == wanted.values.tobytes()
+        with pytest.raises(OptionError, match="was distributed for backend='cuda', and now backend='cpu'"):
+            mg.pagerank(D, backend="cpu")
+
+
+@pytest.mark.parametrize("name", ["matrix", "weighted", "dealt"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products(name, dtype, devices, stores):
+    import cupy
+    import dask.array as da
+
+    A = stores[name]
+    rng = np.random.default_rng(0)
+    x, xs, y = (rng.random(shape).astype(dtype) for shape in (A.shape[1], (A.shape[1], 3), A.shape[0]))
+    matrix = A.to_scipy()
+    tolerance = {"rtol": 2e-5 if dtype == np.float32 else 1e-12}
+    with A.distribute(devices) as D:
+        np.testing.assert_allclose(D @ x, matrix @ x, **tolerance)
+        np.testing.assert_allclose(D @ xs, matrix @ xs, **tolerance)
+        product = mg.spmv(D, x, alpha=2.0, beta=-0.5, y=y)
+        np.testing.assert_allclose(product, 2.0 * (matrix @ x) - 0.5 * y, rtol=1e-3 if dtype == np.float32 else 1e-9)
+        on_device = D @ cupy.asarray(x)
+        assert isinstance(on_device, cupy.ndarray)
+        np.testing.assert_allclose(cupy.asnumpy(on_device), matrix @ x, **tolerance)
+        lazy = D @ da.from_array(x, chunks=100)
+        np.testing.assert_allclose(lazy.compute(), matrix @ x, **tolerance)
+        chunks = da.from_array(x, chunks=100).map_blocks(cupy.asarray)
+        np.testing.assert_allclose(cupy.asnumpy((D @ chunks).compute()), matrix @ x, **tolerance)
+    np.testing.assert_allclose(mg.spmv(A, x, client=devices), matrix @ x, **tolerance)
+
+
+def test_all_is_freed(devices, stores):
+    before = find_left(devices)
+    with stores["rmat"].distribute(devices) as D:
+        mg.pagerank(D)
+        assert find_held(devices)
+    check_left(devices, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_lost_in_a_collective(action, stores):
+    if count_devices() < 2:
+        pytest.skip("needs 2 GPUs")
+    A, timeout = stores["rmat"], 8.0
+    with start_cuda(2) as cluster, Client(cluster) as client, A.distribute(client, timeout=timeout) as D:
+        pids = client.run(os.getpid)
+        victim = pids[D.members[1].address]
+
+        def on_event(event) -> None:
+            if event.iteration > 200 and not acted:
+                acted.append(time.monotonic())
+                os.kill(victim, action)
+
+        acted: list[float] = []
+        try:
+            with pytest.raises(ClusterError) as caught:
+                mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
+            elapsed_s = time.monotonic() - acted[0]
+        finally:
+            if action == signal.SIGSTOP:
+                os.kill(victim, signal.SIGCONT)
+        assert elapsed_s < timeout + 4
+        if action == signal.SIGKILL:
+            assert isinstance(caught.value, WorkerLostError)
+        assert caught.value.worker == str(D.members[1].name)
+        if action == signal.SIGSTOP:  # both are there again
+            wanted = mg.pagerank(A, backend="cpu").values
+            assert mg.pagerank(D).values.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
+    n = min(2, count_devices())
+    A = stores["rmat"]
+    with start_cuda(n) as cluster, Client(cluster) as client, A.distribute(client) as D:
+
+        def on_event(event) -> None:
+            if event.iteration > 200:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
+        assert mg.pagerank(D).values.tobytes() == mg.pagerank(A, backend="cpu").values.tobytes()
+
+
+def test_more_workers_than_devices_are_refused():
+    n = count_devices()
+    with pytest.raises(ClusterError, match=rf"{n + 1} GPU workers are asked for and this machine has {n} GPUs"):
+        start_cuda(n + 1)
