@@ -178,6 +178,10 @@ def generate(
     dtype: Literal["float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
+    client: Any = None,
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    timeout: float = 30.0,
     on_progress: Progress | None = None,
     **parameters: Any,
 ) -> MatrixInfo:
@@ -188,17 +192,33 @@ def generate(
     model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
         (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
     parameters : of the model
+    client : of a Dask cluster, as for `Matrix.distribute`: each worker makes a range of the rows and writes it. The
+        store is the same for any number of workers, and without
+    backend : with `client`: `auto` makes `rmat` and `uniform` without weights on the devices that workers have, and
+        everything else on their hosts; `cpu` on hosts; `cuda` wants a device on each worker
+    threads, timeout : with `client`, as for `Matrix.distribute`
     others : as for `ingest`
 
     Raises
     ------
-    OptionError : an unknown model or parameter, or one out of range
-    CapacityError : an order, which takes more than the memory that is free
+    OptionError : an unknown model or parameter, or one out of range; what a cluster does not make
+    CapacityError : an order, or a worker's rows, which take more than the memory that is free
     StoreExistsError : the place is taken
+    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
+    _check_threads(threads)
+    check_choice("backend", backend, ("auto", *BACKENDS))
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
-    return _store(make_generator(model, **parameters), store, options, {}, overwrite, on_progress)
+    source = make_generator(model, **parameters)
+    if client is None:
+        return _store(source, store, options, {}, overwrite, on_progress)
+    from mgspmv.distribute.making import make_on_cluster
+
+    provenance = _describe_making(source.layout().provenance, options, {})
+    working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "overwrite": overwrite}
+    make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
+    return open_store(store).info
 
 
 def _store(
@@ -211,15 +231,7 @@ def _store(
 ) -> MatrixInfo:
     report = on_progress or _ignore
     matrix, layout = build_matrix(source, options, report)
-    provenance: dict[str, Any] = {
-        "source": layout.provenance,
-        "options": {
-            name: os.fspath(value) if isinstance(value, os.PathLike) else value
-            for name, value in (vars(options) | reading).items()
-            if value is not None
-        },
-        **_stamp(),
-    }
+    provenance = _describe_making(layout.provenance, options, reading)
     if options.order != "none":
         need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
         check_room(need_bytes, free_memory(), source.name)
@@ -232,6 +244,16 @@ def _store(
         overwrite=overwrite,
         on_progress=on_progress,
     )
+
+
+def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
+    """What a store says of where it comes from."""
+    given = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in (vars(options) | reading).items()
+        if value is not None
+    }
+    return {"source": source, "options": given, **_stamp()}
 
 
 def _stamp() -> dict[str, str]:
@@ -807,10 +829,9 @@ def pagerank(
     computes = _choose_backend(backend, A, client)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
-    else:
-        check_choice(
-            "kernel", kernel, ("auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=True)))
-        )
+    elif client is not None:  # what the workers have is looked at when they are reached
+        known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
+        check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()

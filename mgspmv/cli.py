@@ -353,6 +353,12 @@ def generate(
     transpose: Transpose = False,
     dtype: Dtype = None,
     order: Order = "none",
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    threads: Threads = None,
+    scheduler: Scheduler = None,
+    backend: Backend = "auto",
+    timeout: Timeout = 30.0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> Answer:
@@ -371,12 +377,15 @@ def generate(
     parameters = {"scale": scale, "edge_factor": edge_factor, "a": a, "b": b, "c": c, "scramble": scramble}
     parameters |= {"n_vertices": n_vertices, "n_edges": n_edges, "weights": weights, "nx": nx, "ny": ny, "nz": nz}
     parameters |= {"points": points, "n": n, "bandwidth": bandwidth, "pattern": pattern, "seed": seed}
+    place = Place(cluster, workers, threads, scheduler, timeout)
+    options |= {"backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
     began = time.perf_counter()
-    with open_progress() as progress:
+    with open_progress() as progress, _open_client(place, progress) as client:
         info = api.generate(
             model,
             store,
             **options,
+            client=client,
             on_progress=progress.on_progress,
             **_given(parameters),
         )

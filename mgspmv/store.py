@@ -22,10 +22,11 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -207,13 +208,7 @@ class StoredMatrix:
         ------
         OptionError : the store is in the memory of this process
         """
-        if _is_in_memory(self.place):
-            raise OptionError(
-                f"{self.info.url} is in the memory of this process, where the workers of a cluster cannot read it; "
-                "ingest into a path or URL that all of them can read"
-            )
-        path = self.place.root if type(self.place) is LocalStore else _local_path(self.place)
-        place = self.place if path is None else str(path.absolute())
+        place = _find_address(self.place, self.info.url)
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
     def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
@@ -507,8 +502,42 @@ class Version:
     group: zarr.Group
     name: str
     url: str
+    place: StoreLike
     is_named: bool = False
     """Whether the root may name it by now."""
+
+    def describe(self, digests: dict[str, str], **claims: Any) -> dict[str, Any]:
+        """The attributes of the version.
+
+        Parameters
+        ----------
+        digests : of its arrays, by name
+        claims : the fields of `MatrixInfo` that are not of the version, as JSON values
+        """
+        claims |= {
+            "has_transpose": any(name.startswith("transpose/") for name in digests),
+            "version": self.name,
+            "format_version": FORMAT_VERSION,
+            "array_digests": digests,
+        }
+        return claims | {"digest": combine_digests(digests, claims)}
+
+    def create_array(self, name: str, n: int, dtype: Any) -> None:
+        """Make an array of n elements, to be written by ranges; see `write_range`."""
+        _create_array(self.group, name, n, np.dtype(dtype))
+
+    def mark_values(self, shape: tuple[int, int]) -> None:
+        """Say that the group is an anndata csr_matrix, as one with values is."""
+        self.group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
+
+    def address(self) -> VersionAddress:
+        """Where other processes find it.
+
+        Raises
+        ------
+        OptionError : the store is in the memory of this process
+        """
+        return VersionAddress(_find_address(self.place, self.url), self.name)
 
     def commit(self, attributes: dict[str, Any]) -> None:
         """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
@@ -541,7 +570,7 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     versions = root.require_group("versions")
     numbers = _list_versions(versions)
     name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
-    version = Version(root, versions.create_group(name), name, describe_store(store))
+    version = Version(root, versions.create_group(name), name, describe_store(store), store)
     try:
         yield version
     except BaseException:
@@ -611,16 +640,7 @@ def _write_csr(
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int | None) -> str:
     """Write an array and give its digest."""
-    is_string = _is_string(array)
-    target = group.create_array(
-        name,
-        shape=array.shape,
-        chunks=(min(CHUNK_ELEMENTS, max(1, len(array))),),
-        dtype=str if is_string else array.dtype,
-        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        config={"write_empty_chunks": True},
-        attributes=_ANNDATA_STRINGS if is_string else _ANNDATA_ARRAY,
-    )
+    target = _create_array(group, name, len(array), str if _is_string(array) else array.dtype)
 
     def write(piece: slice) -> None:
         target[piece] = array[piece]
@@ -629,28 +649,113 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int |
     return digest_array(array, threads)
 
 
+def _create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
+    return group.create_array(
+        name,
+        shape=(n,),
+        chunks=(min(CHUNK_ELEMENTS, max(1, n)),),
+        dtype=dtype,
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+        attributes=_ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
+    )
+
+
+# --- writing by several processes, each its range of every array ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VersionAddress:
+    """Where other processes find a version that is under construction."""
+
+    place: StoreLike
+    name: str
+
+    def open(self) -> zarr.Group:
+        """Its group, for writing."""
+        return zarr.open_group(_locate(self.place), mode="r+", path=f"versions/{self.name}", use_consolidated=False)
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenRange:
+    """What a process wrote of an array."""
+
+    hashes: dict[int, bytes]
+    """SHA-256 of each chunk that lies in its range, by number."""
+    rest: list[tuple[int, np.ndarray]]
+    """What is of chunks that do not: the first element's number, and the elements."""
+
+
+def _open_for_writing(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    with zarr.config.set({"array.write_empty_chunks": True}):  # an array does not say how it was created
+        return _get_array(group, name, group.path)
+
+
+def write_range(
+    group: zarr.Group, name: str, start: int, elements: np.ndarray, threads: int | None = None
+) -> WrittenRange:
+    """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`."""
+    target = _open_for_writing(group, name)
+    stop, hashes, rest = start + len(elements), {}, []
+
+    def write(piece: slice) -> None:
+        own = elements[piece.start - start : piece.stop - start]
+        number = piece.start // CHUNK_ELEMENTS
+        if piece.start % CHUNK_ELEMENTS or piece.stop < min(target.shape[0], (number + 1) * CHUNK_ELEMENTS):
+            rest.append((piece.start, own.copy()))
+            return
+        target[piece] = own
+        hashes[number] = hashlib.sha256(_encode(own)).digest()
+
+    _run_pieces(write, start, stop, threads)
+    return WrittenRange(hashes, rest)
+
+
+def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) -> str:
+    """Write what the ranges of an array left, and give the array's digest.
+
+    Raises
+    ------
+    StoreDamagedError : the ranges are not all of it
+    """
+    target = _open_for_writing(group, name)
+    hashes: dict[int, bytes] = {}
+    left: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for written in ranges:
+        hashes |= written.hashes
+        for start, elements in written.rest:
+            left.setdefault(start // CHUNK_ELEMENTS, []).append((start, elements))
+    for number, pieces in left.items():
+        pieces.sort(key=lambda piece: piece[0])
+        chunk, start = np.concatenate([elements for _, elements in pieces]), number * CHUNK_ELEMENTS
+        is_whole = len(chunk) == min(CHUNK_ELEMENTS, target.shape[0] - start)
+        if is_whole and all(a + len(own) == b for (a, own), (b, _) in pairwise(pieces)):
+            target[start : start + len(chunk)] = chunk
+            hashes[number] = hashlib.sha256(_encode(chunk)).digest()
+    n_chunks = -(-target.shape[0] // CHUNK_ELEMENTS)
+    if sorted(hashes) != list(range(n_chunks)):
+        raise StoreDamagedError(f"{group.path}/{name}: {n_chunks - len(hashes)} of {n_chunks} chunks were not written")
+    return hashlib.sha256(b"".join(hashes[k] for k in range(n_chunks))).hexdigest()
+
+
 def _describe(
     matrix: CsrArrays, version: Version, digests: dict[str, str], provenance: dict[str, Any]
 ) -> dict[str, Any]:
     ids = matrix.vertex_ids
-    claims = {
-        "kind": matrix.kind,
-        "shape": list(matrix.shape),
-        "nnz": matrix.nnz,
-        "dtype": matrix.dtype,
-        "index_dtype": matrix.index_dtype,
-        "duplicates": matrix.duplicates,
-        "vertex_ids": None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        "order": matrix.order_method,
-        "min_weight": find_least(matrix.data),
-        "has_transpose": any(name.startswith("transpose/") for name in digests),
-        "version": version.name,
-        "format_version": FORMAT_VERSION,
-        "nbytes": matrix.nbytes,
-        "provenance": provenance,
-        "array_digests": digests,
-    }
-    return claims | {"digest": combine_digests(digests, claims)}
+    return version.describe(
+        digests,
+        kind=matrix.kind,
+        shape=list(matrix.shape),
+        nnz=matrix.nnz,
+        dtype=matrix.dtype,
+        index_dtype=matrix.index_dtype,
+        duplicates=matrix.duplicates,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=matrix.order_method,
+        min_weight=find_least(matrix.data),
+        nbytes=matrix.nbytes,
+        provenance=provenance,
+    )
 
 
 def find_least(data: np.ndarray | None) -> float | None:
@@ -742,6 +847,17 @@ def _local_path(store: StoreLike) -> Path | None:
         return None
     text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
     return None if "://" in text else Path(text)
+
+
+def _find_address(place: StoreLike, url: str) -> StoreLike:
+    """What leads other processes to a place; raises OptionError for one in the memory of this process."""
+    if _is_in_memory(place):
+        raise OptionError(
+            f"{url} is in the memory of this process, where the workers of a cluster cannot reach it; use a path or "
+            "URL that all of them can reach"
+        )
+    path = place.root if type(place) is LocalStore else _local_path(place)
+    return place if path is None else str(path.absolute())
 
 
 def _is_in_memory(store: StoreLike) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import MatrixInfo
-from mgspmv.partition import SUMS_BYTES, Plan, Rates, parse_bytes, plan_rows, split_rows
+from mgspmv.model import PARTS, MatrixInfo, part_bounds
+from mgspmv.partition import ROOM_USED, SUMS_BYTES, Plan, Rates, parse_bytes, plan_rows, split_rows
 from mgspmv.store import CHUNK_ELEMENTS
 
 MiB = 2**20
@@ -43,7 +43,7 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
-    names = ("precision", "device_memory", "host_memory", "rates", "threads")
+    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads")
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
     return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
@@ -308,3 +308,230 @@ def test_sizes(text: str | int, expected: int) -> None:
 def test_what_is_no_size_is_refused(text: str | int) -> None:
     with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not "):
         parse_bytes(text)
+
+
+# --- shares and cuts -------------------------------------------------------------------------------------------------
+
+weights = st.lists(st.integers(1, 100), min_size=1, max_size=12)
+
+
+@given(row_counts, weights, sizes, sizes)
+def test_parts_of_given_shares_cover_every_row_once(
+    counts: list[int], shares: list[int], per_nonzero: int, per_row: int
+) -> None:
+    given_shares = [share / sum(shares) for share in shares]
+    bounds = split_rows(
+        make_indptr(counts), len(shares), bytes_per_nonzero=per_nonzero, bytes_per_row=per_row, shares=given_shares
+    )
+    assert bounds.dtype == np.int64
+    assert len(bounds) == len(shares) + 1
+    covered = [row for start, stop in pairwise(bounds.tolist()) for row in range(start, stop)]
+    assert covered == list(range(len(counts)))
+
+
+@given(row_counts, weights, sizes, sizes)
+def test_no_part_costs_more_than_its_share_and_a_row_nor_less(
+    counts: list[int], shares: list[int], per_nonzero: int, per_row: int
+) -> None:
+    given_shares = [share / sum(shares) for share in shares]
+    costs = [per_nonzero * count + per_row for count in counts]
+    bounds = split_rows(
+        make_indptr(counts), len(shares), bytes_per_nonzero=per_nonzero, bytes_per_row=per_row, shares=given_shares
+    )
+    slack = max(costs, default=0) + 1.001  # targets are rounded down to bytes, and shares are floats
+    for (start, stop), share in zip(pairwise(bounds.tolist()), given_shares, strict=True):
+        assert abs(sum(costs[start:stop]) - share * sum(costs)) <= slack
+
+
+@pytest.mark.parametrize(
+    ("counts", "shares", "expected"),
+    [
+        ([5, 5, 5, 5], [0.25, 0.75], [0, 1, 4]),
+        ([5, 5, 5, 5], [0.75, 0.25], [0, 3, 4]),
+        ([5, 5, 5, 5], [0.5, 0.0, 0.5], [0, 2, 2, 4]),
+        ([5, 5, 5, 5], [0.0, 1.0], [0, 0, 4]),
+        ([5, 5, 5, 5], [1.0, 0.0], [0, 4, 4]),
+        ([5, 5, 5, 5], [0.0, 0.0], [0, 0, 4]),
+        ([9, 1, 1, 1], [0.2, 0.8], [0, 0, 4]),
+        ([9, 1, 1, 1], [0.7, 0.3], [0, 1, 4]),
+        ([], [0.5, 0.5], [0, 0, 0]),
+    ],
+)
+def test_literal_shares(counts: list[int], shares: list[float], expected: list[int]) -> None:
+    indptr = make_indptr(counts)
+    bounds = split_rows(indptr, len(shares), bytes_per_nonzero=4, bytes_per_row=1, shares=shares)
+    assert bounds.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("n_parts", "cuts", "shares", "expected"),
+    [
+        # 8 rows of equal bytes
+        (2, [0, 3, 8], None, [0, 3, 8]),
+        (2, [0, 2, 5, 8], None, [0, 5, 8]),  # 5 is nearer to 4 than 2 is
+        (2, [0, 1, 8], None, [0, 1, 8]),
+        (2, [0, 8], None, [0, 8, 8]),
+        (3, [0, 4, 8], None, [0, 4, 4, 8]),
+        (4, [0, 2, 4, 6, 8], None, [0, 2, 4, 6, 8]),
+        (2, [0, 0, 2, 2, 8, 8], None, [0, 2, 8]),
+        (2, [0, 2, 4, 6, 8], [0.25, 0.75], [0, 2, 8]),
+        (2, [0, 2, 4, 6, 8], [0.1, 0.9], [0, 0, 8]),
+        (3, [0, 2, 6, 8], [0.7, 0.0, 0.3], [0, 6, 6, 8]),
+    ],
+)
+def test_literal_cuts_at_given_rows(
+    n_parts: int, cuts: list[int], shares: list[float] | None, expected: list[int]
+) -> None:
+    options: dict[str, Any] = {"shares": shares, "cuts": np.array(cuts, np.int64)}
+    indptr = make_indptr([5] * 8)
+    assert split_rows(indptr, n_parts, bytes_per_nonzero=4, bytes_per_row=1, **options).tolist() == expected
+
+
+@given(row_counts, st.sets(st.integers(0, 40)), st.integers(1, 20), sizes, sizes)
+def test_parts_begin_at_the_given_row_nearest_to_their_target(
+    counts: list[int], within: set[int], n_parts: int, per_nonzero: int, per_row: int
+) -> None:
+    n_rows, indptr = len(counts), make_indptr(counts)
+    cuts = sorted({0, n_rows} | {row for row in within if row < n_rows})
+    bounds = split_rows(
+        indptr, n_parts, bytes_per_nonzero=per_nonzero, bytes_per_row=per_row, cuts=np.array(cuts, np.int64)
+    ).tolist()
+    assert len(bounds) == n_parts + 1
+    assert (bounds[0], bounds[-1], bounds) == (0, n_rows, sorted(bounds))
+    assert set(bounds) <= set(cuts)
+    costs = {row: per_nonzero * int(indptr[row]) + per_row * row for row in cuts}
+    for k in range(1, n_parts):
+        target = costs[n_rows] * k // n_parts
+        assert abs(costs[bounds[k]] - target) == min(abs(cost - target) for cost in costs.values())
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 7, 255, 256, 257, 511, 512, 1000, 2**16 + 3])
+def test_rows_that_are_dealt_one_by_one_fill_the_parts(n_rows: int) -> None:
+    bounds = part_bounds(n_rows)
+    assert bounds.dtype == np.int64
+    assert PARTS == 256
+    assert np.diff(bounds).tolist() == [len(range(n_rows)[part::256]) for part in range(256)]
+    assert (bounds[0], bounds[-1]) == (0, n_rows)
+
+
+def test_part_bounds_of_more_rows_than_32_bits_count() -> None:
+    assert part_bounds(2**40 + 1)[[0, 1, 2, 256]].tolist() == [0, 2**32 + 1, 2**33 + 1, 2**40 + 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"speeds": [1.0, 5.0, 2.0]}])
+@pytest.mark.parametrize("n_rows", [10, 1000, 10_000])
+def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int, options: dict[str, Any]) -> None:
+    bounds = plan_even(n_rows, 3, 3, order="dealt", **options).bounds
+    assert set(bounds) <= set(part_bounds(n_rows).tolist())
+    if n_rows > 10:
+        free = plan_even(n_rows, 3, 3, order="rcm", **options).bounds
+        assert not set(free) <= set(part_bounds(n_rows).tolist())
+        assert np.abs(np.subtract(bounds, free)).max() <= -(-n_rows // PARTS)
+
+
+# --- workers that differ ---------------------------------------------------------------------------------------------
+
+PRODUCT: dict[str, Any] = {"kind": "matrix", "dtype": "float64", "precision": "float64", "threads": 1}
+"""A product: 12 bytes an entry; 16 a row, for its pointer and y; 8 a column, for x."""
+LARGE = 10**9
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("matrix", "float64"), ("graph", None)])
+def test_faster_workers_have_as_many_more_rows(kind: str, dtype: str | None) -> None:
+    for speeds, expected in (([1, 2, 6], (0, 1000, 3000, 9000)), ([4e12, 4e12, 1e12], (0, 4000, 8000, 9000))):
+        plan = plan_even(9000, 10, 3, kind=kind, dtype=dtype, speeds=speeds, device_memory=LARGE)
+        assert plan.bounds == expected
+
+
+def test_speeds_are_of_bytes_and_not_of_rows() -> None:
+    indptr = make_indptr([100] * 30 + [0] * 3000)
+    info = make_info((3030, 3030), 3000, kind="matrix", dtype="float64")
+    plan = plan_rows(info, indptr, 2, precision="float64", speeds=[1.0, 3.0])
+    whole = 12 * 3000 + 16 * 3030
+    assert 12 * plan.workers[0].nnz + 16 * plan.workers[0].stop == pytest.approx(whole / 4, abs=12 * 100 + 16)
+
+
+@pytest.mark.parametrize("memory", [None, LARGE, [LARGE] * 4, [LARGE, None, None, LARGE]])
+def test_equal_speeds_are_none(memory: Any) -> None:
+    wanted = plan_even(10_000, 7, 4, **PRODUCT)
+    assert plan_even(10_000, 7, 4, **PRODUCT, speeds=[3.0] * 4, device_memory=memory).bounds == wanted.bounds
+
+
+def count_rows_that_fit(memory: int) -> int:
+    """Of 10 000 rows of 20 entries, on a device that has this memory and x of them."""
+    return int((ROOM_USED * memory - 8 * 10_000) / (20 * 12 + 16))
+
+
+def test_a_worker_has_as_many_rows_as_fit_and_the_others_have_the_rest() -> None:
+    fit = count_rows_that_fit(500_000)
+    plan = plan_even(10_000, 20, 3, **PRODUCT, speeds=[8.0, 2.0, 1.0], device_memory=[500_000, LARGE, LARGE])
+    rows = [w.stop - w.start for w in plan.workers]
+    assert rows[0] == pytest.approx(fit, abs=1)
+    assert plan.workers[0].device_bytes <= 500_000
+    assert rows[1] == pytest.approx((10_000 - fit) * 2 / 3, abs=1)
+    assert rows[2] == pytest.approx((10_000 - fit) / 3, abs=1)
+
+
+def test_what_others_have_no_room_for_either_goes_on_to_the_next() -> None:
+    """The second worker has room for what is its own by speed, and not for what the first one leaves."""
+    first, second = count_rows_that_fit(500_000), count_rows_that_fit(1_300_000)
+    own = 10_000 * 4 / 13
+    assert own < second < own + 4 / 5 * (10_000 * 8 / 13 - first)
+    plan = plan_even(10_000, 20, 3, **PRODUCT, speeds=[8.0, 4.0, 1.0], device_memory=[500_000, 1_300_000, LARGE])
+    rows = [w.stop - w.start for w in plan.workers]
+    assert rows == pytest.approx([first, second, 10_000 - first - second], abs=1)
+
+
+def test_a_worker_without_room_has_no_rows() -> None:
+    plan = plan_even(10_000, 20, 3, **PRODUCT, speeds=[1.0] * 3, device_memory=[90_000, LARGE, LARGE])
+    rows = [w.stop - w.start for w in plan.workers]
+    assert rows[0] <= 4  # 90 % is 1000 bytes more than x
+    assert rows[1:] == pytest.approx([5000, 5000], abs=3)
+
+
+@pytest.mark.parametrize(("host", "device"), [(4 * 10**8, LARGE), (LARGE, 4 * 10**8)])
+def test_hosts_have_the_room_of_their_memory_and_devices_theirs(host: int, device: int) -> None:
+    memory = {"device_memory": [None, device], "host_memory": [host, 4 * 10**8]}
+    plan = plan_even(200_000, 400, 2, **PRODUCT, speeds=[1.0, 1.0], **memory)
+    rows = [w.stop - w.start for w in plan.workers]
+    fit = int((ROOM_USED * 4 * 10**8 - 8 * 200_000) / (400 * 12 + 16))
+    assert rows[0 if host < device else 1] == pytest.approx(fit, abs=1)
+
+
+def test_where_nothing_fits_the_shortage_is_named_and_more_workers_are_asked_for() -> None:
+    for memory in ([400_000, 500_000], [10_000, 400_000], [0, 0]):
+        with pytest.raises(CapacityError) as caught:
+            plan_even(10_000, 20, 2, **PRODUCT, speeds=[1.0, 1.0], device_memory=memory)
+        shortage, advice = str(caught.value).split("; ")
+        assert shortage.startswith("spmv of m.zarr on 2 workers needs ")
+        assert "GB of device memory on one of them, which has " in shortage
+        assert advice == "use more workers, or ones with more memory"
+
+
+def test_workers_of_one_memory_are_told_how_many_would_do_whatever_their_speeds() -> None:
+    with pytest.raises(CapacityError) as caught:
+        plan_even(10_000, 100, 2, threads=1, speeds=[1.0, 2.0], device_memory=1_500_000)
+    enough = named_workers(caught.value)
+    assert len(plan_even(10_000, 100, enough, threads=1, device_memory=1_500_000).workers) == enough
+
+
+def test_each_worker_is_held_to_its_own_memory() -> None:
+    """The first computes on its host, the second on its device."""
+    host, device = plan_even(10_000, 20, 2, **PRODUCT).workers
+
+    def plan(host_memory: int, device_memory: int, beside_device: int) -> Plan:
+        memory = {"device_memory": [None, device_memory], "host_memory": [host_memory, beside_device]}
+        return plan_even(10_000, 20, 2, **PRODUCT, **memory)
+
+    needs = (host.memory_bytes, device.device_bytes, device.load_bytes)
+    assert host.memory_bytes > device.load_bytes
+    assert plan(*needs).bounds == (0, 5000, 10_000)
+    for k, place in enumerate(("host", "device", "host")):
+        short = [need - (j == k) for j, need in enumerate(needs)]
+        with pytest.raises(CapacityError) as caught:
+            plan(*short)
+        have = f"{short[k] / 1e9:.3g} GB"
+        assert str(caught.value) == (
+            f"spmv of m.zarr on 2 workers needs {needs[k] / 1e9:.3g} GB of {place} memory on one of them, which has "
+            f"{have}; use more workers, or ones with more memory"
+        )

@@ -41,6 +41,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Session] = {}
+        self._made: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, Session] = WeakValueDictionary()  # a task that still runs holds its own
         worker.handlers.update(
             {
@@ -55,8 +56,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def teardown(self, worker: Worker) -> None:
         for holder in self._list_held():
             holder.close("the worker closed")
-        self._sessions.clear()
-        self._parts.clear()
+        for held in (self._sessions, self._parts, self._made):
+            held.clear()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Let go of what a task made when its result is released."""
@@ -72,6 +73,20 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def hold_session(self, key: str, session: Session) -> None:
         """Keep it until the key is released."""
         self._sessions[key] = session
+
+    def hold_made(self, key: str, made: Any) -> None:
+        """Keep rows that were made, until they are written or the key is released."""
+        self._made[key] = made
+
+    def get_made(self, key: str) -> Any:
+        """
+        Raises
+        ------
+        ClosedError : they are not there any more
+        """
+        if key not in self._made:
+            raise ClosedError(f"worker {self._worker.name} does not hold what it made; it was restarted: make it again")
+        return self._made[key]
 
     def get_part(self, key: str) -> Part:
         """
@@ -136,6 +151,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def _let_go(self, key: Any) -> None:
         part, session = self._parts.pop(key, None), self._sessions.pop(key, None)
+        self._made.pop(key, None)
         if part is not None:
             part.close("the matrix was closed")
         if session is not None:
@@ -162,13 +178,14 @@ async def install(dask_worker: Worker) -> None:
         await dask_worker.plugin_add(plugin=Agent(), name=NAME, catch_errors=False)
 
 
-def _agent() -> Agent:
+def get_agent() -> Agent:
+    """That of the worker on which this task runs."""
     agent: Agent = get_worker().plugins[NAME]
     return agent
 
 
 def _get_rows(key: str) -> RowsSession:
-    session = _agent().get_session(key)
+    session = get_agent().get_session(key)
     assert isinstance(session, RowsSession)
     return session
 
@@ -182,13 +199,13 @@ def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
     part = Part(spec)
     if team is not None:
         part.meet(get_worker(), team)
-    _agent().hold_part(key, part)
+    get_agent().hold_part(key, part)
     return part.nbytes
 
 
 def join_team(key: str, team: TeamSpec) -> int:
     """See `Part.join_team`; the bytes it takes."""
-    part = _agent().get_part(key)
+    part = get_agent().get_part(key)
     part.join_team(team)
     return part.nbytes
 
@@ -210,13 +227,13 @@ def multiply_part(
 ) -> Any:
     """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows, in a list."""
     whole = join_pieces(x) if isinstance(x, list) else x
-    part = _agent().get_part(key)
+    part = get_agent().get_part(key)
     return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads)
 
 
 def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int | str:
     """Make and hold a session over a part; what computes: threads of the host, or a device by its name."""
-    agent = _agent()
+    agent = get_agent()
     session = begin(get_worker(), agent.get_part(part_key), spec, start)
     agent.hold_session(key, session)
     return session.computes
@@ -224,12 +241,12 @@ def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int |
 
 def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
     """See `Session.advance`."""
-    return _agent().get_session(key).advance(n)
+    return get_agent().get_session(key).advance(n)
 
 
 def measure_session(key: str) -> float:
     """See `Session.measure`."""
-    return _agent().get_session(key).measure()
+    return get_agent().get_session(key).measure()
 
 
 def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
@@ -254,4 +271,4 @@ def measure_given(key: str, z: np.ndarray, mass: float) -> float:
 
 def collect_session(key: str) -> np.ndarray:
     """See `Session.collect`."""
-    return _agent().get_session(key).collect()
+    return get_agent().get_session(key).collect()

@@ -44,6 +44,17 @@ def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transp
     ------
     ClusterError : a worker has no device, or none of its own, or NCCL is missing
     """
+    backends = choose_backends(workers, backend)
+    n_sharing = Counter(w.device.id for w, own in zip(workers, backends, strict=True) if own == "cuda")
+    memory = tuple(
+        w.device.memory // n_sharing[w.device.id] if own == "cuda" else None
+        for w, own in zip(workers, backends, strict=True)
+    )
+    return Places(backends, _choose_transport(workers, backends, n_sharing, transport), memory)
+
+
+def choose_backends(workers: Sequence[WorkerInfo], backend: str) -> tuple[Backend, ...]:
+    """Where each worker computes; parameters and errors as for `choose_places`."""
     problems = {w.member: w.device.problem for w in workers if w.device.problem is not None}
     if backend == "cuda" and problems:
         member, problem = next(iter(problems.items()))
@@ -53,14 +64,7 @@ def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transp
             worker=str(member.name),
             phase="join",
         )
-    on_host = backend == "cpu"
-    backends: list[Backend] = ["cpu" if on_host or w.device.problem is not None else "cuda" for w in workers]
-    n_sharing = Counter(w.device.id for w, own in zip(workers, backends, strict=True) if own == "cuda")
-    memory = tuple(
-        w.device.memory // n_sharing[w.device.id] if own == "cuda" else None
-        for w, own in zip(workers, backends, strict=True)
-    )
-    return Places(tuple(backends), _choose_transport(workers, backends, n_sharing, transport), memory)
+    return tuple("cpu" if backend == "cpu" or w.member in problems else "cuda" for w in workers)
 
 
 def _choose_transport(

@@ -9,7 +9,8 @@ those sorted by column, then those sorted by column and the CSR.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,19 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import INT32_LIMIT, CooBatch, CsrArrays, Duplicates, IngestOptions, Kind, index_dtype
+from mgspmv.model import (
+    BUCKETS,
+    INT32_LIMIT,
+    CooBatch,
+    CsrArrays,
+    Duplicates,
+    IngestOptions,
+    Kind,
+    bucket_shift,
+    index_dtype,
+)
 from mgspmv.order import check_square
 
 Report = Callable[[str, int, int | None], None]
@@ -54,10 +66,79 @@ def build_matrix(source: Source, options: IngestOptions, report: Report) -> tupl
     if options.self_loops == "error":
         _refuse_self_loops(source, batches, layout)
     report("sort", 0, None)
-    rule: Duplicates = options.duplicates or ("first" if _is_pattern(batches) else "sum")
+    rule = choose_rule(options, is_pattern=_is_pattern(batches))
     csr = _merge_duplicates(source, _sort_entries(batches, shape), rule, kind, layout)
     matrix = CsrArrays(kind, shape, *csr, duplicates=rule, vertex_ids=layout.vertex_ids)
     return _add_column_sums(source, matrix), layout
+
+
+def count_buckets(source: GeneratedSource, options: IngestOptions, begin: int, end: int, threads: int) -> np.ndarray:
+    """(BUCKETS,) int64: how many of the entries of these numbers there are in each bucket of rows."""
+    shift = bucket_shift(source.layout().shape[0])
+
+    def count(batch: CooBatch) -> np.ndarray:
+        return np.bincount(batch.rows >> shift, minlength=BUCKETS)
+
+    counts = _map_batches(count, source, options, begin, end, threads)
+    return sum(counts, np.zeros(BUCKETS, np.int64))
+
+
+def build_rows(
+    source: GeneratedSource, options: IngestOptions, start: int, stop: int, threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The row pointers, columns and values of rows `start` .. `stop` - 1, as `build_matrix` makes all of them.
+
+    Every entry is made, and those of other rows are dropped.
+    """
+
+    def cut(batch: CooBatch) -> CooBatch:
+        ours = (batch.rows >= start) & (batch.rows < stop)
+        return CooBatch(
+            batch.rows[ours] - start, batch.cols[ours], None if batch.values is None else batch.values[ours]
+        )
+
+    shape, kind = source.layout().shape, options.kind or source.default_kind
+    batches = list(_map_batches(cut, source, options, 0, source.n_slots, threads))
+    rule = choose_rule(options, is_pattern=_is_pattern(batches))
+    return _merge_duplicates(source, _sort_entries(batches, (stop - start, shape[1])), rule, kind, source.layout())
+
+
+def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
+    """What is done with entries at the same place."""
+    return options.duplicates or ("first" if is_pattern else "sum")
+
+
+def sum_columns(indices: np.ndarray, data: np.ndarray | None, n_cols: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """(n_cols,) int64 entries of each column; and (2, n_cols) float64, whose sum is the sum of its values to twice the
+    precision, None for a pattern."""
+    degree = np.zeros(n_cols, np.int64)
+    _count(indices, degree)
+    if data is None:
+        return degree, None
+    sums = np.zeros((2, n_cols))
+    _add_columns(indices, data, *sums)
+    return degree, sums
+
+
+def _map_batches(
+    function: Callable[[CooBatch], Any],
+    source: GeneratedSource,
+    options: IngestOptions,
+    begin: int,
+    end: int,
+    threads: int,
+) -> Iterator[Any]:
+    """What a function makes of the entries of these numbers, in their order, batch by batch."""
+    kind = options.kind or source.default_kind
+
+    def work(first: int) -> Any:
+        batch = _prepare(source, source.make_entries(first, min(first + source.batch_entries, end)), options)
+        if options.self_loops == "error":
+            _refuse_self_loops(source, [batch], source.layout())
+        return function(CooBatch(batch.cols, batch.rows, batch.values) if kind == "graph" else batch)
+
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(work, range(begin, max(end, begin + 1), source.batch_entries))
 
 
 def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
@@ -316,14 +397,10 @@ def _compact(indptr, indices, data, add, most):
 def _add_column_sums(source: Source, matrix: CsrArrays) -> CsrArrays:
     if matrix.kind == "matrix":
         return matrix
-    degree = np.zeros(matrix.shape[1], np.int64)
-    _count(matrix.indices, degree)
-    if matrix.data is None:
-        weight = None
-    else:
+    if matrix.data is not None:
         _check_finite(source, matrix)
-        weight = np.zeros(matrix.shape[1])
-        _sum_columns(matrix.indices, matrix.data, weight, np.zeros_like(weight))
+    degree, sums = sum_columns(matrix.indices, matrix.data, matrix.shape[1])
+    weight = None if sums is None else sums[0] + sums[1]
     if matrix.kind == "stochastic":
         _check_stochastic(source, degree, degree if weight is None else weight)
     return replace(matrix, out_degree=degree, out_weight=weight)
@@ -352,8 +429,8 @@ def _check_stochastic(source: Source, degree: np.ndarray, total: np.ndarray) -> 
 
 
 @njit(nogil=True, cache=True)
-def _sum_columns(indices, data, high, low):
-    """Add each value to its column's sum in double-double arithmetic (Knuth's two-sum), rounded once at the end.
+def _add_columns(indices, data, high, low):
+    """Add each value to high + low of its column, in double-double arithmetic (Knuth's two-sum).
 
     So the sums do not depend on the order of the rows, and neither do the ranks of `exact`.
     """
@@ -364,5 +441,3 @@ def _sum_columns(indices, data, high, low):
         part = total - high[j]
         low[j] += (high[j] - (total - part)) + (value - part)
         high[j] = total
-    for j in range(len(high)):
-        high[j] += low[j]

@@ -24,14 +24,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import CooBatch, check_choice
+from mgspmv.ingest.source import Layout
+from mgspmv.model import CooBatch, GeneratorRule, check_choice
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -177,6 +177,10 @@ class GeneratedSource(ABC):
         """Shape, model and parameters; vertices are 0..n-1."""
         return self._layout
 
+    def find_rule(self) -> GeneratorRule | None:
+        """By what a device makes the entries, as the source has them; None where only the host can."""
+        return None
+
 
 class RmatSource(GeneratedSource):
     """R-MAT (recursive matrix) graph: 2^scale vertices, edge_factor 2^scale arcs, duplicates and self loops included.
@@ -246,6 +250,15 @@ class RmatSource(GeneratedSource):
         )
         return CooBatch(rows, cols, random_values(self._keys[1], _count(begin, end)) if self._weights else None)
 
+    def find_rule(self) -> GeneratorRule | None:
+        """Without weights."""
+        if self._weights:
+            return None
+        a, b, c = map(int, self._thresholds)
+        scramble = tuple(map(int, self._keys[2:6])) if self._scramble else None
+        sizes = (self.n_slots, 2**self.scale, int(self._keys[0]), self.scale)
+        return GeneratorRule("rmat", *sizes, (a, b, c), cast("tuple[int, int, int, int] | None", scramble), False)
+
 
 class UniformSource(GeneratedSource):
     """Erdos-Renyi graph G(n, m) with replacement: duplicates and self loops included.
@@ -281,6 +294,12 @@ class UniformSource(GeneratedSource):
         ends = scale_words(random_words(self._keys[0], _count(2 * begin, 2 * end)), self._n)
         values = random_values(self._keys[1], _count(begin, end)) if self._weights else None
         return CooBatch(ends[0::2].copy(), ends[1::2].copy(), values)
+
+    def find_rule(self) -> GeneratorRule | None:
+        """Without weights."""
+        if self._weights:
+            return None
+        return GeneratorRule("uniform", self.n_slots, self._n, int(self._keys[0]), is_transposed=False)
 
 
 class StencilSource(GeneratedSource):
@@ -392,7 +411,7 @@ def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> Sten
     return StencilSource("banded", (n,), offsets, make_values, n=n, bandwidth=bandwidth, seed=seed, pattern=pattern)
 
 
-GENERATORS: dict[str, Callable[..., Source]] = {
+GENERATORS: dict[str, Callable[..., GeneratedSource]] = {
     "rmat": RmatSource,
     "uniform": UniformSource,
     "stencil2d": stencil2d,
@@ -401,7 +420,7 @@ GENERATORS: dict[str, Callable[..., Source]] = {
 }
 
 
-def make_generator(model: str, **options: Any) -> Source:
+def make_generator(model: str, **options: Any) -> GeneratedSource:
     """The source that a generator's name and options describe.
 
     Parameters

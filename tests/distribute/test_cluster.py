@@ -10,7 +10,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.distribute import cluster as module
-from mgspmv.distribute.agent import PING_OP
+from mgspmv.distribute.agent import DESCRIBE_OP
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.errors import ClosedError, VersionMismatchError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
@@ -69,7 +69,7 @@ def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monke
     async def hang():
         await asyncio.Event().wait()
 
-    monkeypatch.setitem(worker.handlers, PING_OP, hang)
+    monkeypatch.setitem(worker.handlers, DESCRIBE_OP, hang)
     with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=1) as D:
         assert D.workers == (0,)
     assert [str(w.message) for w in warned] == [f"worker 1 ({worker.address}) does not answer and is left out"]

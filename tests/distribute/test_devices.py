@@ -83,7 +83,9 @@ def test_exact_ranks_have_the_bits_of_this_process(name, devices, stores):
 def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
     A = stores["weighted"]
     wanted = mg.pagerank(A, tol=1e-9, backend="cpu")
-    with pytest.warns(UserWarning, match="2 workers share GPUs"), A.distribute(sharing) as D:
+    with pytest.warns(UserWarning, match="2 workers share GPUs"):
+        distributed = A.distribute(sharing)
+    with distributed as D:
         assert (D.backend, D.transport) == ("cuda", "peer")
         for drive in ("superstep", "scheduler"):
             assert mg.pagerank(D, tol=1e-9, drive=drive).values.tobytes() == wanted.values.tobytes()

@@ -1,0 +1,369 @@
+"""Where workers compute, what goes between them, and what follows from it: chosen from what they say they have."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mgspmv.distribute.agent import measure_host
+from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
+from mgspmv.distribute.drives import _describe, _find_layout, _join
+from mgspmv.distribute.matrix import _even, _find_speeds, _make_team
+from mgspmv.distribute.places import Places, choose_places
+from mgspmv.errors import ClusterError, FormatError, OptionError
+from mgspmv.exchange.links import Member
+from mgspmv.model import Event, MatrixInfo
+
+NO_GPU = DeviceInfo("CUDA found none (cudaErrorNoDevice)")
+NO_NCCL = "CuPy finds no NCCL; install it"
+
+
+def gpu(number, memory=1000, bandwidth=4e12, nccl_problem=None):
+    return DeviceInfo(None, "NVIDIA H200", f"GPU-{number}", memory, bandwidth, nccl_problem)
+
+
+def make_workers(*devices):
+    return [WorkerInfo(Member(k, f"tcp://10.0.0.{k}:40"), 8, 10**9, device) for k, device in enumerate(devices)]
+
+
+def choose(workers, backend="auto", transport="auto"):
+    """What is chosen without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return choose_places(workers, backend, transport)
+
+
+def refused(workers, backend="auto", transport="auto"):
+    with pytest.raises(ClusterError) as caught:
+        choose(workers, backend, transport)
+    assert caught.value.phase == "join"
+    return str(caught.value), caught.value.worker
+
+
+# --- what is chosen --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["auto", "peer"])
+@pytest.mark.parametrize("backend", ["auto", "cpu"])
+def test_hosts(backend, transport):
+    assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == Places(("cpu", "cpu"), "peer", (None, None))
+
+
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+@pytest.mark.parametrize("backend", ["auto", "cuda"])
+def test_a_device_for_each(backend, transport):
+    workers = make_workers(gpu(0, 1000), gpu(1, 3000))
+    assert choose(workers, backend, transport) == Places(("cuda", "cuda"), "nccl", (1000, 3000))
+
+
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+def test_one_worker_sends_nothing_and_needs_no_nccl(transport):
+    workers = make_workers(gpu(0, nccl_problem=NO_NCCL))
+    assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,))
+
+
+def test_devices_over_their_hosts():
+    workers = make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(1))
+    assert choose(workers, "cuda", "peer") == Places(("cuda",) * 3, "peer", (1000, 500, 500))
+
+
+def test_hosts_beside_devices():
+    """NCCL is not missed there, nor are devices that workers share worth a warning."""
+    workers = make_workers(gpu(0, 1001), NO_GPU, gpu(0, 901), gpu(1, nccl_problem=NO_NCCL))
+    wanted = Places(("cuda", "cpu", "cuda", "cuda"), "peer", (500, None, 450, 1000))
+    assert choose(workers) == choose(workers, "auto", "peer") == wanted
+
+
+@pytest.mark.parametrize("device", [gpu(0), gpu(0, nccl_problem=NO_NCCL), NO_GPU])
+def test_the_cpu_is_what_the_user_wants_whatever_there_is(device):
+    assert choose(make_workers(device, gpu(0)), "cpu") == Places(("cpu", "cpu"), "peer", (None, None))
+
+
+def test_devices_that_workers_share():
+    workers = make_workers(gpu(0), gpu(1, 1001), gpu(1, 901), gpu(1, 100))
+    with pytest.warns(UserWarning, match="share GPUs") as warned:
+        places = choose_places(workers, "auto", "auto")
+    assert places == Places(("cuda",) * 4, "peer", (1000, 333, 300, 33))
+    assert [str(w.message) for w in warned] == [
+        "3 workers share GPUs, such as worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
+        "slices go through their hosts; start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+    ]
+
+
+def test_devices_that_workers_share_are_warned_of_before_nccl_is_missed():
+    workers = make_workers(gpu(0, nccl_problem=NO_NCCL), gpu(0))
+    with pytest.warns(UserWarning, match="2 workers share GPUs"):
+        assert choose_places(workers, "cuda", "auto").transport == "peer"
+
+
+@pytest.mark.parametrize(
+    ("backends", "backend"), [(("cpu", "cpu"), "cpu"), (("cuda",), "cuda"), (("cuda", "cpu"), None)]
+)
+def test_the_backend_of_all_workers(backends, backend):
+    assert Places(backends, "peer", (None,) * len(backends)).backend == backend
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["auto", "nccl", "peer"])
+def test_a_worker_without_a_device_is_named_where_all_must_have_one(transport):
+    assert refused(make_workers(gpu(0), NO_GPU, NO_GPU), "cuda", transport) == (
+        "backend='cuda' needs a GPU on each of the 3 workers, and worker 1 (tcp://10.0.0.1:40) has none: CUDA found "
+        "none (cudaErrorNoDevice); start workers with `dask cuda worker`, one for each GPU, or pass backend='auto'",
+        "1",
+    )
+
+
+def test_nccl_between_workers_that_share_a_device():
+    message, _ = refused(make_workers(gpu(0), gpu(1), gpu(1)), "auto", "nccl")
+    assert message == (
+        "transport='nccl' needs a GPU of its own for each worker, and 2 workers share GPUs, such as worker 1 "
+        "(tcp://10.0.0.1:40) its NVIDIA H200; start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "backend", "what"),
+    [
+        ((gpu(0), NO_GPU), "auto", "worker 1 (tcp://10.0.0.1:40) computes on its host (CUDA found none (cudaErrorNoDe"),
+        ((NO_GPU,), "auto", "worker 0 (tcp://10.0.0.0:40) computes on its host (CUDA found none (cudaErrorNoDevice))"),
+        ((gpu(0), gpu(1)), "cpu", "worker 0 (tcp://10.0.0.0:40) computes on its host (backend='cpu')"),
+    ],
+)
+def test_nccl_between_hosts(devices, backend, what):
+    message, _ = refused(make_workers(*devices), backend, "nccl")
+    assert message.startswith(f"transport='nccl' needs a GPU on each worker, and {what}")
+    assert message.endswith("); pass 'auto'")
+
+
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+def test_a_worker_without_nccl_is_named_with_what_to_do(transport):
+    assert refused(make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(2)), "auto", transport) == (
+        "worker 1 (tcp://10.0.0.1:40) cannot use NCCL: CuPy finds no NCCL; install it; or pass transport='peer', which "
+        "sends slices through the hosts and takes many times as long",
+        "1",
+    )
+
+
+def test_a_worker_that_was_not_asked_has_no_device():
+    assert "has none: it was not asked; " in refused([WorkerInfo(Member("a", "tcp://a:1"), 1, 1)], "cuda")[0]
+
+
+# --- memory and speeds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "wanted"),
+    [([None, None], None), ([5, 3, 4], 3), ([5, 0], 0), ([7], 7), ([5, None, 3], [5, None, 3])],
+)
+def test_workers_of_one_kind_have_what_the_least_has(memory, wanted):
+    assert _even(memory) == wanted
+
+
+class PlayedCluster:
+    """Gives what was measured on hosts, of the workers by name."""
+
+    def __init__(self, **measured):
+        self.measured, self.asked, self.released = measured, [], []
+
+    def submit(self, member, key, function, threads):
+        self.asked.append((member.name, function, threads))
+        return member.name
+
+    def settle(self, futures, members, phase):
+        assert ([m.name for m in members], phase) == (futures, "join")
+        return [self.measured[f"w{name}"] for name in futures]
+
+    def release(self, futures):
+        self.released += futures
+
+
+def find_speeds(cluster, workers, backend="auto"):
+    return _find_speeds(cluster, workers, choose_places(workers, backend, "peer"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "backend", "wanted"),
+    [
+        ((NO_GPU, NO_GPU), "auto", None),
+        ((gpu(0, bandwidth=1e12), gpu(1)), "cpu", None),
+        ((gpu(0), gpu(1)), "auto", None),
+        ((gpu(0), gpu(0)), "auto", None),
+        ((gpu(0, bandwidth=1e12), gpu(1)), "auto", [1e12, 4e12]),
+        ((gpu(0), gpu(1), gpu(0)), "auto", [2e12, 4e12, 2e12]),
+    ],
+    ids=["hosts", "hosts that are wanted", "alike", "alike and shared", "different", "shared by some"],
+)
+def test_speeds_are_of_memory_that_workers_of_a_device_share(devices, backend, wanted):
+    cluster = PlayedCluster()
+    assert find_speeds(cluster, make_workers(*devices), backend) == wanted
+    assert cluster.asked == cluster.released == []
+
+
+def test_hosts_beside_devices_are_measured():
+    cluster = PlayedCluster(w1=2e11, w3=1e11)
+    assert find_speeds(cluster, make_workers(gpu(0), NO_GPU, gpu(0), NO_GPU)) == [2e12, 2e11, 2e12, 1e11]
+    assert cluster.asked == [(1, measure_host, 8), (3, measure_host, 8)]
+    assert cluster.released == [1, 3]
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+INFO = MatrixInfo(
+    url="m.zarr",
+    kind="graph",
+    shape=(9, 9),
+    nnz=20,
+    dtype=None,
+    index_dtype="int32",
+    duplicates="first",
+    vertex_ids=None,
+    min_weight=None,
+    has_transpose=False,
+    version="v1",
+    format_version=1,
+    digest="",
+    nbytes=0,
+)
+NCCL, PEER = Places(("cuda",) * 2, "nccl", (1, 1)), Places(("cuda",) * 2, "peer", (1, 1))
+
+
+def test_a_team_has_what_its_members_need_to_know():
+    members = tuple(w.member for w in make_workers(gpu(0), gpu(1)))
+    team = _make_team(INFO, members, NCCL, "float32", "float32", 7.0)
+    assert team is not None
+    assert (team.members, team.patience, team.dtype) == (members, 7.0, "float32")
+    assert (team.precision, team.layout) == ("float32", "auto")
+    other = _make_team(INFO, members, NCCL, "exact", None, 7.0)
+    assert other is not None
+    assert other.run != team.run
+
+
+@pytest.mark.parametrize(
+    ("changes", "places", "precision"),
+    [
+        ({}, PEER, "exact"),
+        ({"kind": "matrix"}, NCCL, "exact"),
+        ({}, NCCL, "float64"),
+        ({"index_dtype": "int64"}, NCCL, "exact"),
+    ],
+    ids=["by peers", "products", "floats", "many columns"],
+)
+def test_there_is_no_team_where_the_steps_take_csr(changes, places, precision):
+    assert _make_team(replace(INFO, **changes), (), places, precision, None, 7.0) is None
+
+
+def find_layout(backend, transport, kernel, precision="exact", drive="superstep", **changes):
+    matrix = SimpleNamespace(backend=backend, transport=transport, info=replace(INFO, **changes))
+    return _find_layout(matrix, SimpleNamespace(precision=precision), None, kernel, drive)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "precision", "changes", "wanted"),
+    [
+        ("auto", "exact", {}, "auto"),
+        ("row-blocks", "float32", {}, "row-blocks"),
+        ("row-slices", "exact", {}, "row-slices"),
+        ("csr-split", "exact", {}, None),
+        ("auto", "float64", {}, None),
+        ("auto", "exact", {"index_dtype": "int64"}, None),
+    ],
+)
+def test_layouts_between_devices(kernel, precision, changes, wanted):
+    assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted
+
+
+def test_a_layout_that_cannot_be_had_is_refused():
+    with pytest.raises(FormatError, match="kernel 'row-blocks' adds in fixed point"):
+        find_layout("cuda", "nccl", "row-blocks", "float64")
+
+
+@pytest.mark.parametrize(("transport", "drive"), [("nccl", "scheduler"), ("peer", "superstep"), ("peer", "scheduler")])
+def test_through_hosts_steps_take_csr(transport, drive):
+    for kernel in ("auto", "csr-split"):
+        assert find_layout("cuda", transport, kernel, drive=drive) is None
+    with pytest.raises(OptionError) as caught:
+        find_layout("cuda", transport, "row-slices", drive=drive)
+    assert str(caught.value) == (
+        "kernel 'row-slices' makes steps that devices exchange by NCCL, in drive='superstep', and here the drive is "
+        f"{drive!r} and the transport {transport!r}; pass kernel='auto' or 'csr-split'"
+    )
+
+
+def test_on_hosts_there_is_no_layout():
+    for kernel in ("auto", "csr-rows"):
+        assert find_layout("cpu", "peer", kernel) is None
+    assert find_layout(None, "peer", "auto") is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "kernel", "lacks"),
+    [
+        ("cpu", "row-blocks", "backend 'cpu'"),
+        ("cuda", "csr-rows", "backend 'cuda'"),
+        (None, "csr-rows", "backend 'cuda'"),
+        (None, "csr-split", "backend 'cpu'"),
+    ],
+)
+def test_a_kernel_must_make_steps_wherever_a_worker_computes(backend, kernel, lacks):
+    with pytest.raises(OptionError, match=f"kernel '{kernel}' .*{lacks}"):
+        find_layout(backend, "peer", kernel)
+
+
+# --- what is said of it ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("computes", "wanted"),
+    [
+        ([4, 4, 4], "3 workers of 4 threads"),
+        ([8, 2, 4], "3 workers of 2 to 8 threads"),
+        (["H200", "H200"], "2 workers of H200"),
+        (["H200", "A100", "H200"], "2 workers of H200, 1 workers of A100"),
+        (["H200", 4, "A100", 2], "2 workers of 2 to 4 threads, 1 workers of H200, 1 workers of A100"),
+    ],
+)
+def test_what_computes_in_words(computes, wanted):
+    assert _describe(computes) == wanted
+
+
+def make_event(product_s, exchange_s, wait_s, number):
+    return Event("run", 0, 3, 0.5, (product_s,), (exchange_s,), (wait_s,), (10 * number,), (100 * number,))
+
+
+def test_devices_wait_in_their_exchange_for_the_slowest():
+    """As long as that took longer, unless the exchange was shorter than that."""
+    events = (make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.0, 2), make_event(2.0, 0.25, 0.0, 3))
+    joined = _join(events)
+    assert joined.product_s == (0.5, 3.0, 2.0)
+    assert joined.wait_s == (2.5, 0.0, 0.25)
+    assert joined.exchange_s == (2.0, 1.0, 0.0)
+    assert (joined.exchanged_bytes, joined.memory_bytes) == ((10, 20, 30), (100, 200, 300))
+    assert (joined.run, joined.epoch, joined.iteration, joined.change) == ("run", 0, 3, 0.5)
+
+
+def test_waits_that_were_measured_are_left_alone():
+    joined = _join((make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.125, 2)))
+    assert (joined.exchange_s, joined.wait_s) == ((4.5, 1.0), (0.0, 0.125))
+
+
+def test_one_worker_waits_for_nobody():
+    joined = _join((make_event(0.5, 0.25, 0.0, 1),))
+    assert (joined.product_s, joined.exchange_s, joined.wait_s) == ((0.5,), (0.25,), (0.0,))
+
+
+def test_no_worker_waits_longer_than_it_exchanges():
+    rng = np.random.default_rng(3)
+    for n in (2, 5):
+        times = rng.random((n, 2)).tolist()
+        joined = _join(tuple(make_event(p, e, 0.0, 1) for p, e in times))
+        assert min(joined.wait_s) == 0.0
+        assert min(joined.exchange_s) >= 0.0
+        assert [e + w for e, w in zip(joined.exchange_s, joined.wait_s, strict=True)] == pytest.approx(
+            [e for _, e in times]
+        )

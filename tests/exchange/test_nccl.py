@@ -1,0 +1,547 @@
+"""Slices by NCCL, which is played here: what every device gets, and how a wait ends when others do not come."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from itertools import count
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from peers import Network, run_workers
+
+from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
+from mgspmv.exchange import nccl as module
+from mgspmv.exchange.nccl import (
+    LONG_S,
+    SHORT_S,
+    NcclExchange,
+    NcclGroup,
+    find_nccl_problem,
+    gather_columns,
+    greet,
+    join_group,
+)
+from mgspmv.partition import SLICE_SUMS, Slices
+
+
+class StuckError(AssertionError):
+    """Something waits for what does not come."""
+
+
+class PlayedNccl:
+    """CuPy's binding of NCCL between threads, each with a device, a stream and what it has put on it.
+
+    Bytes go from address to address when somebody looks whether a stream is done, one message a look.
+    """
+
+    NCCL_UINT8 = 1
+    NcclError = type("NcclError", (RuntimeError,), {})
+
+    def __init__(self):
+        self.available = True
+        self.made = []
+        """Communicators."""
+        self.connecting = None
+        """Called with the rank, if any, before devices connect."""
+        self._numbers, self._thread, self._lock = count(1), threading.local(), threading.Lock()
+        self._meetings, self._posted, self._streams = {}, {}, {}
+
+    def get_unique_id(self):
+        return bytes([255, 0, next(self._numbers)]) * 42
+
+    def NcclCommunicator(self, n_devices, unique_id, rank):  # noqa: N802
+        assert type(unique_id) is bytes
+        if self.connecting is not None:
+            self.connecting(rank)
+        with self._lock:
+            meeting = self._meetings.setdefault(unique_id, threading.Barrier(n_devices))
+        meeting.wait(30)
+        communicator = PlayedCommunicator(self, unique_id, rank)
+        self.made.append(communicator)
+        return communicator
+
+    def groupStart(self):  # noqa: N802
+        assert getattr(self._thread, "group", None) is None, "groups are nested"
+        self._thread.group = []
+
+    def groupEnd(self):  # noqa: N802
+        group, self._thread.group = self._thread.group, None
+        with self._lock:
+            for key, kind, transfer, stream in group:
+                sent, wanted = self._posted.setdefault(key, (deque(), deque()))
+                (sent if kind == "send" else wanted).append(transfer)
+                self._streams.setdefault(stream, []).append(transfer)
+
+    def post(self, communicator, other, kind, address, n_bytes, dtype, stream):
+        assert not communicator.n_aborted, "the communicator was aborted"
+        assert dtype == self.NCCL_UINT8
+        pair = (communicator.rank, other) if kind == "send" else (other, communicator.rank)
+        transfer = SimpleNamespace(address=address, n_bytes=n_bytes, is_done=False)
+        self._thread.group.append(((communicator.unique_id, *pair), kind, transfer, stream))
+
+    def look(self, transfers):
+        """Deliver one message of any; whether these were delivered."""
+        with self._lock:
+            for sent, wanted in self._posted.values():
+                if sent and wanted:
+                    source, target = sent.popleft(), wanted.popleft()
+                    assert source.n_bytes == target.n_bytes, "what is sent is not what is received"
+                    ctypes.memmove(target.address, source.address, source.n_bytes)
+                    source.is_done = target.is_done = True
+                    break
+            return all(t.is_done for t in transfers)
+
+    def list_enqueued(self, stream):
+        with self._lock:
+            return list(self._streams.get(stream, ()))
+
+    def give_up(self):
+        """Nobody waits for others any more."""
+        for meeting in self._meetings.values():
+            meeting.abort()
+
+
+class PlayedCommunicator:
+    def __init__(self, nccl, unique_id, rank):
+        self._nccl, self.unique_id, self.rank = nccl, unique_id, rank
+        self.device = PlayedDevice.current.number
+        self.sent_to, self.n_aborted, self.error = [], 0, None
+
+    def send(self, address, n, dtype, other, stream):
+        self.sent_to.append(other)
+        self._nccl.post(self, other, "send", address, n, dtype, stream)
+
+    def recv(self, address, n, dtype, other, stream):
+        self._nccl.post(self, other, "recv", address, n, dtype, stream)
+
+    def check_async_error(self):
+        if self.error is not None:
+            raise self.error
+
+    def abort(self):
+        self.n_aborted += 1
+
+
+class PlayedDevice:
+    """The current one of a thread, which is device 0 until another one is made current."""
+
+    current = threading.local()
+
+    def __init__(self):
+        self.number = getattr(self.current, "number", 0)
+
+    def __enter__(self):
+        self._before, self.current.number = PlayedDevice().number, self.number
+
+    def __exit__(self, *error):
+        self.current.number = self._before
+
+
+class PlayedStream:
+    def __init__(self, nccl):
+        self._nccl, self.ptr = nccl, threading.get_ident()
+
+    def record(self):
+        return PlayedMark(self._nccl, self._nccl.list_enqueued(self.ptr))
+
+
+class PlayedMark:
+    def __init__(self, nccl, transfers):
+        self._nccl, self._transfers = nccl, transfers
+
+    @property
+    def done(self):
+        return self._nccl.look(self._transfers)
+
+
+class DeviceArray(np.ndarray):
+    """Says where it is as CuPy's arrays do."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def on_device(array):
+    return np.array(array).view(DeviceArray)
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    """NCCL and CuPy that are played, with device 7 + rank for the thread of each."""
+    played = PlayedNccl()
+    cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, get_current_stream=lambda: PlayedStream(played))
+    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7, dtype)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    yield played
+    played.give_up()
+
+
+def run_ranks(n, work):
+    """`work(rank)` of each rank in a thread with a device of its own."""
+
+    def on_own(rank):
+        PlayedDevice.current.number = 7 + rank
+        return work(rank)
+
+    return run_workers(Network(n), n, on_own)
+
+
+def make_check(patience_s=20.0):
+    """All are well, until it takes too long for a test."""
+    deadline = time.monotonic() + patience_s
+
+    def check():
+        if time.monotonic() > deadline:
+            raise StuckError("somebody waits for ever")
+
+    return check
+
+
+def start_groups(nccl, n):
+    unique_id = nccl.get_unique_id()
+    return run_ranks(n, lambda rank: NcclGroup(rank, n, unique_id, make_check()))
+
+
+class Failing:
+    """Raises when it is called for the nth time."""
+
+    def __init__(self, error, n=5):
+        self.error, self.left = error, n
+
+    def __call__(self):
+        self.left -= 1
+        if not self.left:
+            raise self.error
+
+
+# --- exchanging ------------------------------------------------------------------------------------------------------
+
+BOUNDS = {
+    "one": (0, 5),
+    "two": (0, 3, 8),
+    "five": (0, 4, 5, 13, 17, 20),
+    "without rows": (0, 0, 9, 9, 20, 20),
+    "none": (0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.int32])
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS.keys())
+def test_everybody_gets_the_parts_of_everybody(nccl, bounds, dtype):
+    n = len(bounds) - 1
+    groups = start_groups(nccl, n)
+
+    def work(rank):
+        array, (a, b) = on_device(np.full(bounds[-1], -1, dtype)), bounds[rank : rank + 2]
+        for step in range(1, 6):
+            wanted = (1000 * step + np.arange(bounds[-1])).astype(dtype)
+            array[a:b] = wanted[a:b]
+            groups[rank].exchange(array, bounds[:-1], bounds[1:])
+            groups[rank].wait(PlayedStream(nccl), make_check())
+            assert array.tolist() == wanted.tolist()
+
+    run_ranks(n, work)
+    assert [c.n_aborted for c in nccl.made] == [0] * n
+
+
+def test_only_the_parts_are_written(nccl):
+    """As of slices that do not fill the array."""
+    groups = start_groups(nccl, 3)
+    starts, stops = (1, 4, 9), (3, 6, 10)
+
+    def work(rank):
+        array = on_device(np.full(12, -1))
+        array[starts[rank] : stops[rank]] = rank
+        groups[rank].exchange(array, starts, stops)
+        groups[rank].wait(PlayedStream(nccl), make_check())
+        return array.tolist()
+
+    assert run_ranks(3, work) == [[-1, 0, 0, -1, 1, 1, -1, -1, -1, 2, -1, -1]] * 3
+
+
+def test_the_first_message_of_each_goes_to_another_one(nccl):
+    groups = start_groups(nccl, 4)
+    run_ranks(4, lambda rank: groups[rank].exchange(on_device(np.zeros(4)), (0, 1, 2, 3), (1, 2, 3, 4)))
+    sent_to = {c.rank: c.sent_to for c in nccl.made}
+    assert sent_to == {0: [1, 2, 3], 1: [2, 3, 0], 2: [3, 0, 1], 3: [0, 1, 2]}
+
+
+def test_slices_with_their_scalars(nccl):
+    slices = Slices((5, 0, 2, 9))
+    groups = start_groups(nccl, 4)
+    assert slices.starts[-1] == 8 + 4 + 4 + 12 + 4 * SLICE_SUMS
+
+    def work(rank):
+        exchange = NcclExchange(groups[rank], slices, 123, make_check())
+        assert (exchange.rank, exchange.slices, exchange.n_terms) == (rank, slices, 123)
+        z, (a, b) = on_device(np.zeros(slices.starts[-1], np.int64)), slices.starts[rank : rank + 2]
+        for step in (1, 2):
+            wanted = 100 * step + np.arange(len(z))
+            z[a:b] = wanted[a:b]
+            exchange.enqueue(z)
+            exchange.wait(PlayedStream(nccl))
+            assert z.tolist() == wanted.tolist()
+        return exchange.received_elements
+
+    n = slices.starts[-1]
+    assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
+
+
+@pytest.mark.parametrize("bounds", [(0, 4, 4, 9), (0, 1, 2, 3), (0, 0, 0, 6)])
+def test_columns_are_gathered(nccl, bounds):
+    groups = start_groups(nccl, 3)
+    wanted = 10 * np.arange(bounds[-1], dtype=np.int32)
+
+    def work(rank):
+        own = on_device(wanted[bounds[rank] : bounds[rank + 1]])
+        return gather_columns(groups[rank], own, bounds, make_check())
+
+    for gathered in run_ranks(3, work):
+        assert (gathered.dtype, gathered.tolist()) == (np.int32, wanted.tolist())
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def leave_alone(nccl):
+    """A group of two of which only the first sends."""
+    group, _ = start_groups(nccl, 2)
+    group.exchange(on_device(np.zeros(2)), (0, 1), (1, 2))
+    communicator = next(c for c in nccl.made if c.rank == 0)
+    return group, communicator
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("worker 1 is gone"), RunAbortedError("given up"), SystemExit()])
+def test_what_is_found_while_waiting_ends_the_wait_and_the_group(nccl, error):
+    group, communicator = leave_alone(nccl)
+    assert group.is_alive
+    failing = Failing(error)
+    with pytest.raises(type(error)) as caught:
+        group.wait(PlayedStream(nccl), failing)
+    assert caught.value is error
+    assert failing.left == 0
+    assert (group.is_alive, communicator.n_aborted) == (False, 1)
+    group.abort()
+    assert communicator.n_aborted == 1
+
+
+def test_an_exchange_waits_with_the_check_of_its_workers(nccl):
+    group, _ = leave_alone(nccl)
+    exchange = NcclExchange(group, Slices((1, 1)), 2, Failing(WorkerLostError("worker 1 is gone")))
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+        exchange.wait(PlayedStream(nccl))
+
+
+def test_columns_are_waited_for_with_a_check(nccl):
+    group, _ = start_groups(nccl, 2)
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+        gather_columns(group, on_device(np.zeros(1, np.int32)), (0, 1, 2), Failing(WorkerLostError("worker 1 is gone")))
+
+
+def test_an_error_of_nccl_ends_the_wait_and_the_group(nccl):
+    group, communicator = leave_alone(nccl)
+    communicator.error = nccl.NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited")
+    with pytest.raises(ClusterError) as caught:
+        group.wait(PlayedStream(nccl), make_check())
+    assert str(caught.value) == ("NCCL failed on this device, rank 0: NCCL_ERROR_REMOTE_ERROR: remote process exited")
+    assert caught.value.__cause__ is communicator.error
+    assert (group.is_alive, communicator.n_aborted) == (False, 1)
+
+
+def test_what_the_links_say_comes_before_what_nccl_says(nccl):
+    """The worker that is gone is named, of which NCCL knows an address at most."""
+    group, communicator = leave_alone(nccl)
+    communicator.error = nccl.NcclError("remote process exited")
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+        group.wait(PlayedStream(nccl), Failing(WorkerLostError("worker 1 is gone"), 1))
+
+
+def test_a_stream_at_rest_is_not_waited_for(nccl):
+    group, _ = start_groups(nccl, 2)
+    group.wait(PlayedStream(nccl), Failing(StuckError("it waits"), 1))
+    assert group.is_alive
+
+
+def test_looks_come_often_at_first_and_then_seldom(nccl, monkeypatch):
+    group, _ = leave_alone(nccl)
+    pauses = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    with pytest.raises(StuckError):
+        group.wait(PlayedStream(nccl), Failing(StuckError("it waits"), 20))
+    assert len(pauses) == 19
+    assert pauses[:3] == [SHORT_S, 2 * SHORT_S, 4 * SHORT_S]
+    assert pauses == sorted(pauses)
+    assert set(pauses[8:]) == {LONG_S}
+
+
+# --- connecting ------------------------------------------------------------------------------------------------------
+
+
+def test_devices_connect_as_the_current_one_of_their_threads(nccl):
+    groups = start_groups(nccl, 3)
+    assert {c.rank: c.device for c in nccl.made} == {0: 7, 1: 8, 2: 9}
+    assert [(g.rank, g.n_devices, g.is_alive) for g in groups] == [(0, 3, True), (1, 3, True), (2, 3, True)]
+    assert {g.name for g in groups} == {nccl.made[0].unique_id.hex()}
+
+
+def test_nccl_that_cannot_connect(nccl):
+    error = nccl.NcclError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+
+    def refuse(rank):
+        raise error
+
+    nccl.connecting = refuse
+    with pytest.raises(ClusterError) as caught:
+        NcclGroup(1, 2, nccl.get_unique_id(), make_check())
+    assert str(caught.value) == (
+        "NCCL cannot connect the devices of 2 workers: NCCL_ERROR_SYSTEM_ERROR: unhandled system error (rank 1); "
+        "NCCL_DEBUG=INFO in the workers' environment says more"
+    )
+    assert (caught.value.phase, caught.value.__cause__) == ("connect", error)
+
+
+def test_devices_that_do_not_find_each_other_in_time(nccl, monkeypatch):
+    monkeypatch.setattr(module, "CONNECT_S", 0.2)
+    began = time.monotonic()
+    with pytest.raises(ClusterError) as caught:
+        NcclGroup(0, 2, nccl.get_unique_id(), make_check())
+    assert 0.2 <= time.monotonic() - began < 10
+    assert str(caught.value) == (
+        "NCCL did not connect the devices of 2 workers within 0.2 s (rank 0); NCCL_DEBUG=INFO in the workers' "
+        "environment says more, NCCL_SOCKET_IFNAME chooses the network"
+    )
+    assert caught.value.phase == "connect"
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("worker 1 is gone"), RunAbortedError("given up")])
+def test_workers_are_watched_while_devices_connect(nccl, error):
+    failing = Failing(error)
+    with pytest.raises(type(error)) as caught:
+        NcclGroup(0, 2, nccl.get_unique_id(), failing)
+    assert caught.value is error
+    assert failing.left == 0
+
+
+# --- joining ---------------------------------------------------------------------------------------------------------
+
+
+class PlayedLinks:
+    def __init__(self, boxes, rank):
+        self._boxes, self._rank = boxes, rank
+        self.n_sent = 0
+
+    def send(self, messages):
+        for other, message in messages.items():
+            self.n_sent += 1
+            # as bytes of another kind, which is what may come of them on their way
+            self._boxes[other].put((self._rank, {key: bytearray(value) for key, value in message.items()}))
+
+    def receive(self, missing):
+        assert missing == [0]
+        return self._boxes[self._rank].get(timeout=20)
+
+
+def join_all(held):
+    """The group of each rank, which held these before, and how many messages were sent."""
+    n = len(held)
+    boxes = [SimpleQueue() for _ in range(n)]
+    links = [PlayedLinks(boxes, rank) for rank in range(n)]
+    hellos = [greet(group) for group in held]
+
+    def work(rank):
+        others = {other: hellos[other] for other in range(n) if other != rank}
+        return join_group(links[rank], others, rank, held[rank], make_check())
+
+    return run_ranks(n, work), sum(link.n_sent for link in links)
+
+
+def check_exchange(nccl, groups):
+    n = len(groups)
+
+    def work(rank):
+        array = on_device(np.full(n, -1))
+        array[rank] = rank
+        groups[rank].exchange(array, tuple(range(n)), tuple(range(1, n + 1)))
+        groups[rank].wait(PlayedStream(nccl), make_check())
+        assert array.tolist() == list(range(n))
+
+    run_ranks(n, work)
+
+
+def test_who_has_no_group_makes_one_with_the_others(nccl):
+    groups, n_sent = join_all([None] * 3)
+    assert n_sent == 2
+    assert [(g.rank, g.n_devices) for g in groups] == [(0, 3), (1, 3), (2, 3)]
+    assert len({g.name for g in groups}) == 1
+    check_exchange(nccl, groups)
+
+
+def test_a_group_that_all_have_is_used_again(nccl):
+    held, _ = join_all([None] * 3)
+    groups, n_sent = join_all(held)
+    assert n_sent == 0
+    assert all(group is before for group, before in zip(groups, held, strict=True))
+    assert [c.n_aborted for c in nccl.made] == [0] * 3
+    check_exchange(nccl, groups)
+
+
+@pytest.mark.parametrize("lost", ["none", "aborted", "another"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
+    before, _ = join_all([None] * 3)
+    held = list(before)
+    if lost == "none":
+        held[rank] = None
+    elif lost == "aborted":
+        held[rank].abort()
+    else:
+        held[rank] = join_all([None] * 3)[0][rank]
+    groups, n_sent = join_all(held)
+    assert n_sent == 2
+    assert len({g.name for g in groups}) == 1
+    assert groups[0].name not in {before[0].name, *(g.name for g in held if g is not None)}
+    assert all(group.is_alive for group in groups)
+    assert not any(group.is_alive for group in held if group is not None)
+    check_exchange(nccl, groups)
+
+
+def test_greetings_name_the_group_that_can_be_used(nccl):
+    group, other = start_groups(nccl, 2)
+    assert greet(None) == {"group": None}
+    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex()}
+    group.abort()
+    assert greet(group) == {"group": None}
+    assert greet(other)["group"] is not None
+
+
+# --- without NCCL ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_named(nccl):
+    assert find_nccl_problem() is None
+    nccl.available = False
+    assert find_nccl_problem() == (
+        "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
+    )
+
+
+def test_what_cupy_warns_of_is_not_said_twice(nccl, monkeypatch):
+    class Cuda:
+        @property
+        def nccl(self):
+            warnings.warn("nccl library could not be loaded", stacklevel=2)
+            return SimpleNamespace(available=False)
+
+    monkeypatch.setitem(sys.modules, "cupy.cuda", Cuda())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "install nvidia-nccl-cu12" in find_nccl_problem()
