@@ -738,6 +738,72 @@ def bench_pagerank(
     return Answer({}, [report], error)
 
 
+@bench.command("scaling")
+def bench_scaling(
+    store: Annotated[
+        str | None, typer.Option(metavar="STORE", help="A graph; default an R-MAT multigraph that is made for it.")
+    ] = None,
+    scale: Annotated[int, typer.Option(help="Of that: log2 of the vertices.")] = 26,
+    edge_factor: Annotated[int, typer.Option(help="Of that: edges a vertex.")] = 16,
+    workers: Annotated[str, typer.Option(metavar="N,N,..", help="How many workers, each in turn.")] = "1,2,4",
+    backend: Backend = "auto",
+    precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of the iterations.")] = "both",
+    transport: Annotated[
+        str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")
+    ] = "auto",
+    iterations: Annotated[int, typer.Option(min=1, help="In a run.")] = 50,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Time iterations of PageRank on more and more workers of this machine, and check that their ranks are the same."""
+    import tempfile
+
+    from distributed import Client
+
+    from mgspmv import api
+    from mgspmv.bench import scaling
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.model import check_choice
+
+    check_choice("--precision", precision, (*scaling.PRECISIONS, "both"))
+    check_json(json)
+    counts = _parse_counts(workers)
+    chosen = choose_backend(backend)
+    precisions = [p for p in scaling.PRECISIONS if precision in (p, "both")]
+    setting = describe_run(choose_machine(chosen))
+    with ExitStack() as stack:
+        stack.enter_context(_quieten_dask())
+        if store is None:
+            store = f"{stack.enter_context(tempfile.TemporaryDirectory())}/graph.zarr"
+            began = time.perf_counter()
+            with scaling.start_workers(max(counts), chosen) as cluster, Client(cluster) as client:
+                started = time.perf_counter()
+                sizes: dict[str, Any] = {"scale": scale, "edge_factor": edge_factor}
+                api.generate("rmat", store, **sizes, duplicates="keep", client=client, backend=chosen)
+            made = f"{time.perf_counter() - started:.3g} s by {max(counts)} workers, started in {started - began:.3g} s"
+            setting["graph"] = f"R-MAT, scale {scale}, {edge_factor} edges a vertex, those that come again kept; {made}"
+        with api.open_matrix(store) as matrix:
+            setting["size"] = f"{matrix.shape[0]:,} vertices, {matrix.nnz:,} edges, digest {matrix.info.digest[:16]}"
+        say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        records = scaling.run_scaling(store, counts, chosen, precisions, iterations, say, transport)
+    if json is not None:
+        write_json(json, scaling.to_json(setting, records))
+    wrong = [f"{r.precision} on {r.n_workers} workers" for r in records if not r.is_right]
+    error = MgspmvError(f"wrong ranks in {', '.join(wrong)}; see the tables") if wrong else None
+    return Answer({}, [scaling.format_report(setting, records)], error)
+
+
+def _parse_counts(text: str) -> list[int]:
+    """Numbers of workers, ascending."""
+    try:
+        counts = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        counts = []
+    if not counts or counts[0] < 1:
+        raise OptionError(f"--workers must be numbers of at least 1, such as 1,2,4, not {text!r}")
+    return counts
+
+
 def _find_change(tol: float | None, tol_mode: str, n: int | None = None) -> float | None:
     """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
     from mgspmv.iterate.options import DEFAULT_TOL

@@ -1,8 +1,14 @@
-"""Reaching a cluster: what is taken for one, clusters that cannot be used, and connections that are encrypted."""
+"""Reaching a cluster: what is taken for one, clusters that cannot be used, and connections that are encrypted.
+
+Starting workers on the GPUs of a machine, which are played here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import dask
 import psutil
@@ -11,8 +17,9 @@ from clusters import start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.distribute.connect import start_local
-from mgspmv.errors import CapacityError, ClusterError, OptionError, SchedulerNotFoundError
+from mgspmv.distribute import connect
+from mgspmv.distribute.connect import start_cuda, start_local
+from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +125,182 @@ def test_connections_that_are_encrypted(graph):
         for drive in ("superstep", "scheduler"):
             solution = mg.pagerank(D, drive=drive)
             assert (solution.digest(), solution.changes) == (wanted.digest(), wanted.changes)
+
+
+# --- GPUs of this machine --------------------------------------------------------------------------------------------
+
+
+def play_module(monkeypatch, name, **attributes):
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(attributes)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+class PlayedDriver:
+    """What NVML says of this machine."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NotFoundError(NVMLError):
+        def __str__(self):
+            return "NVML Shared Library Not Found"
+
+    def __init__(self, n_devices):
+        self.n_devices, self.is_begun = n_devices, False
+
+    def nvmlInit(self):
+        if self.n_devices is None:
+            raise self.NotFoundError
+        self.is_begun = True
+
+    def nvmlDeviceGetCount(self):
+        assert self.is_begun
+        return self.n_devices
+
+
+def play_driver(monkeypatch, n_devices):
+    driver = PlayedDriver(n_devices)
+    names = ("NVMLError", "nvmlInit", "nvmlDeviceGetCount")
+    play_module(monkeypatch, "pynvml", **{name: getattr(driver, name) for name in names})
+
+
+class PlayedCluster:
+    pass
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What clusters of GPU workers are started with, on a machine of 4 GPUs and 12 processors."""
+    calls = []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    play_driver(monkeypatch, 4)
+    play_module(monkeypatch, "dask_cuda", LocalCUDACluster=PlayedCluster)
+    monkeypatch.setitem(sys.modules, "distributed_ucxx", None)
+    monkeypatch.setattr(connect, "default_threads", lambda: 12)
+    monkeypatch.setattr(connect, "_start", lambda kind, **given: calls.append((kind, given)) or "started")
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_workers", "threads"),
+    [
+        ({}, 4, 3),
+        ({"n_workers": 1}, 1, 12),
+        ({"n_workers": 3}, 3, 4),
+        ({"n_workers": 2, "threads": 5}, 2, 5),
+        ({"threads": 1}, 4, 1),
+    ],
+)
+def test_a_worker_for_each_device_that_share_the_processors(started, asked, n_workers, threads):
+    assert start_cuda(**asked) == "started"
+    [(kind, given)] = started
+    assert kind is PlayedCluster
+    assert given == {
+        "n_workers": n_workers,
+        "threads_per_worker": threads,
+        "device_memory_limit": None,
+        "protocol": "tcp",
+    }
+
+
+def test_each_worker_has_a_thread_at_least(started, monkeypatch):
+    monkeypatch.setattr(connect, "default_threads", lambda: 2)
+    start_cuda()
+    assert started[0][1]["threads_per_worker"] == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "n_workers"), [("0,1", 2), ("3", 1), (" 2, GPU-8ab3f3d8 ,", 2), ("0,1,2,3", 4), (None, 4)]
+)
+def test_devices_that_are_visible_have_workers(started, monkeypatch, visible, n_workers):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    start_cuda()
+    assert started[0][1]["n_workers"] == n_workers
+    with pytest.raises(ClusterError, match=f"this machine has {n_workers} GPUs; ask for 1 to {n_workers}$"):
+        start_cuda(n_workers + 1)
+
+
+@pytest.mark.parametrize("visible", ["", " ", ","])
+def test_no_device_is_visible(started, monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(ClusterError) as caught:
+        start_cuda(1)
+    assert str(caught.value) == (f"this machine has 4 GPUs and CUDA_VISIBLE_DEVICES={visible!r} leaves none of them")
+    assert caught.value.phase == "start"
+    assert started == []
+
+
+@pytest.mark.parametrize("n_workers", [5, 0, -1])
+def test_numbers_of_workers_that_there_are_no_devices_for(started, n_workers):
+    with pytest.raises(ClusterError) as caught:
+        start_cuda(n_workers)
+    assert str(caught.value) == (f"{n_workers} GPU workers are asked for and this machine has 4 GPUs; ask for 1 to 4")
+    assert caught.value.phase == "start"
+    assert started == []
+
+
+def test_no_driver(started, monkeypatch):
+    play_driver(monkeypatch, None)
+    with pytest.raises(ClusterError) as caught:
+        start_cuda()
+    assert str(caught.value) == (
+        "NVIDIA's driver finds no GPU on this machine (NVML Shared Library Not Found); use --cluster local, or a "
+        "machine with GPUs"
+    )
+    assert caught.value.phase == "start"
+    assert isinstance(caught.value.__cause__, PlayedDriver.NVMLError)
+    assert started == []
+
+
+def test_a_driver_without_devices(started, monkeypatch):
+    play_driver(monkeypatch, 0)
+    with pytest.raises(ClusterError, match="this machine has 0 GPUs"):
+        start_cuda()
+    assert started == []
+
+
+def test_dask_cuda_is_missing(started, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask_cuda", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        start_cuda()
+    assert str(caught.value) == (
+        "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13]"
+    )
+    assert started == []
+
+
+@pytest.mark.parametrize("protocol", ["ucx", "tls", "TCP", ""])
+def test_protocols_that_are_not_known(started, protocol):
+    with pytest.raises(OptionError) as caught:
+        start_cuda(protocol=protocol)
+    assert str(caught.value) == f"protocol must be one of 'tcp', 'ucxx', not {protocol!r}"
+    assert started == []
+
+
+def test_ucx_needs_what_dask_knows_it_by(started, monkeypatch):
+    with pytest.raises(MissingDependencyError) as caught:
+        start_cuda(protocol="ucxx")
+    assert str(caught.value) == (
+        "protocol='ucxx' needs distributed-ucxx, which is not installed; install mgspmv[ucxx12] or mgspmv[ucxx13]"
+    )
+    assert started == []
+    play_module(monkeypatch, "distributed_ucxx")
+    start_cuda(protocol="ucxx")
+    assert started[0][1]["protocol"] == "ucxx"
+
+
+def test_a_cluster_that_does_not_start():
+    given = {}
+
+    def make(**options):
+        given.update(options)
+        raise RuntimeError("Cluster failed to start") from MemoryError("no memory on GPU 1")
+
+    with pytest.raises(ClusterError, match="a worker of the local cluster did not start: no memory on GPU 1") as caught:
+        connect._start(make, n_workers=2, device_memory_limit=None)
+    assert caught.value.phase == "start"
+    assert {"n_workers": 2, "device_memory_limit": None, "memory_limit": 0}.items() <= given.items()
+    assert given["worker_class"] is connect.PatientNanny

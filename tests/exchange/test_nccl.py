@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from peers import Network, run_workers
+from peers import Network, StuckError, run_workers
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
@@ -29,10 +29,6 @@ from mgspmv.exchange.nccl import (
     join_group,
 )
 from mgspmv.partition import SLICE_SUMS, Slices
-
-
-class StuckError(AssertionError):
-    """Something waits for what does not come."""
 
 
 class PlayedNccl:
@@ -56,7 +52,7 @@ class PlayedNccl:
     def get_unique_id(self):
         return bytes([255, 0, next(self._numbers)]) * 42
 
-    def NcclCommunicator(self, n_devices, unique_id, rank):  # noqa: N802
+    def NcclCommunicator(self, n_devices, unique_id, rank):
         assert type(unique_id) is bytes
         if self.connecting is not None:
             self.connecting(rank)
@@ -67,11 +63,11 @@ class PlayedNccl:
         self.made.append(communicator)
         return communicator
 
-    def groupStart(self):  # noqa: N802
+    def groupStart(self):
         assert getattr(self._thread, "group", None) is None, "groups are nested"
         self._thread.group = []
 
-    def groupEnd(self):  # noqa: N802
+    def groupEnd(self):
         group, self._thread.group = self._thread.group, None
         with self._lock:
             for key, kind, transfer, stream in group:

@@ -1,0 +1,170 @@
+"""PageRank on 1, 2, 4, ... workers of this machine: the same ranks, and how the time of an iteration goes down."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from mgspmv import api
+from mgspmv.bench.tables import format_row, format_setting
+from mgspmv.errors import OptionError
+from mgspmv.kernels.select import Backend
+from mgspmv.model import Event
+
+SKIPPED = 5
+"""Iterations at the begin that do not count."""
+PRECISIONS = ("float32", "exact")
+TOLERANCE = 1e-4
+"""Largest relative difference of a rank in float32 to the exact one, as LDBC Graphalytics allows."""
+
+LEGEND = (
+    f"iteration: the median of all but the first {SKIPPED}, of the slowest worker. Product and exchange are its parts; "
+    "the exchange counts from the end of the slowest product.",
+    "efficiency: how many times as fast as one worker, over the number of workers.",
+    "same: whether the ranks have the bits of those of one worker, in `exact`; in `float32` the largest relative "
+    "difference to the exact ranks.",
+    "load: from the store, page cache as it was, until iterations can begin.",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of one precision on so many workers."""
+
+    n_workers: int
+    precision: str
+    hardware: str
+    load_s: float
+    iteration_s: float
+    product_s: float
+    exchange_s: float
+    edges: int
+    received_bytes: int
+    """By the worker that receives most, in an iteration."""
+    memory_bytes: int
+    """Held by the worker that holds most."""
+    run_s: float
+    """All of the run, with its start, the error bound and the ranks brought to the client."""
+    digest: str
+    """Of the ranks."""
+    difference: float | None
+    """Largest relative difference of a rank to the exact one; None for `exact`."""
+    is_right: bool
+    """Whether that is small, or the digest is that of one worker."""
+
+
+def run_scaling(
+    store: str,
+    counts: Sequence[int],
+    backend: Backend,
+    precisions: Sequence[str],
+    iterations: int,
+    say: Callable[[str], None],
+    transport: str = "auto",
+) -> list[Record]:
+    """Time PageRank on so many workers each.
+
+    Parameters
+    ----------
+    counts : of workers, from the least to the most; each is a cluster of its own
+    say : gets a line for each that is begun
+    """
+    if iterations <= SKIPPED:
+        raise OptionError(f"iterations must be more than {SKIPPED}, which do not count, not {iterations}")
+    from distributed import Client
+
+    records: list[Record] = []
+    exact: np.ndarray | None = None
+    firsts: dict[str, str] = {}
+    for n in counts:
+        say(f"{n} workers")
+        with start_workers(n, backend) as cluster, Client(cluster) as client, api.open_matrix(store) as A:
+            for precision in sorted(precisions, key=PRECISIONS.index, reverse=True):  # the exact ranks come first
+                began = time.perf_counter()
+                options: Any = {"precision": precision, "backend": backend, "transport": transport}
+                with A.distribute(client, **options) as D:
+                    load_s = time.perf_counter() - began
+                    steps: Any = {"tol_mode": "fixed", "precision": precision}
+                    api.pagerank(D, **steps, max_iter=2)  # what is made once is made
+                    solution = api.pagerank(D, **steps, max_iter=iterations)
+                if precision == "exact" and exact is None:
+                    exact = solution.values
+                digest = hashlib.sha256(solution.values.tobytes()).hexdigest()[:16]
+                first, difference = firsts.setdefault(precision, digest), None
+                if precision == "exact":
+                    is_right = digest == first
+                else:
+                    difference = None if exact is None else _compare(solution.values, exact)
+                    is_right = difference is None or difference <= TOLERANCE
+                times = [_split(event) for event in solution.events[SKIPPED:]]
+                whole, product, exchange = (median(part) for part in zip(*times, strict=True))
+                last = solution.events[-1]
+                records.append(
+                    Record(
+                        n, precision, str(solution.matrix["hardware"]), load_s, whole, product, exchange, A.nnz,
+                        max(last.exchanged_bytes), max(last.memory_bytes), sum(solution.seconds.values()), digest,
+                        difference, is_right,
+                    )
+                )  # fmt: skip
+                say(f"  {precision}: {1e3 * whole:.4g} ms an iteration")
+    return records
+
+
+def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
+    """A cluster of this machine: a worker for each of n devices, or n processes."""
+    from mgspmv.distribute.connect import start_cuda, start_local
+
+    started: AbstractContextManager[Any] = start_cuda(n) if backend == "cuda" else start_local(n)
+    return started
+
+
+def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
+    """The tables, below what they were measured on."""
+    parts = format_setting(setting)
+    titles = ["workers", "iteration ms", "product ms", "exchange ms", "G edges/s a worker", "efficiency", "received MB"]
+    titles += ["held GB", "load s", "run s", "same"]
+    for precision in dict.fromkeys(r.precision for r in records):
+        own = [r for r in records if r.precision == precision]
+        parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
+        parts += [format_row(_list_cells(r, own[0])) for r in own]
+    return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
+
+
+def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any]:
+    """All that was found, as JSON values."""
+    return {"setting": setting, "records": [asdict(r) for r in records]}
+
+
+def _list_cells(r: Record, first: Record) -> list[str]:
+    speedup = first.iteration_s * first.n_workers / r.iteration_s
+    same = ("yes" if r.is_right else "NO") if r.difference is None else f"{r.difference:.2g}"
+    return [
+        f"{r.n_workers}",
+        *(f"{1e3 * s:.4g}" for s in (r.iteration_s, r.product_s, r.exchange_s)),
+        f"{r.edges / r.iteration_s / r.n_workers / 1e9:.4g}",
+        f"{speedup / r.n_workers:.0%}",
+        f"{r.received_bytes / 1e6:.4g}",
+        f"{r.memory_bytes / 1e9:.3g}",
+        f"{r.load_s:.3g}",
+        f"{r.run_s:.3g}",
+        same,
+    ]
+
+
+def _split(event: Event) -> tuple[float, float, float]:
+    """Seconds of an iteration: in all, in the slowest product, and in the exchange after it."""
+    parts = zip(event.product_s, event.exchange_s, event.wait_s, strict=True)
+    whole = max(sum(part) for part in parts)
+    product = max(event.product_s)
+    return whole, product, max(0.0, whole - product)
+
+
+def _compare(ranks: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.max(np.abs(ranks - wanted) / wanted, initial=0.0))
