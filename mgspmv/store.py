@@ -30,12 +30,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import google_crc32c
 import numpy as np
 import zarr
+from numcodecs import blosc
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
-from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
+from zarr.codecs.bytes import Endian
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
@@ -63,6 +66,7 @@ _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
+_CRC_BYTES = 4
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 _MEND = "ingest again or restore a copy"
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {_MEND}"
@@ -229,11 +233,16 @@ class StoredMatrix:
         return _get_array(self.group, name, self.info.url)
 
     def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
+        files = _ChunkFiles.find(array)
+
         def read(piece: slice) -> None:
             place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
                 with out.piece(piece.start - start, piece.stop - start) as target:
-                    array.get_basic_selection(piece, out=_as_buffer(target))
+                    if files is None:
+                        array.get_basic_selection(piece, out=_as_buffer(target))
+                    else:
+                        files.read(piece, target)
             except MissingChunkError as error:
                 raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
             except (ValueError, RuntimeError) as error:
@@ -326,6 +335,51 @@ class StoreAddress:
                 "it was replaced since then, or this machine has another file there: open it again"
             )
         return stored.transpose() if self.is_transpose else stored
+
+
+@dataclass(frozen=True)
+class _ChunkFiles:
+    """The chunks of an array of numbers in a local folder, read and decoded by the thread that wants them.
+
+    Zarr sends all reads through one thread of its own, which gives 1.2 GB a second however many want them.
+    """
+
+    folder: Path
+    dtype: np.dtype[Any]
+    size: int
+    """Elements of a chunk."""
+
+    @classmethod
+    def find(cls, array: zarr.Array[Any]) -> _ChunkFiles | None:
+        """Those of an array; None where it is elsewhere, or not written as this module writes numbers."""
+        store: Any = array.store_path.store
+        while isinstance(store, WrapperStore):
+            store = store._store
+        metadata: Any = array.metadata
+        codecs = [type(codec) for codec in metadata.codecs]
+        if type(store) is not LocalStore or codecs != [BytesCodec, BloscCodec, Crc32cCodec] or _is_string(array):
+            return None
+        if array.dtype.byteorder == ">" or metadata.codecs[0].endian not in (None, Endian.little):
+            return None
+        return cls(store.root / array.path, array.dtype, array.chunks[0])
+
+    def read(self, piece: slice, target: np.ndarray) -> None:
+        """Elements of one chunk into an array of any dtype."""
+        number = piece.start // self.size
+        try:
+            with open(self.folder / "c" / str(number), "rb", buffering=0) as file:
+                raw = file.read(max(0, os.fstat(file.fileno()).st_size - _CRC_BYTES))
+                checksum = file.read(_CRC_BYTES)
+        except FileNotFoundError as error:
+            raise MissingChunkError(f"{self.folder}/c/{number}") from error
+        if google_crc32c.value(raw) != int.from_bytes(checksum, "little") or len(checksum) != _CRC_BYTES:
+            raise ValueError("its CRC-32C is another one")
+        is_whole = piece.stop - piece.start == self.size and target.dtype == self.dtype and target.flags.c_contiguous
+        chunk = target if is_whole else np.empty(self.size, self.dtype)
+        blosc.decompress(raw, chunk)
+        if not is_whole:
+            first = piece.start - number * self.size
+            target[:] = chunk[first : first + piece.stop - piece.start]
 
 
 class _StrictStore(WrapperStore[Store]):
