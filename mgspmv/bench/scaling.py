@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -20,6 +22,10 @@ from mgspmv.model import Event
 
 SKIPPED = 5
 """Iterations at the begin that do not count."""
+FEW = 10
+"""Iterations of the run that is timed from the store to written ranks."""
+LOOK_S = 0.02
+"""Seconds between two looks at the memory of the devices."""
 PRECISIONS = ("float32", "exact")
 TOLERANCE = 1e-4
 """Largest relative difference of a rank in float32 to the exact one, as LDBC Graphalytics allows."""
@@ -30,7 +36,10 @@ LEGEND = (
     "efficiency: how many times as fast as one worker, over the number of workers.",
     "same: whether the ranks have the bits of those of one worker, in `exact`; in `float32` the largest relative "
     "difference to the exact ranks.",
-    "load: from the store, page cache as it was, until iterations can begin.",
+    "held: by the worker that holds most, matrix and vectors. load peak: most that is taken of a device while the "
+    "matrix is loaded, of what was free before, with what CUDA and NCCL take.",
+    f"load: from the store, page cache as it was, until iterations can begin; {FEW} iterations: a run of so many, its "
+    "start, error bound and bringing the ranks to the client included; write: these to Zarr. to ranks: the three.",
 )
 
 
@@ -42,6 +51,12 @@ class Record:
     precision: str
     hardware: str
     load_s: float
+    few_s: float
+    """A run of `FEW` iterations."""
+    write_s: float
+    """Writing its ranks."""
+    peak_bytes: int | None
+    """Most that loading took of a device; None on hosts."""
     iteration_s: float
     product_s: float
     exchange_s: float
@@ -50,8 +65,6 @@ class Record:
     """By the worker that receives most, in an iteration."""
     memory_bytes: int
     """Held by the worker that holds most."""
-    run_s: float
-    """All of the run, with its start, the error bound and the ranks brought to the client."""
     digest: str
     """Of the ranks."""
     difference: float | None
@@ -89,10 +102,10 @@ def run_scaling(
             for precision in sorted(precisions, key=PRECISIONS.index, reverse=True):  # the exact ranks come first
                 began = time.perf_counter()
                 options: Any = {"precision": precision, "backend": backend, "transport": transport}
-                with A.distribute(client, **options) as D:
-                    load_s = time.perf_counter() - began
+                with watch_memory(backend) as watch, A.distribute(client, **options) as D:
+                    load_s, peak = time.perf_counter() - began, watch.stop()
                     steps: Any = {"tol_mode": "fixed", "precision": precision}
-                    api.pagerank(D, **steps, max_iter=2)  # what is made once is made
+                    few_s, write_s = _time_few(D, steps)
                     solution = api.pagerank(D, **steps, max_iter=iterations)
                 if precision == "exact" and exact is None:
                     exact = solution.values
@@ -108,13 +121,65 @@ def run_scaling(
                 last = solution.events[-1]
                 records.append(
                     Record(
-                        n, precision, str(solution.matrix["hardware"]), load_s, whole, product, exchange, A.nnz,
-                        max(last.exchanged_bytes), max(last.memory_bytes), sum(solution.seconds.values()), digest,
-                        difference, is_right,
+                        n, precision, str(solution.matrix["hardware"]), load_s, few_s, write_s, peak, whole, product,
+                        exchange, A.nnz, max(last.exchanged_bytes), max(last.memory_bytes), digest, difference,
+                        is_right,
                     )
                 )  # fmt: skip
                 say(f"  {precision}: {1e3 * whole:.4g} ms an iteration")
     return records
+
+
+class MemoryWatch:
+    """Looks at what is taken of the memory of devices, by whatever process."""
+
+    def __init__(self, has_devices: bool) -> None:
+        self._most, self._ends = 0, threading.Event()
+        self._handles: list[Any] = []
+        if has_devices:
+            import pynvml
+
+            self._nvml = pynvml
+            pynvml.nvmlInit()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
+        self._before = self._look()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int | None:
+        """Most bytes that were taken of a device since the begin; None where there are no devices."""
+        self._ends.set()
+        self._thread.join()
+        return self._most if self._handles else None
+
+    def _look(self) -> list[int]:
+        return [int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles]
+
+    def _run(self) -> None:
+        while self._handles and not self._ends.wait(LOOK_S):
+            taken = [now - before for now, before in zip(self._look(), self._before, strict=True)]
+            self._most = max(self._most, *taken)
+
+
+@contextmanager
+def watch_memory(backend: Backend) -> Iterator[MemoryWatch]:
+    """Watch until `stop`, or the end of the context."""
+    watch = MemoryWatch(backend == "cuda")
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[float, float]:
+    """Seconds of a run of a few iterations, and of writing its ranks."""
+    began = time.perf_counter()
+    solution = api.pagerank(matrix, **steps, max_iter=FEW)
+    made = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        written = time.perf_counter()
+        solution.save(f"{folder}/ranks.zarr")
+        return made - began, time.perf_counter() - written
 
 
 def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
@@ -129,7 +194,7 @@ def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
     titles = ["workers", "iteration ms", "product ms", "exchange ms", "G edges/s a worker", "efficiency", "received MB"]
-    titles += ["held GB", "load s", "run s", "same"]
+    titles += ["held GB", "load peak GB", "load s", f"{FEW} iterations s", "write s", "to ranks s", "same"]
     for precision in dict.fromkeys(r.precision for r in records):
         own = [r for r in records if r.precision == precision]
         parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
@@ -152,8 +217,8 @@ def _list_cells(r: Record, first: Record) -> list[str]:
         f"{speedup / r.n_workers:.0%}",
         f"{r.received_bytes / 1e6:.4g}",
         f"{r.memory_bytes / 1e9:.3g}",
-        f"{r.load_s:.3g}",
-        f"{r.run_s:.3g}",
+        "-" if r.peak_bytes is None else f"{r.peak_bytes / 1e9:.3g}",
+        *(f"{s:.3g}" for s in (r.load_s, r.few_s, r.write_s, r.load_s + r.few_s + r.write_s)),
         same,
     ]
 
