@@ -499,13 +499,14 @@ def test_hosts_have_the_room_of_their_memory_and_devices_theirs(host: int, devic
 
 
 def test_where_nothing_fits_the_shortage_is_named_and_more_workers_are_asked_for() -> None:
-    for memory in ([400_000, 500_000], [10_000, 400_000], [0, 0]):
-        with pytest.raises(CapacityError) as caught:
-            plan_even(10_000, 20, 2, **PRODUCT, speeds=[1.0, 1.0], device_memory=memory)
-        shortage, advice = str(caught.value).split("; ")
-        assert shortage.startswith("spmv of m.zarr on 2 workers needs ")
-        assert "GB of device memory on one of them, which has " in shortage
-        assert advice == "use more workers, or ones with more memory"
+    for place, memory in (("device", [400_000, 500_000]), ("device", [10_000, 400_000]), ("host", [0, LARGE])):
+        for options in ({}, {"speeds": [1.0, 1.0]}):
+            with pytest.raises(CapacityError) as caught:
+                plan_even(10_000, 20, 2, **PRODUCT, **options, **{f"{place}_memory": memory})
+            shortage, advice = str(caught.value).split("; ")
+            assert shortage.startswith("spmv of m.zarr on 2 workers needs ")
+            assert f"GB of {place} memory on one of them, which has " in shortage
+            assert advice == "use more workers, or ones with more memory"
 
 
 def test_workers_of_one_memory_are_told_how_many_would_do_whatever_their_speeds() -> None:

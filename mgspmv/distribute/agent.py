@@ -21,7 +21,14 @@ from mgspmv.errors import ClosedError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
 from mgspmv.iterate.start import Start
-from mgspmv.kernels.device import describe_device, device_bandwidth, device_id, find_device_problem, free_device_memory
+from mgspmv.kernels.device import (
+    describe_device,
+    device_bandwidth,
+    device_id,
+    find_device_problem,
+    free_device_memory,
+    release_device_memory,
+)
 from mgspmv.kernels.rates import measure_rates
 from mgspmv.model import Event, Status, StepSums, free_memory
 
@@ -154,6 +161,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._made.pop(key, None)
         if part is not None:
             part.close("the matrix was closed")
+            if part.backend == "cuda":
+                del part  # or it would still be there
+                release_device_memory()
         if session is not None:
             self._ending[key] = session
             session.close("the run ended")

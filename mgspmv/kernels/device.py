@@ -86,6 +86,13 @@ def free_device_memory() -> int:
     return int(free + cupy.get_default_memory_pool().free_bytes())
 
 
+def release_device_memory() -> None:
+    """Give back to the device what CuPy keeps for this process and nothing uses."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
 @contextmanager
 def report_full_device(what: str) -> Iterator[None]:
     """Say of CuPy's error for a full device what did not fit.

@@ -30,6 +30,8 @@ from mgspmv.exchange.nccl import (
 )
 from mgspmv.partition import SLICE_SUMS, Slices
 
+pytestmark = pytest.mark.timeout(60)  # what does not look whether others are well waits for ever
+
 
 class PlayedNccl:
     """CuPy's binding of NCCL between threads, each with a device, a stream and what it has put on it.
