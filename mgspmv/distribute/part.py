@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.links import DaskLinks, Member
-from mgspmv.exchange.nccl import NcclExchange, NcclGroup, gather_columns, greet, join_group
+from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import get, put, read_block, report_full_device
 from mgspmv.kernels.rank_steps import LaidRows, RankSteps
@@ -19,7 +20,6 @@ from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.kernels.select import Backend, StepLayout, bind_kernel, bind_product
 from mgspmv.model import CsrBlock, Precision, default_threads
-from mgspmv.partition import Slices
 from mgspmv.store import StoreAddress, StoredMatrix
 
 
@@ -95,7 +95,7 @@ class Part:
         self._bound: dict[tuple[Any, ...], BoundKernel] = {}
         self._blocks: dict[str | None, CsrBlock] = {}
         self._products: dict[tuple[str, str], BoundKernel] = {}
-        self._layouts: dict[tuple[str | None, StepLayout], tuple[RowBlocks | RowSlices, Slices | None]] = {}
+        self._layouts: dict[tuple[str | None, StepLayout], tuple[RowBlocks | RowSlices, SharedColumns | None]] = {}
         if self.backend == "cpu":
             self._read_pattern()
             self._read_values(spec.dtype)
@@ -252,16 +252,16 @@ class Part:
         if key not in self._layouts:
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, check)
-        laid, slices = self._layouts[key]
-        if slices is None or self.group is None:
+        laid, columns = self._layouts[key]
+        if columns is None or self.group is None:
             return RankSteps(laid, precision)
         n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
-        return RankSteps(laid, precision, NcclExchange(self.group, slices, n_terms, check))
+        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check))
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
-    ) -> tuple[RowBlocks | RowSlices, Slices | None]:
-        """The layout of the rows, read piece by piece, and what devices have which columns, None for one of all."""
+    ) -> tuple[RowBlocks | RowSlices, SharedColumns | None]:
+        """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
         import cupy
 
         start, stop = self.start, self.stop
@@ -273,15 +273,15 @@ class Part:
 
         named = None if layout == "auto" else layout
         rows = LaidRows(indptr, read, layout=named, piece_entries=PIECE_ENTRIES, row_offset=start)
+        n_cols = self.stored.info.shape[1]
         if self.group is None:
-            return rows.build(self.stored.info.shape[1]), None
+            return rows.build(n_cols), None
         is_read = cupy.asarray(self.stored.read_array("out_degree", start, stop, self.threads) > 0)
         places = rows.place(is_read)
-        own_count, one_each = cupy.full(1, places.n_sent, np.int32), tuple(range(len(self.bounds)))
-        counts = gather_columns(self.group, own_count, one_each, check)
-        slices = Slices(tuple(map(int, counts.get())))
-        columns = gather_columns(self.group, places.columns + slices.starts[self.rank], self.bounds, check)
-        return rows.build_share(places, columns, slices.starts[-1]), slices
+        mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
+        columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
+        laid = rows.build_share(places, columns.places, columns.slices.starts[-1])
+        return laid, replace(columns, places=None)
 
     # --- CSR
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from threading import Thread
 from typing import Any
 
@@ -17,10 +19,12 @@ import numpy as np
 
 from mgspmv.errors import ClusterError
 from mgspmv.exchange.links import DaskLinks
-from mgspmv.partition import Slices
+from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
+NEEDED = 0.5
+"""Share of the others' columns up to which a device is sent those that it reads, which takes packing, and not all."""
 SHORT_S, LONG_S = 20e-6, 1e-3
 """Seconds between two looks at whether a device is done: at first, and later on."""
 
@@ -57,25 +61,22 @@ class NcclGroup:
         """Whether it can be used; one that was aborted cannot."""
         return self._communicator is not None
 
-    def exchange(self, array: Any, starts: tuple[int, ...], stops: tuple[int, ...]) -> None:
-        """On the current stream: send `array[starts[rank]:stops[rank]]` to all others, and get their parts of it.
+    def exchange(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
+        """On the current stream: send an array to each of the others, and get one of each.
 
         Parameters
         ----------
-        array : of one dimension, of the same size on every device
+        sent, received : by rank, contiguous arrays on the device; none has elements where the other side has none. What
+            is at the place of this device does not count
         """
         import cupy
 
-        stream, nccl, size = cupy.cuda.get_current_stream().ptr, self._nccl, array.itemsize
-        places = [(array.data.ptr + a * size, (b - a) * size) for a, b in zip(starts, stops, strict=True)]
-        own, n_own = places[self.rank]
+        stream, nccl = cupy.cuda.get_current_stream().ptr, self._nccl
         nccl.groupStart()
         for other in self._others:
-            theirs, n_theirs = places[other]
-            if n_own:
-                self._communicator.send(own, n_own, nccl.NCCL_UINT8, other, stream)
-            if n_theirs:
-                self._communicator.recv(theirs, n_theirs, nccl.NCCL_UINT8, other, stream)
+            for array, pass_on in ((sent[other], self._communicator.send), (received[other], self._communicator.recv)):
+                if array.nbytes:
+                    pass_on(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, other, stream)
         nccl.groupEnd()
 
     def wait(self, stream: Any, check: Callable[[], None]) -> None:
@@ -135,17 +136,19 @@ def greet(held: NcclGroup | None) -> dict[str, Any]:
 
 
 class NcclExchange:
-    """Slices of z by NCCL; every device gets all of them.
+    """Slices of z by NCCL.
 
     Parameters
     ----------
+    columns : which each device has of z
     n_terms : entries of the whole matrix, or rows, if those are more
     check : as for `NcclGroup`
     """
 
-    def __init__(self, group: NcclGroup, slices: Slices, n_terms: int, check: Callable[[], None]) -> None:
-        self.rank, self.slices, self.n_terms = group.rank, slices, n_terms
-        self._group, self._check = group, check
+    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int, check: Callable[[], None]) -> None:
+        self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
+        self._group, self._packing, self._check = group, columns.packing, check
+        self._packed: dict[int, Any] = {}
 
     @property
     def received_elements(self) -> int:
@@ -154,27 +157,130 @@ class NcclExchange:
         return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
 
     def enqueue(self, z: Any) -> None:
-        """On the current stream: send this device's slice of z to the others, and get theirs."""
-        self._group.exchange(z, self.slices.starts[:-1], self.slices.starts[1:])
+        """On the current stream: send of this device's slice of z what each of the others reads, and get theirs."""
+        parts = [z[a:b] for a, b in pairwise(self.slices.starts)]
+        own, packing = parts[self.rank], self._packing
+        if packing is None:
+            self._group.exchange([own] * len(parts), parts)
+            return
+        import cupy
+
+        packed = self._packed.get(z.itemsize)
+        if packed is None:
+            self._packed = {z.itemsize: cupy.empty(len(packing.elements), z.dtype)}
+            packed = self._packed[z.itemsize]
+        cupy.take(own, packing.elements, out=packed)
+        self._group.exchange([packed[a:b] for a, b in pairwise(packing.starts)], parts)
 
     def wait(self, stream: Any) -> None:
         """Until the stream is at rest; raises when a device is gone that others wait for."""
         self._group.wait(stream, self._check)
 
 
-def gather_columns(group: NcclGroup, own: Any, bounds: tuple[int, ...], check: Callable[[], None]) -> Any:
-    """(n_cols,) int32, on the device: what each device has of its rows, from all of them.
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """What a device sends of its slice: to each of the others what that one reads."""
+
+    elements: Any
+    """int32, on the device: places in the slice, of columns and then of the sums, for one device after the other."""
+    starts: tuple[int, ...]
+    """Where those for each device begin, and where the last end."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedColumns:
+    """The columns of z that a device holds."""
+
+    slices: Slices
+    """Where those of each device are."""
+    places: Any
+    """(n_cols,) int32, on the device: the place in z of each column that is held."""
+    packing: Packing | None
+    """What is sent; None for the whole slice to each."""
+
+
+def share_columns(
+    group: NcclGroup,
+    own: Any,
+    n_sent: int,
+    bounds: tuple[int, ...],
+    mark: Callable[[], Any] | None,
+    check: Callable[[], None],
+) -> SharedColumns:
+    """Agree with the other devices on who has which columns of z.
 
     Parameters
     ----------
-    own : (n_rows,) int32, on the device
+    own : (n_rows,) int32, on the device: places of the rows among the columns that this device sends
+    n_sent : how many these are
     bounds : first row of each device, and the number of rows
+    mark : gives (n_cols,) bool, on the device: columns that this one reads; None if it is likely to read most. Only
+        where all devices have it, and read few of the others' columns, each is sent what it reads, and not all
     """
     import cupy
 
-    gathered = cupy.empty(bounds[-1], np.int32)
-    gathered[bounds[group.rank] : bounds[group.rank + 1]] = own
-    group.exchange(gathered, bounds[:-1], bounds[1:])
+    n, rank = group.n_devices, group.rank
+    told = _gather(group, cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n, check).get().reshape(n, 2)
+    counts = told[:, 0].astype(np.int64)
+    slots = _gather(group, own, np.diff(bounds).tolist(), check)
+    pieces = [slots[a:b] for a, b in pairwise(bounds)]
+    if told[:, 1].all() and mark is not None:
+        is_read = mark()
+        lists = [
+            cupy.sort(piece[is_read[a:b]]) if owner != rank else piece[:0]
+            for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))
+        ]
+        own_needs = cupy.asarray([len(one) for one in lists], np.int32)
+        needs = _gather(group, own_needs, [n] * n, check).get().reshape(n, n).astype(np.int64)
+        if (needs.sum(axis=1) <= NEEDED * (counts.sum() - counts)).all():
+            return _share_needed(group, pieces, lists, needs, int(counts[rank]), check)
+    slices = Slices(tuple(map(int, counts)))
+    for piece, start in zip(pieces, slices.starts, strict=False):
+        piece += start
+    return SharedColumns(slices, slots, None)
+
+
+def _share_needed(
+    group: NcclGroup, pieces: list[Any], lists: list[Any], needs: np.ndarray, n_sent: int, check: Callable[[], None]
+) -> SharedColumns:
+    """Each device is sent the columns that it reads.
+
+    Parameters
+    ----------
+    pieces : of each device, the places of its rows in its slice
+    lists : of each other device, the places in its slice that are read here, ascending
+    needs : [a, b] is how many columns a reads of b
+    """
+    import cupy
+
+    rank = group.rank
+    slices = Slices(tuple(n_sent if owner == rank else int(k) for owner, k in enumerate(needs[rank])))
+    asked = [cupy.empty(int(k), np.int32) for k in needs[:, rank]]
+    group.exchange(lists, asked)
+    group.wait(cupy.cuda.get_current_stream(), check)
+    sums = slices.tails[rank] + cupy.arange(SLICE_SUMS, dtype=np.int32)
+    elements = []
+    for one in asked:  # as long as the slice of the reader, see `Slices`
+        padding = cupy.zeros(Slices((len(one),)).tails[0] - len(one), np.int32)
+        elements += [one, padding, sums]
+    lengths = [Slices((len(one),)).starts[-1] for one in asked]
+    packing = Packing(cupy.concatenate(elements), (0, *accumulate(lengths)))
+    places = [
+        start + (piece if owner == rank else cupy.searchsorted(one, piece).astype(np.int32))
+        for owner, (start, piece, one) in enumerate(zip(slices.starts, pieces, lists, strict=False))
+    ]
+    return SharedColumns(slices, cupy.concatenate(places).astype(np.int32), packing)
+
+
+def _gather(group: NcclGroup, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
+    """What each device has of so many elements, from all of them, on the device."""
+    import cupy
+
+    bounds = (0, *accumulate(sizes))
+    gathered = cupy.empty(bounds[-1], own.dtype)
+    parts = [gathered[a:b] for a, b in pairwise(bounds)]
+    parts[group.rank][:] = own
+    group.exchange([own] * len(parts), parts)
     group.wait(cupy.cuda.get_current_stream(), check)
     return gathered
 

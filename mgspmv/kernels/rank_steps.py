@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -43,6 +44,8 @@ SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
 
+NEAR = 0.5
+"""Share of the entries near the diagonal above which rows are taken to read the columns of their neighbours."""
 LEAST_FILL = 0.8
 """Share of the places of row slices that have entries: the others are read for nothing."""
 
@@ -56,7 +59,7 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]
     Rows that are even gain nothing by that, and where most entries are near the diagonal, rows that are neighbours
     read the same columns, which another order would part.
     """
-    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > 0.5
+    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
     if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
         return "row-slices", "none"
     return "row-blocks", "none" if is_even or is_near else "degree"
@@ -128,6 +131,20 @@ class LaidRows:
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
         self.layout: Layout = layout or found
         self.order: Order = "none" if self.layout == "row-slices" else order or suited
+
+    @property
+    def is_near(self) -> bool:
+        """Whether most entries are near the diagonal, so that few columns of other rows are read."""
+        return self._survey.near > NEAR
+
+    def mark_columns(self, n_cols: int) -> Any:
+        """(n_cols,) bool, on the device: columns that have entries."""
+        import cupy
+
+        is_read = cupy.zeros(n_cols, np.bool_)
+        for first, last in pairwise(cut_pieces(self._indptr, self._piece_entries)):
+            is_read[self._read(first, last).indices] = True
+        return is_read
 
     def build(self, n_cols: int) -> RowBlocks | RowSlices:
         """The layout of a square matrix, whose columns go with its rows."""

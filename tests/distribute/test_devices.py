@@ -170,6 +170,21 @@ def test_products(name, dtype, devices, stores):
     np.testing.assert_allclose(mg.spmv(A, x, client=devices), matrix @ x, **tolerance)
 
 
+@pytest.mark.parametrize("name", ["grid", "rmat"])
+def test_only_what_is_read_is_sent_where_that_is_little(name, devices, stores):
+    """Rows of a grid read those beside them, of other devices 90 at each border."""
+    A, n = stores[name], len(devices.scheduler_info(n_workers=-1)["workers"])
+    with A.distribute(devices) as D:
+        received = mg.pagerank(D, tol=1e-4).events[-1].exchanged_bytes
+    if n == 1:
+        assert received == (0,)
+    elif name == "grid":
+        assert max(received) <= 8 * (2 * 90 + (n - 1) * 12)
+        assert min(received) >= 8 * 90
+    else:
+        assert min(received) > 8 * A.shape[0] / (2 * n)
+
+
 def test_all_is_freed(devices, stores):
     before = find_left(devices)
     with stores["rmat"].distribute(devices) as D:
