@@ -741,7 +741,8 @@ def bench_pagerank(
 @bench.command("scaling")
 def bench_scaling(
     store: Annotated[
-        str | None, typer.Option(metavar="STORE", help="A graph; default an R-MAT multigraph that is made for it.")
+        str | None,
+        typer.Option("--store", metavar="STORE", help="A graph; default an R-MAT multigraph that is made for it."),
     ] = None,
     scale: Annotated[int, typer.Option(help="Of that: log2 of the vertices.")] = 26,
     edge_factor: Annotated[int, typer.Option(help="Of that: edges a vertex.")] = 16,

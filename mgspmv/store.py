@@ -38,7 +38,6 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
-from zarr.codecs.bytes import Endian
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
@@ -359,7 +358,8 @@ class _ChunkFiles:
         codecs = [type(codec) for codec in metadata.codecs]
         if type(store) is not LocalStore or codecs != [BytesCodec, BloscCodec, Crc32cCodec] or _is_string(array):
             return None
-        if array.dtype.byteorder == ">" or metadata.codecs[0].endian not in (None, Endian.little):
+        endian = metadata.codecs[0].endian
+        if array.dtype.byteorder == ">" or getattr(endian, "value", endian) not in (None, "little"):
             return None
         return cls(store.root / array.path, array.dtype, array.chunks[0])
 
