@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -30,8 +30,10 @@ DENSE = 0.5
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
 
-ROOM_USED = 0.9
-"""Of the memory of a worker: what it is given rows for, where others are given more."""
+ROOM_USED = 0.97
+"""Of the rows that a worker has room for by the last plan: what the next one gives it."""
+MOST_TRIES = 32
+"""Plans that are made until every worker has room."""
 
 Memory = int | None | Sequence[int | None]
 """Bytes, for each worker or of each."""
@@ -244,13 +246,9 @@ def plan_rows(
     if n_workers < 1:
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
-    sizes = _Sizes.of(info, precision)
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    shares = None
-    if speeds is not None:
-        room = [device if device is not None else host for device, host in zip(devices, hosts, strict=True)]
-        shares = _share(sizes, indptr, info.shape[1], speeds, room)
-    plan = _plan(info, indptr, n_workers, precision, rates, threads, shares)
+    make = partial(_plan, info, indptr, n_workers, precision, rates, threads)
+    plan = make() if speeds is None else _plan_by_speed(make, speeds, devices, hosts)
     if shortage := _find_shortage(plan, devices, hosts):
         if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
             raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
@@ -368,19 +366,38 @@ def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:
     return max(streamed, gathered)
 
 
-def _share(
-    sizes: _Sizes, indptr: np.ndarray, n_cols: int, speeds: Sequence[float], room: Sequence[int | None]
-) -> list[float]:
-    """Shares of the bytes by speed; what a worker has no room for goes to the others."""
-    n_rows = len(indptr) - 1
-    whole = max(1, int(indptr[-1]) * sizes.nonzero + n_rows * sizes.per_row)
-    for_all = (sizes.z + sizes.column) * n_cols
-    most = np.array([1.0 if r is None else min(1.0, max(0.0, ROOM_USED * r - for_all) / whole) for r in room])
-    speed = np.asarray(speeds, np.float64)
+def _plan_by_speed(
+    make: Callable[[Sequence[float]], Plan],
+    speeds: Sequence[float],
+    devices: Sequence[int | None],
+    hosts: Sequence[int | None],
+) -> Plan:
+    """A plan with shares by speed, where what a worker has no room for goes to the others.
+
+    Parameters
+    ----------
+    make : gives the plan for shares
+    """
+    most = np.ones(len(speeds))
+    plan = make(_share(speeds, most))
+    for _ in range(MOST_TRIES):
+        needs = _list_needs(plan, devices, hosts)
+        room = np.array([np.inf if have is None else have / max(need, 1) for _, have, need in needs])
+        room = room.reshape(-1, 2).min(axis=1)
+        if (room >= 1).all():
+            break
+        most = np.where(room < 1, ROOM_USED * room * _share(speeds, most), most)
+        plan = make(_share(speeds, most))
+    return plan
+
+
+def _share(speeds: Sequence[float], most: np.ndarray) -> list[float]:
+    """Shares by speed, none of more than `most`, as far as these leave a choice."""
+    speed = np.maximum(np.asarray(speeds, np.float64), np.finfo(np.float64).tiny)
     shares, is_full = np.zeros(len(speed)), np.zeros(len(speed), np.bool_)
     while not is_full.all():
-        left = 1.0 - most[is_full].sum()
-        shares[~is_full] = max(0.0, left) * speed[~is_full] / speed[~is_full].sum()
+        left = max(0.0, 1.0 - most[is_full].sum())
+        shares[~is_full] = left * (speed[~is_full] / speed[~is_full].sum())
         over = ~is_full & (shares > most)
         if not over.any():
             break
@@ -393,12 +410,22 @@ def _spread(memory: Memory, n_workers: int) -> list[int | None]:
     return [memory] * n_workers if isinstance(memory, int | None) else list(memory)
 
 
+def _list_needs(
+    plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None]
+) -> list[tuple[str, int | None, int]]:
+    """Of each worker, on its device and on its host: where, the bytes that it has, None for no limit, and needs."""
+    needs: list[tuple[str, int | None, int]] = []
+    for w, device, host in zip(plan.workers, devices, hosts, strict=True):
+        needs += [
+            ("device", device, w.device_bytes),
+            ("host", host, w.memory_bytes if device is None else w.load_bytes),
+        ]
+    return needs
+
+
 def _find_shortage(plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None]) -> str | None:
     """What is too small, in words; None when everything fits."""
-    needs = [("device", device, w.device_bytes) for device, w in zip(devices, plan.workers, strict=True)]
-    for device, host, w in zip(devices, hosts, plan.workers, strict=True):
-        needs.append(("host", host, w.memory_bytes if device is None else w.load_bytes))
-    for place, have, need in needs:
+    for place, have, need in _list_needs(plan, devices, hosts):
         if have is not None and need > have:
             each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers"
             return f"{each} needs {need / 1e9:.3g} GB of {place} memory on one of them, which has {have / 1e9:.3g} GB"

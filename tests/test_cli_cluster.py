@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -26,7 +27,9 @@ from distributed import Client
 
 import mgspmv.api
 import mgspmv.distribute.connect
+import mgspmv.distribute.matrix
 from mgspmv.cli import _quieten_dask
+from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
 
 DASHBOARD = re.compile(r"dashboard: http://\S+:\d+/status\n")
@@ -112,15 +115,38 @@ def test_not_converged_on_a_cluster_is_written(cluster, client):
     assert load_solution("r.zarr").iterations == 2
 
 
+def test_a_graph_is_made_on_a_running_cluster(cluster, client):
+    options = ("--scale", "9", "--duplicates", "keep", "--seed", "5")
+    invoke("generate", "rmat", "e.zarr", *options)
+    stdout, _ = invoke(
+        "generate", "rmat", "c.zarr", *options, "--scheduler", cluster.scheduler_address, "--timeout", "20"
+    )
+    assert "8,192 entries" in stdout
+    assert mgspmv.open_matrix("c.zarr").info.digest == mgspmv.open_matrix("e.zarr").info.digest
+    stdout, stderr = invoke(
+        "generate", "rmat", "d.zarr", *options, "--order", "degree", "--scheduler", cluster.scheduler_address, code=2
+    )
+    assert stdout == ""
+    assert "on a cluster a graph is made without transpose, order" in stderr
+
+
+def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "dask_cuda" else found(name, *a))
+    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"]):
+        _, stderr = invoke(*command, "--cluster", "cuda", code=MissingDependencyError.exit_code)
+        assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
+
+
 def test_options_reach_the_workers(monkeypatch, cluster, client):
     given = []
-    distribute = mgspmv.api.Matrix.distribute
+    distribute = mgspmv.distribute.matrix.distribute_matrix
 
-    def look(self, client, **options):
+    def look(stored, client, **options):
         given.append((options["threads"], options["timeout"]))
-        return distribute(self, client, **options)
+        return distribute(stored, client, **options)
 
-    monkeypatch.setattr(mgspmv.api.Matrix, "distribute", look)
+    monkeypatch.setattr(mgspmv.distribute.matrix, "distribute_matrix", look)
     on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "17", "--threads", "2")
     invoke("pagerank", "g.zarr", *on_cluster)
     invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)
@@ -133,14 +159,14 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--workers", "2"], "--workers says how many --cluster local starts; give both or neither"),
-        (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster local starts"),
+        (["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
+        (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
         (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
-        (["--cluster", "cuda"], "--cluster cuda is not there yet; start the workers yourself, with Dask's own tools, "
+        (["--cluster", "slurm"], "--cluster slurm is not there yet; start the workers yourself, with Dask's own tools, "
          "and give the address of their scheduler with --scheduler"),
-        (["--cluster", "slurm"], "--cluster slurm is not there yet"),
         (["--cluster", "ssh"], "--cluster ssh is not there yet"),
-        (["--cluster", "lokal"], "--cluster must be local, not 'lokal'; for a cluster that runs use --scheduler"),
+        (["--cluster", "lokal"], "--cluster must be local or cuda, not 'lokal'; for a cluster that runs use "
+         "--scheduler"),
         (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
     ],

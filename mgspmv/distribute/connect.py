@@ -156,20 +156,30 @@ def _list_devices() -> list[str]:
 
     try:
         pynvml.nvmlInit()
-        everything = [str(k) for k in range(pynvml.nvmlDeviceGetCount())]
+        n_devices = int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        raise ClusterError(
-            f"NVIDIA's driver finds no GPU on this machine ({error}); use --cluster local, or a machine with GPUs",
-            phase="start",
-        ) from error
+        raise _no_devices(f"NVIDIA's driver finds none ({error})") from error
+    if not n_devices:
+        raise _no_devices("NVIDIA's driver finds none")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = everything if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+    if visible is None:
+        return [str(k) for k in range(n_devices)]
+    named: list[str] = []
+    for name in (part.strip() for part in visible.split(",")):
+        is_number = name.lstrip("-").isdigit()
+        if not name or name in named or (is_number and not 0 <= int(name) < n_devices):
+            break  # CUDA too takes those before the first that is none
+        named.append(name)
     if not named:
-        raise ClusterError(
-            f"this machine has {len(everything)} GPUs and CUDA_VISIBLE_DEVICES={visible!r} leaves none of them",
-            phase="start",
-        )
+        raise _no_devices(f"it has {n_devices}, of which CUDA_VISIBLE_DEVICES={visible!r} leaves none")
     return named
+
+
+def _no_devices(why: str) -> ClusterError:
+    return ClusterError(
+        f"there is no GPU on this machine for workers: {why}; use --cluster local, or a machine with GPUs",
+        phase="start",
+    )
 
 
 def _need(module: str, what: str, extra: str) -> None:

@@ -380,9 +380,10 @@ def _find_speeds(cluster: Cluster, workers: list[WorkerInfo], places: Places) ->
         cluster.submit(m, f"mgspmv-measure-{uuid.uuid4().hex}", measure_host, workers[k].threads)
         for k, m in zip(hosts, members, strict=True)
     ]
-    if futures:
-        for k, speed in zip(hosts, cluster.settle(futures, members, "join"), strict=True):
+    try:
+        for k, speed in zip(hosts, cluster.settle(futures, members, "join") if hosts else [], strict=True):
             speeds[k] = speed
+    finally:
         cluster.release(futures)
     n_sharing = Counter(w.device.id for w, own in zip(workers, places.backends, strict=True) if own == "cuda")
     for k, backend in enumerate(places.backends):

@@ -8,7 +8,6 @@ aborts.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -71,13 +70,22 @@ class NcclGroup:
         """
         import cupy
 
+        if self._communicator is None:
+            raise ClusterError(f"NCCL was aborted on this device, rank {self.rank}")
         stream, nccl = cupy.cuda.get_current_stream().ptr, self._nccl
-        nccl.groupStart()
-        for other in self._others:
-            for array, pass_on in ((sent[other], self._communicator.send), (received[other], self._communicator.recv)):
-                if array.nbytes:
-                    pass_on(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, other, stream)
-        nccl.groupEnd()
+        send, receive = self._communicator.send, self._communicator.recv
+        try:
+            nccl.groupStart()
+            try:
+                for other in self._others:
+                    for array, pass_on in ((sent[other], send), (received[other], receive)):
+                        if array.nbytes:
+                            pass_on(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, other, stream)
+            finally:
+                nccl.groupEnd()
+        except nccl.NcclError as error:
+            self.abort()
+            raise self._describe(error) from error
 
     def wait(self, stream: Any, check: Callable[[], None]) -> None:
         """Until all is done that was enqueued on a stream.
@@ -95,10 +103,13 @@ class NcclGroup:
                 pause_s = min(2 * pause_s, LONG_S)
         except self._nccl.NcclError as error:
             self.abort()
-            raise ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}") from error
+            raise self._describe(error) from error
         except BaseException:
             self.abort()
             raise
+
+    def _describe(self, error: Exception) -> ClusterError:
+        return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
 
     def abort(self) -> None:
         """End what is under way, here; the others end theirs."""
@@ -287,9 +298,8 @@ def _gather(group: NcclGroup, own: Any, sizes: Sequence[int], check: Callable[[]
 
 def _import_nccl() -> Any:
     """CuPy's binding; None where there is no NCCL."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what CuPy says of it is said by `find_nccl_problem`
-        from cupy.cuda import nccl
+    from cupy.cuda import nccl
+
     return nccl if nccl.available else None
 
 
@@ -303,7 +313,7 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
         try:
             with device:
                 found.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
-        except Exception as error:
+        except BaseException as error:
             found.append(error)
 
     thread = Thread(target=connect, name="mgspmv-nccl-connect", daemon=True)
@@ -318,7 +328,7 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
                 phase="connect",
             )
         thread.join(0.01)
-    if isinstance(found[0], Exception):
+    if isinstance(found[0], BaseException):
         raise ClusterError(
             f"NCCL cannot connect the devices of {n_devices} workers: {found[0]} (rank {rank}); NCCL_DEBUG=INFO in the "
             "workers' environment says more",

@@ -212,7 +212,17 @@ def test_each_worker_has_a_thread_at_least(started, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("visible", "n_workers"), [("0,1", 2), ("3", 1), (" 2, GPU-8ab3f3d8 ,", 2), ("0,1,2,3", 4), (None, 4)]
+    ("visible", "n_workers"),
+    [
+        ("0,1", 2),
+        ("3", 1),
+        (" 2, GPU-8ab3f3d8 ,", 2),
+        ("0,1,2,3", 4),
+        (None, 4),
+        ("1,9,2", 1),
+        ("1,-1,2", 1),
+        ("0,0", 1),
+    ],
 )
 def test_devices_that_are_visible_have_workers(started, monkeypatch, visible, n_workers):
     if visible is not None:
@@ -223,12 +233,15 @@ def test_devices_that_are_visible_have_workers(started, monkeypatch, visible, n_
         start_cuda(n_workers + 1)
 
 
-@pytest.mark.parametrize("visible", ["", " ", ","])
+@pytest.mark.parametrize("visible", ["", " ", ",", "-1", "4,0"])
 def test_no_device_is_visible(started, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(ClusterError) as caught:
         start_cuda(1)
-    assert str(caught.value) == (f"this machine has 4 GPUs and CUDA_VISIBLE_DEVICES={visible!r} leaves none of them")
+    assert str(caught.value) == (
+        f"there is no GPU on this machine for workers: it has 4, of which CUDA_VISIBLE_DEVICES={visible!r} leaves "
+        "none; use --cluster local, or a machine with GPUs"
+    )
     assert caught.value.phase == "start"
     assert started == []
 
@@ -247,8 +260,8 @@ def test_no_driver(started, monkeypatch):
     with pytest.raises(ClusterError) as caught:
         start_cuda()
     assert str(caught.value) == (
-        "NVIDIA's driver finds no GPU on this machine (NVML Shared Library Not Found); use --cluster local, or a "
-        "machine with GPUs"
+        "there is no GPU on this machine for workers: NVIDIA's driver finds none (NVML Shared Library Not Found); use "
+        "--cluster local, or a machine with GPUs"
     )
     assert caught.value.phase == "start"
     assert isinstance(caught.value.__cause__, PlayedDriver.NVMLError)
@@ -257,7 +270,7 @@ def test_no_driver(started, monkeypatch):
 
 def test_a_driver_without_devices(started, monkeypatch):
     play_driver(monkeypatch, 0)
-    with pytest.raises(ClusterError, match="this machine has 0 GPUs"):
+    with pytest.raises(ClusterError, match="no GPU on this machine for workers: NVIDIA's driver finds none; "):
         start_cuda()
     assert started == []
 

@@ -6,9 +6,9 @@ import ctypes
 import sys
 import threading
 import time
-import warnings
 from collections import deque
-from itertools import count
+from functools import partial
+from itertools import count, pairwise
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -23,10 +23,11 @@ from mgspmv.exchange.nccl import (
     SHORT_S,
     NcclExchange,
     NcclGroup,
+    SharedColumns,
     find_nccl_problem,
-    gather_columns,
     greet,
     join_group,
+    share_columns,
 )
 from mgspmv.partition import SLICE_SUMS, Slices
 
@@ -160,15 +161,23 @@ class PlayedMark:
 
 
 class DeviceArray(np.ndarray):
-    """Says where it is as CuPy's arrays do."""
+    """Says where it is as CuPy's arrays do, and has to be asked for."""
 
     @property
     def data(self):
+        assert self.flags.c_contiguous, "what is sent is not contiguous"
         return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self):
+        return np.array(self)
 
 
 def on_device(array):
     return np.array(array).view(DeviceArray)
+
+
+def call_on_device(function, *args, **given):
+    return function(*args, **given).view(DeviceArray)
 
 
 @pytest.fixture
@@ -176,7 +185,9 @@ def nccl(monkeypatch):
     """NCCL and CuPy that are played, with device 7 + rank for the thread of each."""
     played = PlayedNccl()
     cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, get_current_stream=lambda: PlayedStream(played))
-    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7, dtype)))
+    functions = (np.asarray, np.arange, np.zeros, np.concatenate, np.sort, np.searchsorted, np.take)
+    made = {f.__name__: partial(call_on_device, f) for f in functions}
+    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7, dtype)), **made)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     yield played
@@ -202,6 +213,12 @@ def make_check(patience_s=20.0):
             raise StuckError("somebody waits for ever")
 
     return check
+
+
+def exchange(group, array, bounds):
+    """Each its part of an array, which all get."""
+    parts = [array[a:b] for a, b in pairwise(bounds)]
+    group.exchange([parts[group.rank]] * len(parts), parts)
 
 
 def start_groups(nccl, n):
@@ -243,7 +260,7 @@ def test_everybody_gets_the_parts_of_everybody(nccl, bounds, dtype):
         for step in range(1, 6):
             wanted = (1000 * step + np.arange(bounds[-1])).astype(dtype)
             array[a:b] = wanted[a:b]
-            groups[rank].exchange(array, bounds[:-1], bounds[1:])
+            exchange(groups[rank], array, bounds)
             groups[rank].wait(PlayedStream(nccl), make_check())
             assert array.tolist() == wanted.tolist()
 
@@ -251,24 +268,28 @@ def test_everybody_gets_the_parts_of_everybody(nccl, bounds, dtype):
     assert [c.n_aborted for c in nccl.made] == [0] * n
 
 
-def test_only_the_parts_are_written(nccl):
-    """As of slices that do not fill the array."""
-    groups = start_groups(nccl, 3)
-    starts, stops = (1, 4, 9), (3, 6, 10)
+def test_each_gets_what_is_meant_for_it(nccl):
+    """Some nothing; and what is at the place of a device itself is left alone."""
+    groups = start_groups(nccl, 4)
+
+    def make(sender, receiver):
+        return on_device(np.full((2 * sender + receiver) % 3, 10.0 * sender + receiver))
 
     def work(rank):
-        array = on_device(np.full(12, -1))
-        array[starts[rank] : stops[rank]] = rank
-        groups[rank].exchange(array, starts, stops)
+        sent = [make(rank, other) for other in range(4)]
+        received = [on_device(np.full(len(make(sender, rank)), -1.0)) for sender in range(4)]
+        received[rank] = on_device(np.full(5, -1.0))
+        groups[rank].exchange(sent, received)
         groups[rank].wait(PlayedStream(nccl), make_check())
-        return array.tolist()
+        wanted = [make(sender, rank).tolist() if sender != rank else [-1] * 5 for sender in range(4)]
+        assert [one.tolist() for one in received] == wanted
 
-    assert run_ranks(3, work) == [[-1, 0, 0, -1, 1, 1, -1, -1, -1, 2, -1, -1]] * 3
+    run_ranks(4, work)
 
 
 def test_the_first_message_of_each_goes_to_another_one(nccl):
     groups = start_groups(nccl, 4)
-    run_ranks(4, lambda rank: groups[rank].exchange(on_device(np.zeros(4)), (0, 1, 2, 3), (1, 2, 3, 4)))
+    run_ranks(4, lambda rank: exchange(groups[rank], on_device(np.zeros(4)), range(5)))
     sent_to = {c.rank: c.sent_to for c in nccl.made}
     assert sent_to == {0: [1, 2, 3], 1: [2, 3, 0], 2: [3, 0, 1], 3: [0, 1, 2]}
 
@@ -279,32 +300,137 @@ def test_slices_with_their_scalars(nccl):
     assert slices.starts[-1] == 8 + 4 + 4 + 12 + 4 * SLICE_SUMS
 
     def work(rank):
-        exchange = NcclExchange(groups[rank], slices, 123, make_check())
+        all_columns = SharedColumns(slices, None, None)
+        exchange = NcclExchange(groups[rank], all_columns, 123, make_check())
         assert (exchange.rank, exchange.slices, exchange.n_terms) == (rank, slices, 123)
-        z, (a, b) = on_device(np.zeros(slices.starts[-1], np.int64)), slices.starts[rank : rank + 2]
+        z, (a, b) = on_device(np.full(slices.starts[-1] + 1, -1)), slices.starts[rank : rank + 2]
         for step in (1, 2):
             wanted = 100 * step + np.arange(len(z))
             z[a:b] = wanted[a:b]
             exchange.enqueue(z)
             exchange.wait(PlayedStream(nccl))
-            assert z.tolist() == wanted.tolist()
+            assert z.tolist() == [*wanted[:-1].tolist(), -1]
         return exchange.received_elements
 
     n = slices.starts[-1]
     assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
 
 
-@pytest.mark.parametrize("bounds", [(0, 4, 4, 9), (0, 1, 2, 3), (0, 0, 0, 6)])
-def test_columns_are_gathered(nccl, bounds):
+# --- sharing columns -------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Rows of some devices, of which those that have entries in a column are sent, and what each device reads.
+
+    Parameters
+    ----------
+    shares : of the columns that are sent, what each device reads
+    """
+
+    def __init__(self, bounds, shares):
+        rng = np.random.default_rng(0)
+        self.bounds, self.n, n_cols = bounds, len(bounds) - 1, bounds[-1]
+        self.is_sent = rng.random(n_cols) < 0.8
+        self.own, self.counts = [], []
+        for a, b in pairwise(bounds):
+            sent = self.is_sent[a:b]
+            places = np.zeros(b - a, np.int32)
+            places[sent] = rng.permutation(sent.sum())
+            self.own.append(places)
+            self.counts.append(int(sent.sum()))
+        self.is_read = [self.is_sent & (rng.random(n_cols) < share) for share in shares]
+
+    def share(self, nccl, groups, marked=None):
+        """The columns of each device; `marked` are those that know what they read."""
+        marked = range(self.n) if marked is None else marked
+
+        def work(rank):
+            mark = (lambda: on_device(self.is_read[rank])) if rank in marked else None
+            own = on_device(self.own[rank])
+            return share_columns(groups[rank], own, self.counts[rank], self.bounds, mark, make_check())
+
+        return run_ranks(self.n, work)
+
+    def check(self, nccl, groups, columns):
+        """Every device gets what it reads of all, and their scalars."""
+
+        def work(rank):
+            shared, slices = columns[rank], columns[rank].slices
+            exchange = NcclExchange(groups[rank], shared, 9, make_check())
+            start, tail, (a, b) = slices.starts[rank], slices.tails[rank], self.bounds[rank : rank + 2]
+            sent, places = self.is_sent[a:b], shared.places.get()
+            for step, dtype in enumerate((np.int64, np.int64, np.float32, np.float64)):
+                values = (1000 * (step + 1) + np.arange(self.bounds[-1])).astype(dtype)
+                sums = [-(100 * step + 10 * owner + np.arange(SLICE_SUMS)).astype(dtype) for owner in range(self.n)]
+                z = on_device(np.full(slices.starts[-1] + 1, -1, dtype))
+                z[start + self.own[rank][sent]] = values[a:b][sent]
+                z[start + tail : start + tail + SLICE_SUMS] = sums[rank]
+                exchange.enqueue(z)
+                exchange.wait(PlayedStream(nccl))
+                needed = self.is_read[rank].copy()
+                needed[a:b] = sent
+                assert z[places[needed]].tolist() == values[needed].tolist()
+                for owner, (first, before) in enumerate(zip(slices.starts, slices.tails, strict=False)):
+                    assert z[first + before : first + before + SLICE_SUMS].tolist() == sums[owner].tolist()
+                assert z[-1] == -1
+            return exchange.received_elements
+
+        return run_ranks(self.n, work)
+
+
+SHARED = pytest.mark.parametrize(
+    "bounds", [(0, 30, 70), (0, 11, 48, 50, 90), (0, 0, 30, 30, 61, 61)], ids=["two", "four", "without rows"]
+)
+
+
+@SHARED
+@pytest.mark.parametrize("marked", [None, ()], ids=["read most", "do not know"])
+def test_all_columns_are_shared_by_devices_that_may_read_most(nccl, bounds, marked):
+    rows = Rows(bounds, [0.9] * (len(bounds) - 1))
+    groups = start_groups(nccl, rows.n)
+    columns = rows.share(nccl, groups, marked)
+    starts = Slices(tuple(rows.counts)).starts
+    wanted = np.concatenate([start + own for start, own in zip(starts, rows.own, strict=False)])
+    for shared in columns:
+        assert (shared.slices.counts, shared.packing) == (tuple(rows.counts), None)
+        assert (shared.places.dtype, shared.places.tolist()) == (np.int32, wanted.tolist())
+    received = rows.check(nccl, groups, columns)
+    assert received == [starts[-1] - (b - a) for a, b in pairwise(starts)]
+
+
+@SHARED
+def test_few_columns_are_sent_to_those_that_read_them(nccl, bounds):
+    rows = Rows(bounds, np.linspace(0.0, 0.3, len(bounds) - 1))
+    groups = start_groups(nccl, rows.n)
+    columns = rows.share(nccl, groups)
+    for rank, (shared, is_read) in enumerate(zip(columns, rows.is_read, strict=True)):
+        read = [int(is_read[a:b].sum()) for a, b in pairwise(bounds)]
+        read[rank] = rows.counts[rank]
+        assert shared.slices.counts == tuple(read)
+        assert shared.packing is not None
+        assert shared.places.dtype == np.int32
+    rows.check(nccl, groups, columns)
+
+
+@pytest.mark.parametrize(("lacks", "shares"), [(2, [0.1] * 3), (None, [0.1, 0.1, 0.9]), (None, [0.9, 0.0, 0.0])])
+def test_all_are_sent_all_where_one_reads_most_or_does_not_know(nccl, lacks, shares):
+    rows = Rows((0, 20, 40, 60), shares)
     groups = start_groups(nccl, 3)
-    wanted = 10 * np.arange(bounds[-1], dtype=np.int32)
+    columns = rows.share(nccl, groups, [rank for rank in range(3) if rank != lacks])
+    assert [shared.packing for shared in columns] == [None] * 3
+    rows.check(nccl, groups, columns)
 
-    def work(rank):
-        own = on_device(wanted[bounds[rank] : bounds[rank + 1]])
-        return gather_columns(groups[rank], own, bounds, make_check())
 
-    for gathered in run_ranks(3, work):
-        assert (gathered.dtype, gathered.tolist()) == (np.int32, wanted.tolist())
+@pytest.mark.parametrize(("n_read", "is_packed"), [(5, True), (6, False)])
+def test_half_of_the_columns_is_few(nccl, n_read, is_packed):
+    rows = Rows((0, 10, 20), [0.0, 0.0])
+    rows.is_sent[:] = True
+    rows.own, rows.counts = [np.arange(10, dtype=np.int32)] * 2, [10, 10]
+    rows.is_read[0][10 : 10 + n_read] = True
+    groups = start_groups(nccl, 2)
+    columns = rows.share(nccl, groups)
+    assert [shared.packing is not None for shared in columns] == [is_packed] * 2
+    rows.check(nccl, groups, columns)
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------
@@ -313,7 +439,7 @@ def test_columns_are_gathered(nccl, bounds):
 def leave_alone(nccl):
     """A group of two of which only the first sends."""
     group, _ = start_groups(nccl, 2)
-    group.exchange(on_device(np.zeros(2)), (0, 1), (1, 2))
+    exchange(group, on_device(np.zeros(2)), (0, 1, 2))
     communicator = next(c for c in nccl.made if c.rank == 0)
     return group, communicator
 
@@ -334,15 +460,17 @@ def test_what_is_found_while_waiting_ends_the_wait_and_the_group(nccl, error):
 
 def test_an_exchange_waits_with_the_check_of_its_workers(nccl):
     group, _ = leave_alone(nccl)
-    exchange = NcclExchange(group, Slices((1, 1)), 2, Failing(WorkerLostError("worker 1 is gone")))
+    columns = SharedColumns(Slices((1, 1)), None, None)
+    exchange = NcclExchange(group, columns, 2, Failing(WorkerLostError("worker 1 is gone")))
     with pytest.raises(WorkerLostError, match="worker 1 is gone"):
         exchange.wait(PlayedStream(nccl))
 
 
 def test_columns_are_waited_for_with_a_check(nccl):
     group, _ = start_groups(nccl, 2)
+    failing = Failing(WorkerLostError("worker 1 is gone"))
     with pytest.raises(WorkerLostError, match="worker 1 is gone"):
-        gather_columns(group, on_device(np.zeros(1, np.int32)), (0, 1, 2), Failing(WorkerLostError("worker 1 is gone")))
+        share_columns(group, on_device(np.zeros(1, np.int32)), 1, (0, 1, 2), None, failing)
 
 
 def test_an_error_of_nccl_ends_the_wait_and_the_group(nccl):
@@ -353,6 +481,27 @@ def test_an_error_of_nccl_ends_the_wait_and_the_group(nccl):
     assert str(caught.value) == ("NCCL failed on this device, rank 0: NCCL_ERROR_REMOTE_ERROR: remote process exited")
     assert caught.value.__cause__ is communicator.error
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
+
+
+@pytest.mark.parametrize("at", ["send", "recv"])
+def test_an_error_of_nccl_while_enqueuing_ends_the_group(nccl, monkeypatch, at):
+    group, _ = start_groups(nccl, 2)
+    communicator = next(c for c in nccl.made if c.rank == 0)
+    error = nccl.NcclError("NCCL_ERROR_UNHANDLED_CUDA_ERROR: unhandled cuda error")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(communicator, at, fail)
+    for message in (
+        "NCCL failed on this device, rank 0: NCCL_ERROR_UNHANDLED",
+        "NCCL was aborted on this device, rank 0",
+    ):
+        with pytest.raises(ClusterError, match=message):
+            exchange(group, on_device(np.zeros(2)), (0, 1, 2))
+    assert (group.is_alive, communicator.n_aborted) == (False, 1)
+    nccl.groupStart()  # the group of messages was ended too
+    nccl.groupEnd()
 
 
 def test_what_the_links_say_comes_before_what_nccl_says(nccl):
@@ -468,7 +617,7 @@ def check_exchange(nccl, groups):
     def work(rank):
         array = on_device(np.full(n, -1))
         array[rank] = rank
-        groups[rank].exchange(array, tuple(range(n)), tuple(range(1, n + 1)))
+        exchange(groups[rank], array, range(n + 1))
         groups[rank].wait(PlayedStream(nccl), make_check())
         assert array.tolist() == list(range(n))
 
@@ -530,16 +679,3 @@ def test_what_is_missing_is_named(nccl):
     assert find_nccl_problem() == (
         "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
     )
-
-
-def test_what_cupy_warns_of_is_not_said_twice(nccl, monkeypatch):
-    class Cuda:
-        @property
-        def nccl(self):
-            warnings.warn("nccl library could not be loaded", stacklevel=2)
-            return SimpleNamespace(available=False)
-
-    monkeypatch.setitem(sys.modules, "cupy.cuda", Cuda())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "install nvidia-nccl-cu12" in find_nccl_problem()

@@ -14,7 +14,7 @@ import pytest
 from commands import invoke
 
 import mgspmv as mg
-from mgspmv.errors import BackendError, OptionError
+from mgspmv.errors import BackendError, ClusterError, OptionError
 from mgspmv.kernels import device
 from mgspmv.kernels.select import choose_backend
 
@@ -92,11 +92,20 @@ def test_array_on_a_gpu_is_refused(stencil):
         mg.spmv(stencil, SimpleNamespace(__cuda_array_interface__={}))
 
 
-def test_a_cluster_computes_on_its_hosts(client, tmp_path):
+def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
     mg.generate("rmat", tmp_path / "g.zarr", scale=4)
     A = mg.open_matrix(tmp_path / "g.zarr")
-    with pytest.raises(OptionError, match="backend='cuda' computes in this process"):
-        mg.pagerank(A, client=client, backend="cuda")
+    for compute in (mg.pagerank, lambda matrix, **given: mg.spmv(matrix, np.ones(16), **given)):
+        with pytest.raises(ClusterError, match=r"needs a GPU on each of the 4 workers, and worker 0 \(.*\) has none: "):
+            compute(A, client=client, backend="cuda")
+    with A.distribute(client) as D:
+        assert (D.backend, D.transport) == ("cpu", "peer")
+        with pytest.raises(
+            OptionError, match=r"was distributed for backend='cpu', and now backend='cuda' is asked for"
+        ):
+            mg.pagerank(D, backend="cuda")
+    with pytest.raises(OptionError, match="transport says how the workers that client reaches send slices"):
+        mg.pagerank(A, transport="peer")
 
 
 def test_the_cpu_needs_no_cupy(tmp_path):
