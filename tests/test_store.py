@@ -12,6 +12,8 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,10 @@ from mgspmv.store import (
     begin_version,
     check_target,
     digest_array,
+    finish_ranges,
     open_store,
     read_array_digests,
+    write_range,
     write_store,
 )
 
@@ -1195,3 +1199,95 @@ def test_every_error_is_one_of_ours_and_a_built_in():
         assert issubclass(error, StoreDamagedError)
     assert issubclass(StoreNotFoundError, FileNotFoundError)
     assert issubclass(MissingTransposeError, ValueError)
+
+
+# --- written by several, each a range --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 100)
+
+
+@pytest.fixture
+def begin_array(tmp_path, small_chunks):
+    """`begin_array(n)` is a version under construction with an array of n elements, and the elements."""
+    with ExitStack() as stack:
+
+        def begin(n):
+            version = stack.enter_context(begin_version(tmp_path / "store", overwrite=False))
+            version.create_array("indptr", n, np.int64)
+            elements = np.random.default_rng(n).integers(0, 50, n)
+            elements[: n // 2] = 0  # chunks of zeros are written too
+            return version, elements
+
+        yield begin
+
+
+@pytest.mark.parametrize("n", [0, 1, 99, 100, 101, 730])
+@pytest.mark.parametrize("cuts", [[], [0.5], [0.0, 0.3, 0.301, 0.302, 0.9, 1.0]])
+def test_an_array_that_several_write(tmp_path, begin_array, n, cuts):
+    version, elements = begin_array(n)
+    bounds = [0, *(int(cut * n) for cut in cuts), n]
+    ranges = []
+    for start, stop in pairwise(bounds):
+        group = pickle.loads(pickle.dumps(version.address())).open()
+        ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
+    assert finish_ranges(version.group, "indptr", ranges[::-1]) == digest_array(elements)
+    chunks = tmp_path / "store" / version.group.path / "indptr" / "c"
+    assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
+    np.testing.assert_array_equal(version.group["indptr"][:], elements)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_array_of_which_a_range_is_missing(begin_array, lost):
+    version, elements = begin_array(730)
+    ranges = [
+        write_range(version.group, "indptr", start, elements[start:stop])
+        for k, (start, stop) in enumerate([(0, 250), (250, 260), (260, 730)])
+        if k != lost
+    ]
+    with pytest.raises(StoreDamagedError, match=r"indptr: \d of 8 chunks were not written"):
+        finish_ranges(version.group, "indptr", ranges)
+
+
+def test_a_version_in_the_memory_of_this_process_has_no_address():
+    with begin_version(MemoryStore(), overwrite=False) as version, pytest.raises(OptionError, match="in the memory of"):
+        version.address()
+
+
+# --- chunks that are read past Zarr ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch, dtype):
+    write_store(tmp_path / "store", make_arrays(make_scipy(150, 40, 0.3)))
+    stored = open_store(tmp_path / "store")
+    n, nnz = stored.info.shape[0], stored.info.nnz
+    for as_object in (False, True):
+        if as_object:  # a store object of the user, below ours
+            stored = open_store(LocalStore(tmp_path / "store"))
+        parts = [(0, n), (n // 3, n // 3 + 1), (n - 2, n), (0, 0)]
+        by_files = [stored.read_block(*part, dtype) for part in parts]
+        assert mgspmv.store._ChunkFiles.find(stored.group["indices"]) is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
+            by_zarr = [stored.read_block(*part, dtype) for part in parts]
+        for own, other in zip(by_files, by_zarr, strict=True):
+            for name in ("indptr", "indices", "data"):
+                assert getattr(own, name).dtype == getattr(other, name).dtype
+                assert getattr(own, name).tobytes() == getattr(other, name).tobytes()
+    assert nnz > 200
+
+
+def test_arrays_that_zarr_has_to_read(tmp_path):
+    group = zarr.open_group(tmp_path / "a", mode="w")
+    plain = {"shape": (10,), "chunks": (5,), "dtype": np.int64}
+    assert mgspmv.store._ChunkFiles.find(group.create_array("zstd", **plain)) is None
+    compressors = [zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()]
+    assert mgspmv.store._ChunkFiles.find(group.create_array("ours", **plain, compressors=compressors)) is not None
+    big = zarr.codecs.BytesCodec(endian="big")
+    array = group.create_array("big", **plain, compressors=compressors, serializer=big)
+    assert mgspmv.store._ChunkFiles.find(array) is None
+    in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
+    assert mgspmv.store._ChunkFiles.find(in_memory) is None

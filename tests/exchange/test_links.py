@@ -292,6 +292,26 @@ def test_a_lost_worker_that_nothing_is_waited_for_from_is_no_error(make_run):
     assert run.links[0].receive([1]) == (1, {"number": 5})
 
 
+def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
+    run = make_run(3, patience=1.0)
+    connect_all(run)
+    links = run.links[0]
+    links.check()
+    time.sleep(1.2)
+    with pytest.raises(WorkerTimeoutError, match="was silent for 1 s"):
+        links.check()
+    links.begin_wait()  # from now on they may be silent again
+    links.check()
+    inbox = WatchedInbox(links)
+    run.links[2].close("it is killed")
+    assert inbox.messages.get(timeout=30) == (2, None)
+    with pytest.raises(WorkerLostError, match=r"worker 2 \(.*\) closed its connection"):
+        links.check()
+    links.close("it is given up")
+    with pytest.raises(RunAbortedError, match="it is given up"):
+        links.check()
+
+
 def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     run = make_run(3, patience=1.5)
     connect_all(run)

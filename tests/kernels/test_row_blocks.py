@@ -412,6 +412,31 @@ def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monk
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 
+@DATA
+@pytest.mark.parametrize("piece_entries", [None, 2000])
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monkeypatch):
+    """Rows in an order that is given, and columns that have places of their own among more of them."""
+    played_build.play_build(monkeypatch)
+    block, rng = make_random(SKEWED[:900].clip(0, 300), 5000, data=data), np.random.default_rng(2)
+    order = rng.permutation(900).astype(np.int32) if is_ordered else "none"
+    columns, n_places = rng.permutation(7000)[:5000].astype(np.int32), 7000
+    lengths = np.diff(block.indptr)
+    survey = Survey(int(lengths.max()), 0, 0.0, int(np.flatnonzero(lengths).max()) + 1, int((lengths > 0).sum()))
+    options = {"order": order, "columns": columns, "height": 61, "piece_entries": piece_entries, "survey": survey}
+    made = build_row_blocks(block.indptr, n_places, lambda a, b: cut_rows(block, a, b), **options)
+    assert (made.shape, made.nnz) == ((900, n_places), block.nnz)
+    read = read_back(made)
+    held = ~read.is_padding
+    by_place = order if is_ordered else np.arange(900)
+    own = (by_place[read.rows[held]], read.columns[held], read.values[held])
+    rows = np.repeat(np.arange(900), lengths)
+    values = np.ones(block.nnz) if block.data is None else block.data
+    wanted = (rows, columns[block.indices], values)
+    got, expected = (np.array(entries)[:, np.lexsort(entries)] for entries in (own, wanted))
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_row_blocks_of_nothing_are_built(monkeypatch):
     played_build.play_build(monkeypatch)
     block = make_random([0] * 5, 5)
