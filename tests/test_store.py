@@ -1291,3 +1291,20 @@ def test_arrays_that_zarr_has_to_read(tmp_path):
     assert mgspmv.store._ChunkFiles.find(array) is None
     in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
     assert mgspmv.store._ChunkFiles.find(in_memory) is None
+    wrapped = WrapperStore(LocalStore(tmp_path / "b"))  # of a user, who is to see what is read
+    array = zarr.open_group(wrapped, mode="w").create_array("ours", **plain, compressors=compressors)
+    assert mgspmv.store._ChunkFiles.find(array) is None
+
+
+@pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
+def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypatch, n):
+    elements = np.random.default_rng(n).integers(0, 2**40, n)
+    written = []
+    for by_zarr in (False, True):
+        if by_zarr:
+            monkeypatch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
+        group = zarr.open_group(tmp_path / f"{by_zarr}", mode="w")
+        mgspmv.store._write_array(group, "x", elements, 2)
+        written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
+        np.testing.assert_array_equal(group["x"][:], elements)
+    assert written[0] == written[1]
