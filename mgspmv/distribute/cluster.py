@@ -135,26 +135,30 @@ class Cluster:
 
     # --- workers
 
-    def join(self) -> list[WorkerInfo]:
+    def join(self, *, devices: bool) -> list[WorkerInfo]:
         """Check the workers and put an agent on each. Those that do not answer are left out, with a warning.
+
+        Parameters
+        ----------
+        devices : ask them for their devices
 
         Raises
         ------
         ClusterError : there are no workers
         VersionMismatchError : a worker has other versions of what counts than this process
         """
-        workers, silent = self._sync(self._join())
+        workers, silent = self._sync(self._join(devices))
         for member in silent:
             warnings.warn(f"worker {member} does not answer and is left out", stacklevel=4)
         return workers
 
-    async def _join(self) -> tuple[list[WorkerInfo], list[Member]]:
+    async def _join(self, devices: bool) -> tuple[list[WorkerInfo], list[Member]]:
         workers = await self._list_workers()
         everyone = [Member(worker["name"], address) for address, worker in workers.items()]
         versions = await self._ask_present(everyone, {"op": "versions", "packages": [*CHECKED]})
         _check_versions({member: answer["packages"] for member, answer in versions.items()})
         await asyncio.gather(*map(self._install, versions))
-        described = await self._ask_present(versions, {"op": DESCRIBE_OP})
+        described = await self._ask_present(versions, {"op": DESCRIBE_OP, "devices": devices})
         infos = [
             WorkerInfo(
                 m,

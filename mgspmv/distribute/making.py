@@ -168,7 +168,7 @@ def make_on_cluster(
     cluster = Cluster(client, timeout)
     try:
         report("join", 0, None)
-        workers = cluster.join()
+        workers = cluster.join(devices=backend != "cpu")
         backends = choose_backends(workers, backend)
         with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
             making = _Making(cluster, workers, backends, source, options, threads, report)

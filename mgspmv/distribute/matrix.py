@@ -290,7 +290,7 @@ def distribute_matrix(
     try:
         began = time.perf_counter()
         report("join", 0, None)
-        workers = cluster.join()
+        workers = cluster.join(devices=backend != "cpu")
         info, members = stored.info, tuple(w.member for w in workers)
         places = choose_places(workers, backend, transport)
         precision = precision or _default_precision(info)

@@ -127,6 +127,8 @@ class Part:
         """Let go of the other workers: a task that waits for them is told the reason."""
         if self.links is not None:
             self.links.close(reason)
+        if self.group is not None:
+            self.group.close()
 
     def bind(
         self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None

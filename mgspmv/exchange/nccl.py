@@ -108,6 +108,10 @@ class NcclGroup:
             self.abort()
             raise
 
+    def close(self) -> None:
+        """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
+        Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True).start()
+
     def _describe(self, error: Exception) -> ClusterError:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
 

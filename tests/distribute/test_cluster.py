@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import mgspmv as mg
+from mgspmv.distribute import agent as agent_module
 from mgspmv.distribute import cluster as module
 from mgspmv.distribute.agent import DESCRIBE_OP
 from mgspmv.distribute.cluster import Cluster
@@ -66,7 +67,7 @@ def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monke
     graph.distribute(client).close()  # workers have their agents now
     worker = client.cluster.workers[1]
 
-    async def hang():
+    async def hang(**_):
         await asyncio.Event().wait()
 
     monkeypatch.setitem(worker.handlers, DESCRIBE_OP, hang)
@@ -110,3 +111,11 @@ def test_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch
         return await asyncio.wait_for(cluster._watch(work(), [MEMBER], "step"), 10)
 
     assert asyncio.run(wait_for_work()) == "done"
+
+
+@pytest.mark.parametrize(("backend", "is_asked"), [("cpu", False), ("auto", True)])
+def test_devices_are_asked_for_where_they_may_be_used(graph, in_process, monkeypatch, backend, is_asked):
+    client, asked = in_process(2), []
+    monkeypatch.setattr(agent_module, "find_device", lambda: asked.append(1) or {"problem": "there is none"})
+    graph.distribute(client, backend=backend).close()
+    assert len(asked) == 2 * is_asked
