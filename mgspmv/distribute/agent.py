@@ -15,7 +15,8 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 
-from mgspmv.distribute.part import Part, PartSpec, TeamSpec, join_pieces
+from mgspmv.distribute.device_part import DevicePart, TeamSpec
+from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.session import RowsSession, RunSpec, Session, begin
 from mgspmv.errors import ClosedError
 from mgspmv.exchange.links import LINK_OP
@@ -207,16 +208,18 @@ def _get_rows(key: str) -> RowsSession:
 
 def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
     """Read a part from the store and hold it, ready for its team; the bytes it takes."""
-    part = Part(spec)
+    part = DevicePart(spec) if spec.backend == "cuda" else Part(spec)
     if team is not None:
+        assert isinstance(part, DevicePart)
         part.meet(get_worker(), team)
     get_agent().hold_part(key, part)
     return part.nbytes
 
 
 def join_team(key: str, team: TeamSpec) -> int:
-    """See `Part.join_team`; the bytes it takes."""
+    """See `DevicePart.join_team`; the bytes it takes."""
     part = get_agent().get_part(key)
+    assert isinstance(part, DevicePart)
     part.join_team(team)
     return part.nbytes
 

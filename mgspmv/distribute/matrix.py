@@ -16,7 +16,8 @@ import numpy as np
 
 from mgspmv.distribute.agent import join_team, load_part, measure_host, multiply_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
-from mgspmv.distribute.part import PartSpec, TeamSpec
+from mgspmv.distribute.device_part import TeamSpec
+from mgspmv.distribute.part import PartSpec
 from mgspmv.distribute.places import Places, Transport, choose_places
 from mgspmv.errors import ClosedError, ClusterError, KindError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.links import Member

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.part import Part
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.halo import Halo, find_asked
@@ -243,8 +244,9 @@ class DeviceSession(Session):
     start : the vectors of the part's rows
     """
 
-    def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
+    def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
         super().__init__(worker, part, spec, partial(_say, part.greet()))
+        self._device_part = part
         weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
         self._vectors = start.on_device(weight)
         self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
@@ -253,9 +255,9 @@ class DeviceSession(Session):
 
     def _connect(self) -> Loop:
         spec, links = self._spec, self._links
-        self._part.join_devices(links, links.connect())
+        self._device_part.join_devices(links, links.connect())
         assert spec.layout is not None
-        self._device = self._part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
         self._device.compile()
         links.phase = "iteration 1"
         steps = DeviceSteps(self._device, self._vectors, spec.options, spec.threshold)
@@ -276,8 +278,10 @@ class DeviceSession(Session):
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> Session:
     """The session that a run asks for."""
-    kind = DeviceSession if spec.transport == "nccl" else RowsSession
-    return kind(worker, part, spec, start)
+    if spec.transport == "nccl":
+        assert isinstance(part, DevicePart)
+        return DeviceSession(worker, part, spec, start)
+    return RowsSession(worker, part, spec, start)
 
 
 def _greet(halo: Halo, rank: int) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""The rows of a matrix on a worker's device: kernels over CSR, and layouts for steps that all devices make together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.distribute.part import Part, PartSpec
+from mgspmv.exchange.links import DaskLinks, Member
+from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.device import get, put, read_block, report_full_device
+from mgspmv.kernels.rank_steps import LaidRows, RankSteps
+from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
+from mgspmv.kernels.row_slices import RowSlices
+from mgspmv.kernels.select import StepLayout, bind_product
+from mgspmv.model import CsrBlock, Precision
+
+
+@dataclass(frozen=True)
+class TeamSpec:
+    """What workers are told that lay their rows out together, each on its own device."""
+
+    run: str
+    """Name of what they do, by which their links are known."""
+    members: tuple[Member, ...]
+    """Its workers, by rank."""
+    patience: float
+    """Seconds that a worker may be silent."""
+    dtype: str | None
+    """Of the values; None for none."""
+    precision: Precision
+    layout: StepLayout
+
+
+class DevicePart(Part):
+    """As `Part`, on the worker's current device. CSR is read when it is first needed: steps have a layout of their own.
+
+    Attributes
+    ----------
+    group : the devices of all workers, where they are connected
+    """
+
+    backend = "cuda"
+
+    def __init__(self, spec: PartSpec) -> None:
+        self.group: NcclGroup | None = None
+        self._blocks: dict[str | None, CsrBlock] = {}
+        self._products: dict[tuple[str, str], BoundKernel] = {}
+        self._layouts: dict[tuple[str | None, StepLayout], tuple[RowBlocks | RowSlices, SharedColumns | None]] = {}
+        super().__init__(spec)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as of `Part`, and of blocks and layouts on the device."""
+        held: list[Any] = [*self._blocks.values(), *(laid for laid, _ in self._layouts.values())]
+        return super().nbytes + sum(int(h.nbytes) for h in held)
+
+    def close(self, reason: str) -> None:
+        """Let go of the other workers: a task that waits for them is told the reason."""
+        if self.links is not None:
+            self.links.close(reason)
+        if self.group is not None:
+            self.group.close()
+
+    def _load(self, dtype: str | None) -> None:
+        """Nothing yet."""
+
+    def multiply(
+        self,
+        x: Any,
+        y: Any,
+        alpha: float,
+        beta: float,
+        *,
+        dtype: Literal["float32", "float64"],
+        kernel: str = "auto",
+        threads: int | None = None,
+    ) -> Any:
+        """As `Part.multiply`, by a kernel that suits the block, whose columns are those of the matrix."""
+        import cupy
+
+        shape = (self.stop - self.start, *x.shape[1:])
+        with self._lock:  # a kernel has room for one product on its way, and tasks are several
+            if (dtype, kernel) not in self._products:
+                values = None if self.stored.info.is_pattern else dtype
+                if values not in self._blocks:
+                    self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
+                digest = f"{self.stored.info.digest}{', transposed' if self.stored.original else ''}"
+                made = bind_product(self._blocks[values], dtype, digest, kernel=kernel, backend="cuda")
+                self._products[dtype, kernel] = made
+            product = cupy.empty(shape, dtype) if beta == 0 or y is None else cupy.array(y, dtype, order="C")
+            self._products[dtype, kernel].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
+        return get(product) if isinstance(x, np.ndarray) else product
+
+    # --- layouts for steps on devices, made by all workers together
+
+    def greet(self) -> dict[str, Any]:
+        """The first message to other workers that have devices."""
+        return greet(self.group)
+
+    def join_team(self, spec: TeamSpec) -> None:
+        """Lay the rows out together with the other workers, whose links were made ready by `meet`."""
+        assert self.links is not None
+        links = self.links
+        links.begin_wait()
+        with links.active():
+            self.join_devices(links, links.connect())
+            self.bind_steps(spec.dtype, spec.layout, spec.precision, links.check)
+
+    def meet(self, worker: Any, spec: TeamSpec) -> None:
+        """Be ready for the links of a team.
+
+        Parameters
+        ----------
+        worker : the `distributed.Worker` that this is on
+        """
+        self.run = spec.run
+        hello = self.greet()
+        self.links = DaskLinks(worker, spec.run, self.rank, spec.members, lambda rank: hello, spec.patience)
+
+    def join_devices(self, links: DaskLinks, hellos: dict[int, dict[str, Any]]) -> None:
+        """Connect the device with those of the other workers, unless it is.
+
+        Parameters
+        ----------
+        hellos : what `greet` said there
+        """
+        if hellos:
+            self.group = join_group(links, hellos, self.rank, self.group, links.check)
+
+    def bind_steps(
+        self, dtype: str | None, layout: StepLayout, precision: Precision, check: Callable[[], None]
+    ) -> RankSteps:
+        """The steps of PageRank on this device, together with those of the other workers; their layout is made once.
+
+        Parameters
+        ----------
+        check : raises when a worker is gone or the work was given up
+
+        Raises
+        ------
+        FormatError : the layout cannot hold this matrix
+        CapacityError : more than the memory that is free
+        """
+        key = (None if self.stored.info.is_pattern else dtype, layout)
+        if key not in self._layouts:
+            with report_full_device("the layout of the matrix for steps of PageRank"):
+                self._layouts[key] = self._lay_out(*key, check)
+        laid, columns = self._layouts[key]
+        if columns is None or self.group is None:
+            return RankSteps(laid, precision)
+        n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
+        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check))
+
+    def _lay_out(
+        self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
+    ) -> tuple[RowBlocks | RowSlices, SharedColumns | None]:
+        """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
+        import cupy
+
+        start, stop = self.start, self.stop
+        indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
+        indptr -= indptr[0]
+
+        def read(first: int, last: int) -> CsrBlock:
+            return read_block(self.stored, start + first, start + last, dtype, self.threads)
+
+        named = None if layout == "auto" else layout
+        rows = LaidRows(indptr, read, layout=named, piece_entries=PIECE_ENTRIES, row_offset=start)
+        n_cols = self.stored.info.shape[1]
+        if self.group is None:
+            return rows.build(n_cols), None
+        is_read = cupy.asarray(self.stored.read_array("out_degree", start, stop, self.threads) > 0)
+        places = rows.place(is_read)
+        mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
+        columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
+        laid = rows.build_share(places, columns.places, columns.slices.starts[-1])
+        return laid, replace(columns, places=None)
