@@ -19,7 +19,7 @@ import numpy as np
 
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
-from mgspmv.store import CHUNK_ELEMENTS
+from mgspmv.store import CHUNK_ELEMENTS, is_read_in_place
 
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends the others in an iteration."""
@@ -30,6 +30,8 @@ DENSE = 0.5
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
 
+INDEX_RATIO = 0.5
+"""Bytes of columns in a store over those in memory, about; values are taken not to get any less."""
 ROOM_USED = 0.97
 """Of the rows that a worker has room for by the last plan: what the next one gives it."""
 MOST_TRIES = 32
@@ -70,8 +72,8 @@ class WorkerPlan:
     """Ranks, out-weights and the two vectors that products read and write; x and y of a product. With several workers
     also slices on their way and lists of rows, as many as there can be at most."""
     load_bytes: int
-    """While the block is read: chunks in flight, raw and compressed, and the vectors that were made before; or what
-    renumbering its columns takes, if that is more."""
+    """While the block is read: chunks in flight, compressed, and raw where they are not decoded in place; and vectors
+    that were made before; or what renumbering its columns takes, if that is more."""
     id_bytes: int
     """Vertex ids, and what the order of a renumbered store takes; 0 with several workers, which need neither."""
     exchange_bytes: int
@@ -310,8 +312,12 @@ class _Sizes:
     """Bytes of the vector that is there before the block is read, for each column of the matrix: x of a product."""
     z: int
     """Bytes of what steps read, for each column, and write, for each own row; made after the block is read."""
-    read: int
-    """Bytes of the largest element that is read from the store for an entry."""
+    index: int
+    """Bytes of a column in the store."""
+    stored: int
+    """Bytes of a value in the store; 0 where none is read."""
+    is_converted: bool
+    """Whether values are held in another dtype than they are stored in."""
     sent: int
     """Bytes exchanged for each column."""
     order: int
@@ -326,13 +332,15 @@ class _Sizes:
     def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
         real = 4 if precision == "float32" else 8
         index, value = np.dtype(info.index_dtype).itemsize, 0 if info.is_pattern else real
-        read = index if info.dtype is None else max(index, np.dtype(info.dtype).itemsize)
+        stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
+        is_converted = info.dtype is not None and np.dtype(info.dtype) != np.dtype(f"float{8 * real}")
+        reads: dict[str, Any] = {"index": index, "stored": stored, "is_converted": is_converted}
         order = 0 if info.order is None else index
         if info.kind == "matrix":
             order += 2 * real if order else 0
-            return cls(index + value, row=real, column=real, z=0, read=read, sent=real, order=order)
+            return cls(index + value, row=real, column=real, z=0, **reads, sent=real, order=order)
         # The float64 residual at the end needs larger z than float32 steps do.
-        return cls(index + value, row=real + 8, column=0, z=8, read=read, sent=real, order=order)
+        return cls(index + value, row=real + 8, column=0, z=8, **reads, sent=real, order=order)
 
 
 def _plan_worker(
@@ -341,7 +349,7 @@ def _plan_worker(
     n_rows, n_cols = stop - start, info.shape[1]
     others = n_cols - n_rows if n_workers > 1 else 0
     made_before = sizes.row * n_rows + sizes.column * n_cols
-    in_flight = 2 * sizes.read * min(threads * CHUNK_ELEMENTS, max(n_rows + 1, nnz))
+    in_flight = _count_in_flight(info, sizes, max(n_rows + 1, nnz), n_workers, threads)
     vectors = made_before + sizes.z * (n_rows + n_cols)
     if n_workers > 1 and info.kind != "matrix":
         index = np.dtype(info.index_dtype).itemsize
@@ -358,6 +366,18 @@ def _plan_worker(
         id_bytes=(ID_BYTES[info.vertex_ids] + sizes.order) * n_rows if n_workers == 1 else 0,
         exchange_bytes=sizes.sent * others + SUMS_BYTES * (n_workers - 1),
     )
+
+
+def _count_in_flight(info: MatrixInfo, sizes: _Sizes, n: int, n_workers: int, threads: int) -> int:
+    """Most bytes beside the block while the larger one of its arrays, of n elements, is read by so many threads."""
+    if not is_read_in_place(info.url):
+        return 2 * max(sizes.index, sizes.stored) * min(threads * CHUNK_ELEMENTS, n)
+    chunk = min(CHUNK_ELEMENTS, n)
+    n_read = min(threads * chunk, n)
+    n_cut = int(n > chunk) if n_workers == 1 else min(threads, 2)  # chunks of which a part is wanted: the ends
+    indices = int(INDEX_RATIO * sizes.index * n_read) + sizes.index * n_cut * chunk
+    values = sizes.stored * (2 * n_read if sizes.is_converted else n_read + n_cut * chunk)
+    return max(indices, values)
 
 
 def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:

@@ -408,6 +408,11 @@ class _StrictStore(WrapperStore[Store]):
         return value
 
 
+def is_read_in_place(url: str) -> bool:
+    """Whether whole chunks are decoded where their elements are wanted, if in their own dtype; see `_ChunkFiles`."""
+    return _local_path(url) is not None
+
+
 def open_store(store: StoreLike) -> StoredMatrix:
     """Open the current version of a matrix store and check that all of it is there.
 

@@ -136,7 +136,7 @@ def test_there_is_at_least_one_part() -> None:
     ],
 )
 def test_bytes_by_hand(precision: str, changes: dict[str, Any], block: int, vectors: int, load: int) -> None:
-    plan = plan_even(10, 3, precision=precision, threads=1, **changes)
+    plan = plan_even(10, 3, precision=precision, threads=1, url="s3://bucket/m.zarr", **changes)
     (worker,) = plan.workers
     assert (worker.start, worker.stop, worker.nnz) == (0, 10, 30)
     assert (worker.block_bytes, worker.vector_bytes, worker.load_bytes) == (block, vectors, load)
@@ -171,9 +171,39 @@ def test_an_order_takes_memory_and_x_and_y_of_a_product_in_it(changes, each):
 
 
 def test_each_thread_has_a_chunk_in_flight_raw_and_compressed() -> None:
-    one, two = (plan_even(4 * MiB, 2, threads=threads).workers[0].load_bytes for threads in (1, 2))
+    url = "s3://bucket/m.zarr"
+    one, two = (plan_even(4 * MiB, 2, threads=threads, url=url).workers[0].load_bytes for threads in (1, 2))
     assert one == 16 * 4 * MiB + 2 * 4 * CHUNK_ELEMENTS
     assert two - one == 2 * 4 * CHUNK_ELEMENTS
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "n_workers", "threads", "in_flight"),
+    [
+        # columns are half as long in the store; of the last chunk a part is wanted, which is decoded beside
+        ("exact", None, 1, 1, 0.5 * 4 + 4),
+        ("exact", None, 1, 3, 3 * 0.5 * 4 + 4),
+        ("exact", None, 2, 1, 0.5 * 4 + 4),
+        ("exact", None, 2, 3, 3 * 0.5 * 4 + 2 * 4),  # and of the first one
+        ("exact", "float64", 1, 2, 2 * 8 + 8),
+        ("float32", "float32", 1, 2, 2 * 4 + 4),
+        ("float32", "float64", 1, 2, 2 * 2 * 8),  # raw and compressed, for they are converted
+        ("exact", "int64", 1, 2, 2 * 2 * 8),
+    ],
+)
+def test_chunks_of_a_local_store_are_decoded_where_they_are_wanted(
+    precision: str, dtype: str | None, n_workers: int, threads: int, in_flight: float
+) -> None:
+    plan = plan_even(8 * MiB, 2, n_workers, precision=precision, dtype=dtype, threads=threads)
+    worker = plan.workers[0]
+    made_before = (12 if precision == "float32" else 16) * (worker.stop - worker.start)
+    renumbering = 0 if n_workers == 1 else 5 * 8 * MiB
+    assert worker.load_bytes == made_before + max(int(in_flight * CHUNK_ELEMENTS), renumbering)
+
+
+def test_a_local_store_of_one_chunk_is_decoded_in_place() -> None:
+    assert plan_even(10, 3, threads=2).workers[0].load_bytes == 16 * 10 + 2 * 30
+    assert plan_even(10, 3, threads=2, dtype="float64").workers[0].load_bytes == 16 * 10 + 8 * 30
 
 
 def test_exchange_by_hand() -> None:

@@ -254,18 +254,18 @@ def test_a_worker_that_is_busy_before_the_run_is_waited_for(drive, graph, fragil
 
 def fail_in(dask_worker, method):
     """Let the second call of a session's method fail."""
-    from mgspmv.distribute.session import Session
+    from mgspmv.distribute.session import RowsSession
 
-    calls, original = [], getattr(Session, method)
+    calls, original = [], getattr(RowsSession, method)
 
     def fail(self, *args):
         calls.append(method)
         if len(calls) == 2:
-            setattr(Session, method, original)
+            setattr(RowsSession, method, original)
             raise ZeroDivisionError("of this worker alone")
         return original(self, *args)
 
-    setattr(Session, method, fail)
+    setattr(RowsSession, method, fail)
 
 
 @pytest.mark.parametrize(("drive", "method"), [("superstep", "advance"), ("scheduler", "step")])
