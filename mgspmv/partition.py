@@ -373,8 +373,10 @@ def _count_in_flight(info: MatrixInfo, sizes: _Sizes, n: int, n_workers: int, th
     if not is_read_in_place(info.url):
         return 2 * max(sizes.index, sizes.stored) * min(threads * CHUNK_ELEMENTS, n)
     chunk = min(CHUNK_ELEMENTS, n)
-    n_read = min(threads * chunk, n)
-    n_cut = int(n > chunk) if n_workers == 1 else min(threads, 2)  # chunks of which a part is wanted: the ends
+    n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # chunks of which a part is wanted: the first and the last
+    if n_workers == 1:
+        last = n % chunk
+        n_read, n_cut = min(n_read, (threads - 1) * chunk + (last or chunk)), int(last > 0)
     indices = int(INDEX_RATIO * sizes.index * n_read) + sizes.index * n_cut * chunk
     values = sizes.stored * (2 * n_read if sizes.is_converted else n_read + n_cut * chunk)
     return max(indices, values)
