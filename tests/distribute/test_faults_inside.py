@@ -280,17 +280,17 @@ def test_the_cause_is_raised_and_not_what_follows_from_it(drive, method, graph, 
 def compute_wrongly(dask_worker):
     from dataclasses import replace
 
-    from mgspmv.distribute.session import Session
+    from mgspmv.distribute.session import RowsSession
 
-    original = Session.advance
+    original = RowsSession.advance
 
     def change(self, n):
         if n > 0:
-            Session.advance = original
+            RowsSession.advance = original
         events, status = original(self, n)
         return [replace(e, change=e.change / 2) for e in events], status
 
-    Session.advance = change
+    RowsSession.advance = change
 
 
 def test_workers_that_do_not_agree(graph, client):
