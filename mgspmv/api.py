@@ -821,7 +821,7 @@ def pagerank(
     check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
     if transport != "auto" and client is None:
         raise OptionError(
-            "transport says how the workers that client reaches send slices; pass it to distribute instead"
+            "transport says how the workers that client reaches send slices; pass client too, or pass it to distribute"
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
     distributed = _find_distributed(A, client)

@@ -551,11 +551,13 @@ def pagerank(
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
     from mgspmv import api
     from mgspmv.ingest.weights import read_vectors
+    from mgspmv.model import check_choice
     from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target
 
     place = Place(cluster, workers, threads, scheduler, timeout)
     _check_drive(drive, place)
+    check_choice("--transport", transport, ("auto", "nccl", "peer"))
     for path in output or []:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}

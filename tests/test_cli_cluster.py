@@ -183,6 +183,7 @@ def test_usage(monkeypatch, command, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["--cluster", "local", "--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
         (["--drive", "superstep"], "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
         (["--drive", "scheduler"], "--drive scheduler needs a cluster"),
         (["--drive", "embedded", "--cluster", "local"],

@@ -127,7 +127,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def describe(self, devices: bool) -> dict[str, Any]:
         """What there is to compute with: free memory, and the device, of which the first question takes memory."""
-        device = await asyncio.to_thread(find_device) if devices else {"problem": "it was not asked"}
+        device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
         return {"free_memory": free_memory(), "device": device}
 
     async def free(self, keys: list[str]) -> None:
