@@ -3,8 +3,9 @@
 // Formula: as in pagerank.cu. `history` (n_kept, 4) int64 holds the sums that belong to each x, the first from `start`, in turn;
 //   `state` is {next item, thread blocks done, steps made, stop: 1 converged, 2 wrong}. A step after the stop does nothing.
 // Shapes: vectors of the rows (n_rows), in the order of the format; two z (n_columns + 1) take turns, the last of each is 0.
-//   Rows of one device of several have columns n_sent of a slice of z, which ends with their sums at `tail`, a multiple of 4; the
-//   slices are exchanged between `step` and `join`. Where all rows are here there is no tail, and no `join`.
+//   The first n_sent rows are columns too. The rows of a device may be in pieces, of which each has a Run of its own, and of which
+//   the last to be multiplied judges. Rows of one device of several have a slice of z, which ends with their sums, `shared`; the
+//   slices are exchanged between the last `step` and `join`, which judges. Where all rows are here there is no `join`.
 // Types: RANK float | double is of x; Z float of z, or, in exact fixed point, int64 for a pattern and double in units of 2^-62 for
 //   values; WEIGHT unsigned | double. Float ranks with a float z are finished in float.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.
@@ -25,20 +26,20 @@ struct Run {
     RANK* x;
     const WEIGHT* weight;
     const Z* read[2];  // z of even steps and of odd ones
-    Z* write[2];       // the slice of the next z that has these rows
+    Z* write[2];       // the part of the next z that has these rows
+    int64* shared[2];  // of the slices that even steps read and odd ones: the sums at their end; null where all rows are here
     const double* dangling;
     const double* personalization;
-    int64 n_rows, n_sent, tail, d_stride, p_stride;
+    int64 n_rows, n_sent, d_stride, p_stride;
     double alpha, product_unit, per_z_unit, threshold;
     int64 by_largest;  // the change is the largest of a row, not their sum
+    int64 judges;      // whether a step of these rows ends the step of all
     int64* state;
     int64* history;
     int64 n_kept;
     __device__ __forceinline__ int64* sums(int64 step) const { return history + 4 * (step % n_kept); }
     // Where these rows add to the sums of x after so many steps.
-    __device__ __forceinline__ int64* own_sums(int64 made) const {
-        return tail ? reinterpret_cast<int64*>(write[~made & 1] + tail) : sums(made);
-    }
+    __device__ __forceinline__ int64* own_sums(int64 made) const { return shared[0] ? shared[made & 1] : sums(made); }
 };
 
 // Notes that so many steps were made, and whether the run stops; called by one thread when their sums are whole.
@@ -89,7 +90,7 @@ struct StepRows {
         if (row < run.n_sent) z_next[row] = next;
     }
     __device__ __forceinline__ void count_wrong() { ++own[3]; }
-    // Ends the step; called by all threads of all thread blocks, the last of which judges where all rows are here.
+    // Ends the step of these rows; called by all threads of all thread blocks.
     __device__ __forceinline__ void end() {
         const int64 made = run.state[2] + 1;
         add_sums(own, run.own_sums(made));
@@ -98,7 +99,7 @@ struct StepRows {
         if (threadIdx.x == 0 && atomicAdd(reinterpret_cast<uint64*>(run.state + 1), 1ull) == gridDim.x - 1) {
             __threadfence();
             run.state[0] = run.state[1] = 0;
-            if (!run.tail) judge(run, made);
+            if (run.judges) judge(run, made);
         }
     }
 };

@@ -33,10 +33,11 @@ from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.device import free_device_memory, read_block, report_full_device
+from mgspmv.kernels.device import free_device_memory, read_block, release_device_memory, report_full_device
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows, build_layout
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
-from mgspmv.kernels.rank_steps import RankSteps, build_layout
-from mgspmv.kernels.rates import measure_rates
+from mgspmv.kernels.rank_steps import RankSteps
+from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.kernels.select import (
@@ -75,7 +76,7 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.partition import Plan, parse_bytes, plan_rows, split_rows
+from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, split_rows
 from mgspmv.results import Solution, load_solution
 from mgspmv.store import (
     DescribedMatrix,
@@ -362,7 +363,7 @@ class Matrix(DescribedMatrix):
         self._loaded: dict[Hashable, list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
         self._tuned: set[Hashable] = set()
-        self._layouts: dict[Hashable, RowBlocks | RowSlices] = {}
+        self._layouts: dict[Hashable, RowBlocks | RowSlices | LaidPieces] = {}
 
     @property
     def T(self) -> Matrix:
@@ -388,29 +389,46 @@ class Matrix(DescribedMatrix):
         host_memory: str | int | None = None,
         precision: Precision = "exact",
         threads: int | None = None,
+        client: Any = None,
+        backend: Literal["auto", "cpu", "cuda"] = "auto",
+        timeout: float = 30.0,
     ) -> Plan:
         """What PageRank (for a `matrix`: the product) will take on so many workers. Only `indptr` is read.
 
         Parameters
         ----------
-        device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host
+        device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host. Rows
+            of a graph for which a GPU has no room come by in pieces, from the host or, as far as that has no room
+            either, from the store
         host_memory : of each worker; None for no limit
         threads : of each worker
+        client : of a Dask cluster, as for `distribute`: plan for its workers, for the memory that they have, and
+            predict seconds from what they measure with some of their rows. `workers` does not count
+        backend : with `client`, as for `distribute`; without, `cuda` plans, likewise, for the current device, and
+            `auto` does where there is one
+        timeout : with `client`, as for `distribute`
 
         Raises
         ------
         CapacityError : it does not fit; the message names the number of workers that would do
         """
         _check_threads(threads)
+        limits: dict[str, Any] = {"device_memory": _parse(device_memory), "host_memory": _parse(host_memory)}
+        if client is not None:
+            from mgspmv.distribute.matrix import plan_on_cluster
+
+            options: dict[str, Any] = {"precision": precision, "threads": threads, "backend": backend}
+            return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
+        indptr, streams = self.stored.read_array("indptr"), self.kind != "matrix" and precision != "float64"
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "streams": streams}
+        if choose_backend(backend) == "cuda" and workers == 1 and streams:
+            dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
+            rates = measure_device(self.stored, 0, self.shape[0], dtype, precision, threads)
+            release_device_memory()
+            return plan_rows(self.info, indptr, **planning, **_limit_to_free(**limits), rates=rates)
+        is_known = workers == 1 and device_memory is None
         return plan_rows(
-            self.info,
-            self.stored.read_array("indptr"),
-            workers,
-            precision=precision,
-            device_memory=None if device_memory is None else parse_bytes(device_memory),
-            host_memory=None if host_memory is None else parse_bytes(host_memory),
-            rates=measure_rates(threads) if workers == 1 else None,
-            threads=threads,
+            self.info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
         )
 
     def load(self, n_blocks: int = 1) -> Matrix:
@@ -437,6 +455,8 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
         transport: Literal["auto", "nccl", "peer"] = "auto",
+        device_memory: str | int | None = None,
+        host_memory: str | int | None = None,
         timeout: float = 30.0,
         on_progress: Progress | None = None,
     ) -> DistributedMatrix:
@@ -454,6 +474,9 @@ class Matrix(DescribedMatrix):
         transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a device of its
             own; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers
             compute on devices of their own
+        device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
+            default: what is free. Where the devices have no room for all rows of a graph, and `transport` is `nccl`,
+            some stay there and the others come by in each step of PageRank in `exact` or `float32`
         timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
 
@@ -473,6 +496,7 @@ class Matrix(DescribedMatrix):
         check_choice("backend", backend, ("auto", "cpu", "cuda"))
         check_choice("transport", transport, ("auto", "nccl", "peer"))
         places: dict[str, Any] = {"backend": backend, "transport": transport}
+        places |= {"device_memory": _parse(device_memory), "host_memory": _parse(host_memory)}
         options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
         return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
 
@@ -563,11 +587,20 @@ class Matrix(DescribedMatrix):
         return self._bound[key]
 
     def bind_steps(
-        self, dtype: str | None, precision: Precision, layout: StepLayout = "auto", threads: int | None = None
+        self,
+        dtype: str | None,
+        precision: Precision,
+        layout: StepLayout = "auto",
+        threads: int | None = None,
+        **limits: int | None,
     ) -> RankSteps:
         """The steps of PageRank on the current device, for all rows, with values of this dtype or without.
 
         Their layout is made once, while the matrix is read piece by piece: the host never holds it, the device a piece.
+
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
 
         Raises
         ------
@@ -575,9 +608,10 @@ class Matrix(DescribedMatrix):
         CapacityError : more than the memory that is free
         """
         dtype = None if self.is_pattern else dtype
-        if (dtype, layout) not in self._layouts:
-            self._layouts[dtype, layout] = self._read_layout(dtype, layout, threads)
-        return RankSteps(self._layouts[dtype, layout], precision)
+        key = (dtype, layout, *limits.values())
+        if key not in self._layouts:
+            self._layouts[key] = self._read_layout(dtype, precision, layout, threads, **limits)
+        return RankSteps(self._layouts[key], precision)
 
     def __matmul__(self, x: Any) -> np.ndarray:
         """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
@@ -600,15 +634,28 @@ class Matrix(DescribedMatrix):
         values = "pattern" if self.is_pattern else self.info.dtype
         return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
 
-    def _read_layout(self, dtype: str | None, layout: StepLayout, threads: int | None) -> RowBlocks | RowSlices:
-        indptr = self._read_indptr(dtype, threads, device_memory=free_device_memory())
+    def _read_layout(
+        self, dtype: str | None, precision: Precision, layout: StepLayout, threads: int | None, **limits: int | None
+    ) -> RowBlocks | RowSlices | LaidPieces:
+        import cupy
+
+        indptr = self.stored.read_array("indptr", threads=threads)
+        loaded = self.info if dtype else replace(self.info, dtype=None)
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "streams": True}
+        streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
 
         def read(start: int, stop: int) -> CsrBlock:
             return read_block(self.stored, start, stop, dtype, threads)
 
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
-            return build_layout(indptr, self.shape[1], read, layout=named, piece_entries=PIECE_ENTRIES)
+            if streaming is None:
+                return build_layout(indptr, self.shape[1], read, layout=named, piece_entries=PIECE_ENTRIES)
+            n_entries = streaming.piece_entries
+            rows = LaidRows(indptr, read, layout=named, piece_entries=n_entries)
+            is_read = cupy.asarray(self.stored.read_array("out_degree", threads=threads) > 0)
+            places = rows.place(is_read, rows.cut(n_entries))
+            return rows.build_pieces(places, places.columns, places.n_sent, streaming)
 
     def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
         """The row pointers of a matrix that fits."""
@@ -762,6 +809,8 @@ def pagerank(
     threads: int | None = None,
     client: Any = None,
     transport: Literal["auto", "nccl", "peer"] = "auto",
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
     timeout: float = 30.0,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
@@ -797,6 +846,8 @@ def pagerank(
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
         cluster, the next waits
     transport : with `client`, as for `Matrix.distribute`
+    device_memory, host_memory : most to take, with `client` of each worker, as for `Matrix.distribute`; they are for
+        CUDA, on which the rows that the device has no room for come by in each iteration, from the host or the store
     timeout : with `client`, seconds that a worker may be silent before the run is given up
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did; on a cluster about once a second with all since then
@@ -827,6 +878,7 @@ def pagerank(
     distributed = _find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
     computes = _choose_backend(backend, A, client)
+    _check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
     elif client is not None:  # what the workers have is looked at when they are reached
@@ -853,6 +905,7 @@ def pagerank(
         assert isinstance(A, Matrix)
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
         reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
+        reads |= {"device_memory": device_memory, "host_memory": host_memory}
         with A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
             outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
@@ -860,6 +913,7 @@ def pagerank(
     else:
         assert isinstance(A, Matrix)
         weight, computing["backend"] = read_out_weight(A.stored, use_weights), computes
+        computing |= {"device_memory": _parse(device_memory), "host_memory": _parse(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     outcome = replace(outcome, values=restore(outcome.values, A.order))
     solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
@@ -893,6 +947,7 @@ def _rank_embedded(
     threads: int | None,
     run: str,
     backend: Backend,
+    **limits: int | None,
 ) -> Outcome:
     """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
     layout = None
@@ -904,7 +959,7 @@ def _rank_embedded(
         loaded = time.perf_counter()
         outcome = run_embedded(rows, options, threshold, emit, run=run)
     else:
-        device = A.bind_steps(dtype, options.precision, layout, threads)
+        device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
         loaded = time.perf_counter()
         outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=run)
     outcome.seconds["load"] = loaded - began
@@ -1022,6 +1077,31 @@ def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
         raise OptionError(
             "tune times kernels in this process, and the workers of a cluster would have to; leave tune out, or name a "
             "kernel"
+        )
+
+
+def _parse(size: str | int | None) -> int | None:
+    return None if size is None else parse_bytes(size)
+
+
+def _limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
+    """What there is of memory here, or less."""
+    return {
+        "device_memory": limit(free_device_memory(), device_memory),
+        "host_memory": limit(free_memory(), host_memory),
+    }
+
+
+def _check_memory(is_free: bool, device_memory: str | int | None, host_memory: str | int | None) -> None:
+    """
+    Parameters
+    ----------
+    is_free : whether memory can be limited here
+    """
+    if not is_free and (device_memory is not None or host_memory is not None):
+        raise OptionError(
+            "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
+            "them to distribute where the matrix is on a cluster already"
         )
 
 

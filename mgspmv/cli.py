@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -758,11 +758,6 @@ def bench_scaling(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
 ) -> Answer:
     """Time iterations of PageRank on more and more workers of this machine, and check that their ranks are the same."""
-    import tempfile
-
-    from distributed import Client
-
-    from mgspmv import api
     from mgspmv.bench import scaling
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
     from mgspmv.bench.spmv import check_json, write_json
@@ -776,17 +771,7 @@ def bench_scaling(
     setting = describe_run(choose_machine(chosen))
     with ExitStack() as stack:
         stack.enter_context(_quieten_dask())
-        if store is None:
-            store = f"{stack.enter_context(tempfile.TemporaryDirectory())}/graph.zarr"
-            began = time.perf_counter()
-            with scaling.start_workers(max(counts), chosen) as cluster, Client(cluster) as client:
-                started = time.perf_counter()
-                sizes: dict[str, Any] = {"scale": scale, "edge_factor": edge_factor}
-                api.generate("rmat", store, **sizes, duplicates="keep", client=client, backend=chosen)
-            made = f"{time.perf_counter() - started:.3g} s by {max(counts)} workers, started in {started - began:.3g} s"
-            setting["graph"] = f"R-MAT, scale {scale}, {edge_factor} edges a vertex, those that come again kept; {made}"
-        with api.open_matrix(store) as matrix:
-            setting["size"] = f"{matrix.shape[0]:,} vertices, {matrix.nnz:,} edges, digest {matrix.info.digest[:16]}"
+        store = _make_multigraph(stack, store, scale, edge_factor, max(counts), chosen, setting)
         say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
         records = scaling.run_scaling(store, counts, chosen, precisions, iterations, say, transport)
     if json is not None:
@@ -794,6 +779,74 @@ def bench_scaling(
     wrong = [f"{r.precision} on {r.n_workers} workers" for r in records if not r.is_right]
     error = MgspmvError(f"wrong ranks in {', '.join(wrong)}; see the tables") if wrong else None
     return Answer({}, [scaling.format_report(setting, records)], error)
+
+
+@bench.command("streaming")
+def bench_streaming(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="STORE", help="A graph; default an R-MAT multigraph that is made for it."),
+    ] = None,
+    scale: Annotated[int, typer.Option(help="Of that: log2 of the vertices.")] = 26,
+    edge_factor: Annotated[int, typer.Option(help="Of that: edges a vertex.")] = 16,
+    precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of the iterations.")] = "both",
+    iterations: Annotated[int, typer.Option(min=1, help="In a run.")] = 20,
+    case: Annotated[list[str] | None, typer.Option("--case", metavar="CASE", help="Only this one; repeatable.")] = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Time PageRank on a GPU that may take less and less memory, beside what `plan` predicts, and check the ranks."""
+    from mgspmv.bench import streaming
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.model import check_choice
+
+    check_choice("--precision", precision, (*streaming.PRECISIONS, "both"))
+    for one in case or []:
+        check_choice("--case", one, tuple(streaming.SHARES))
+    check_json(json)
+    precisions = [p for p in streaming.PRECISIONS if precision in (p, "both")]
+    setting = describe_run(choose_machine(choose_backend("cuda")))
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    with ExitStack() as stack:
+        stack.enter_context(_quieten_dask())
+        store = _make_multigraph(stack, store, scale, edge_factor, 1, "cuda", setting)
+        records = streaming.run_streaming(store, precisions, iterations, say, case or [])
+    if json is not None:
+        write_json(json, streaming.to_json(setting, records))
+    wrong = [f"{r.precision}, {r.case}" for r in records if not r.is_right]
+    error = MgspmvError(f"wrong ranks in {'; '.join(wrong)}; see the tables") if wrong else None
+    return Answer({}, [streaming.format_report(setting, records)], error)
+
+
+def _make_multigraph(
+    stack: ExitStack,
+    store: str | None,
+    scale: int,
+    edge_factor: int,
+    n_workers: int,
+    backend: Literal["cpu", "cuda"],
+    setting: dict[str, str],
+) -> str:
+    """The graph that is timed, made unless there is one; `setting` gets what it is."""
+    import tempfile
+
+    from distributed import Client
+
+    from mgspmv import api
+    from mgspmv.bench import scaling
+
+    if store is None:
+        store = f"{stack.enter_context(tempfile.TemporaryDirectory())}/graph.zarr"
+        began = time.perf_counter()
+        with scaling.start_workers(n_workers, backend) as cluster, Client(cluster) as client:
+            started = time.perf_counter()
+            sizes: dict[str, Any] = {"scale": scale, "edge_factor": edge_factor}
+            api.generate("rmat", store, **sizes, duplicates="keep", client=client, backend=backend)
+        made = f"{time.perf_counter() - started:.3g} s by {n_workers} workers, started in {started - began:.3g} s"
+        setting["graph"] = f"R-MAT, scale {scale}, {edge_factor} edges a vertex, those that come again kept; {made}"
+    with api.open_matrix(store) as matrix:
+        setting["size"] = f"{matrix.shape[0]:,} vertices, {matrix.nnz:,} edges, digest {matrix.info.digest[:16]}"
+    return store
 
 
 def _parse_counts(text: str) -> list[int]:

@@ -18,6 +18,8 @@ SelfLoops = Literal["keep", "drop", "error"]
 OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
 TolMode = Literal["l1", "l1_per_node", "linf", "fixed"]
+Held = Literal["device", "host", "store"]
+"""Where the rows of a worker are between iterations."""
 
 INT32_LIMIT = 2**31
 

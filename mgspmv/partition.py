@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
+from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store import CHUNK_ELEMENTS, is_read_in_place
 
 SUMS_BYTES = 32
@@ -34,6 +34,15 @@ INDEX_RATIO = 0.5
 """Bytes of columns in a store over those in memory, about; values are taken not to get any less."""
 ROOM_USED = 0.97
 """Of the rows that a worker has room for by the last plan: what the next one gives it."""
+LAID_RATIO = 1.1
+"""Bytes of an entry in a layout for steps over those in CSR, at most."""
+MOST_PIECE_ENTRIES, LEAST_PIECE_BYTES = 1 << 27, 1 << 10
+"""Of a piece that comes by a device."""
+PASSING: dict[str, int] = {"host": 4, "store": 9}
+"""Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
+others are read."""
+PASSING_SHARE = 3
+"""Of the room for the matrix, one of so many parts is for pieces that come by, at most."""
 MOST_TRIES = 32
 """Plans that are made until every worker has room."""
 
@@ -53,7 +62,27 @@ class Rates:
     copy_bytes_per_s: float
     """Bytes read in order, per second, by all threads of a worker."""
     gathers_per_s: float
-    """Reads of x at the columns of a block, per second, by all threads of a worker."""
+    """Reads of x at the columns of a block, per second, by all threads of a worker, or by its device."""
+    upload_bytes_per_s: float | None = None
+    """From pinned memory to the device; None where there is none."""
+    store_bytes_per_s: float | None = None
+    """Of rows in CSR, from the store to the device."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How a device computes with more rows than it has room for: some stay there, the others come by in pieces."""
+
+    held: Literal["host", "store"]
+    """Where the others are: in pinned memory of the host, or in the store."""
+    piece_entries: int
+    """Of a piece, about."""
+    kept_bytes: int
+    """Room for pieces that stay on the device."""
+    passing_bytes: int
+    """Room on the device for pieces that come by, and what is beside them while they are made."""
+    streamed_bytes: int
+    """Of the pieces that come by in each iteration."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +107,18 @@ class WorkerPlan:
     """Vertex ids, and what the order of a renumbered store takes; 0 with several workers, which need neither."""
     exchange_bytes: int
     """Received from the other workers in each iteration, at most: rows that a block does not read are not sent."""
+    held: Held = "host"
+    """Where the rows are between iterations: `device`; `host`, of a worker without a device or to be streamed from its
+    pinned memory; or `store`, from where they are streamed each time."""
+    streaming: Streaming | None = None
+    """Of a worker whose device has no room for all of its rows."""
+    rates: Rates | None = None
+    """What it was measured to do."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Of an iteration without the exchange, predicted from the rates; None without."""
+        return None if self.rates is None else _predict_seconds(self, self.rates)
 
     @property
     def memory_bytes(self) -> int:
@@ -86,8 +127,15 @@ class WorkerPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Peak on the device of a worker that has one: the block with its vectors."""
-        return self.block_bytes + self.vector_bytes
+        """Peak on the device of a worker that has one: the block, or what is there at a time, with its vectors."""
+        block = self.block_bytes if self.streaming is None else self.streaming.kept_bytes + self.streaming.passing_bytes
+        return block + self.vector_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Peak on the host of a worker that has a device: what loading takes, with pieces in pinned memory."""
+        pinned = 0 if self.streaming is None or self.streaming.held == "store" else self.streaming.streamed_bytes
+        return self.load_bytes + pinned
 
 
 @dataclass(frozen=True)
@@ -108,7 +156,7 @@ class Plan:
     workers: tuple[WorkerPlan, ...]
     """One for each worker, in the order of their rows."""
     seconds_per_iteration: float | None
-    """Predicted from measured rates; None for several workers, whose exchange was not measured."""
+    """Predicted from measured rates: of the slowest worker, without the exchange; None where none were measured."""
 
     @property
     def memory_bytes(self) -> int:
@@ -128,7 +176,12 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values."""
         totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
-        workers = [asdict(w) | {"memory_bytes": w.memory_bytes} for w in self.workers]
+        workers = [
+            asdict(w)
+            | {"memory_bytes": w.memory_bytes, "device_bytes": w.device_bytes, "host_bytes": w.host_bytes}
+            | {"seconds": w.seconds}
+            for w in self.workers
+        ]
         return asdict(self) | totals | {"workers": workers}
 
     def __repr__(self) -> str:
@@ -226,8 +279,9 @@ def plan_rows(
     device_memory: Memory = None,
     host_memory: Memory = None,
     speeds: Sequence[float] | None = None,
-    rates: Rates | None = None,
+    rates: Rates | Sequence[Rates] | None = None,
     threads: int | None = None,
+    streams: bool = False,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -238,7 +292,9 @@ def plan_rows(
     host_memory : bytes that each worker has on the host, likewise; None for no limit
     speeds : of the workers beside each other, by which they get their rows, as far as their memory goes; None for equal
         ones
+    rates : of each worker, or of the only one, for predicting seconds
     threads : of each worker, for the chunks in flight
+    streams : let rows for which a device has no room come by in pieces, from the host or from the store
 
     Raises
     ------
@@ -249,15 +305,21 @@ def plan_rows(
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    make = partial(_plan, info, indptr, n_workers, precision, rates, threads)
+    make = partial(_plan, info, indptr, n_workers, precision, threads)
     plan = make() if speeds is None else _plan_by_speed(make, speeds, devices, hosts)
+    held: list[Held] = ["host" if device is None else "device" for device in devices]
+    plan = replace(plan, workers=tuple(replace(w, held=h) for w, h in zip(plan.workers, held, strict=True)))
+    if streams:
+        plan = _stream(plan, _Sizes.of(info, precision), devices, hosts)
+    if rates is not None:
+        plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
     if shortage := _find_shortage(plan, devices, hosts):
         if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
             raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
         n_enough = n_workers
         while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
-            larger = _plan(info, indptr, n_enough, precision, None, threads)
+            larger = _plan(info, indptr, n_enough, precision, threads)
             if not _find_shortage(larger, _spread(device_memory, n_enough), _spread(host_memory, n_enough)):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
         raise CapacityError(
@@ -285,7 +347,6 @@ def _plan(
     indptr: np.ndarray,
     n_workers: int,
     precision: Precision,
-    rates: Rates | None,
     threads: int,
     shares: Sequence[float] | None = None,
 ) -> Plan:
@@ -298,8 +359,47 @@ def _plan(
         for a, b in pairwise(bounds)
     )
     operation = "spmv" if info.kind == "matrix" else "pagerank"
-    seconds = max(_predict_seconds(w, rates) for w in workers) if rates and n_workers == 1 else None
-    return Plan(info.url, operation, precision, workers, seconds)
+    return Plan(info.url, operation, precision, workers, None)
+
+
+def _stream(plan: Plan, sizes: _Sizes, devices: Sequence[int | None], hosts: Sequence[int | None]) -> Plan:
+    """The plan with pieces that come by, where a device has no room for its rows and has some for pieces."""
+    workers = []
+    for worker, device, host in zip(plan.workers, devices, hosts, strict=True):
+        own = worker
+        if device is not None and own.device_bytes > device:
+            for held in ("host", "store"):
+                own = _stream_worker(worker, sizes, device, held)
+                if own.streaming is not None and (host is None or own.host_bytes <= host):
+                    break
+        workers.append(own)
+    return replace(plan, workers=tuple(workers))
+
+
+def _stream_worker(worker: WorkerPlan, sizes: _Sizes, device: int, held: Literal["host", "store"]) -> WorkerPlan:
+    """The worker with its rows in pieces; as it is where not even these have room."""
+    room, passing = device - worker.vector_bytes, PASSING[held]
+    piece_bytes = min(sizes.nonzero * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE))
+    if piece_bytes < LEAST_PIECE_BYTES:
+        return worker
+    laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
+    kept = min(laid, room - passing * piece_bytes)
+    streamed = int((laid - kept) / (LAID_RATIO if held == "store" else 1))
+    streaming = Streaming(held, piece_bytes // sizes.nonzero, kept, passing * piece_bytes, streamed)
+    return replace(worker, held=held, streaming=streaming)
+
+
+def limit(memory: int | None, most: int | None) -> int | None:
+    """The lesser; None for where there is nothing to be limited."""
+    return memory if memory is None or most is None else min(memory, most)
+
+
+def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
+    """The plan with seconds, where there are rates of each worker."""
+    if len(rates) != len(plan.workers):
+        return plan
+    workers = tuple(replace(w, rates=own) for w, own in zip(plan.workers, rates, strict=True))
+    return replace(plan, workers=workers, seconds_per_iteration=max(w.seconds or 0.0 for w in workers))
 
 
 @dataclass(frozen=True)
@@ -385,7 +485,11 @@ def _count_in_flight(info: MatrixInfo, sizes: _Sizes, n: int, n_workers: int, th
 def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:
     streamed = (worker.block_bytes + worker.vector_bytes) / rates.copy_bytes_per_s
     gathered = worker.nnz / rates.gathers_per_s
-    return max(streamed, gathered)
+    coming_by = 0.0
+    if worker.streaming is not None:
+        pace = rates.upload_bytes_per_s if worker.streaming.held == "host" else rates.store_bytes_per_s
+        coming_by = worker.streaming.streamed_bytes / pace if pace else np.inf
+    return max(streamed, gathered, coming_by)
 
 
 def _plan_by_speed(
@@ -440,7 +544,7 @@ def _list_needs(
     for w, device, host in zip(plan.workers, devices, hosts, strict=True):
         needs += [
             ("device", device, w.device_bytes),
-            ("host", host, w.memory_bytes if device is None else w.load_bytes),
+            ("host", host, w.memory_bytes if device is None else w.host_bytes),
         ]
     return needs
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.rank_steps import LaidRows, RankSteps, RankVectors
+from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.kernels.rank_steps import RankSteps, RankVectors
 from mgspmv.model import CsrBlock, StepSums
 from mgspmv.partition import Slices
 

@@ -10,7 +10,8 @@ from mgspmv.bench.machines import Machine
 from mgspmv.exchange.transport import LocalTransport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
-from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors, build_layout
+from mgspmv.kernels.laid_rows import build_layout
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 

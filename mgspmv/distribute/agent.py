@@ -30,8 +30,9 @@ from mgspmv.kernels.device import (
     free_device_memory,
     release_device_memory,
 )
-from mgspmv.kernels.rates import measure_rates
-from mgspmv.model import Event, Status, StepSums, free_memory
+from mgspmv.kernels.rates import measure_device, measure_rates
+from mgspmv.model import Event, Precision, Status, StepSums, free_memory
+from mgspmv.partition import Rates
 
 NAME = "mgspmv"
 """Of the plugin on each worker."""
@@ -227,6 +228,12 @@ def join_team(key: str, team: TeamSpec) -> int:
 def measure_host(threads: int) -> float:
     """Bytes per second that these threads of the host read."""
     return measure_rates(threads).copy_bytes_per_s
+
+
+def measure_part(spec: PartSpec, precision: Precision) -> Rates:
+    """What this worker's device, and the way to it, does per second with some of the part's rows."""
+    rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
+    return measure_device(*rows, spec.dtype, precision, spec.threads)
 
 
 def multiply_part(

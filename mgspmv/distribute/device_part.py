@@ -10,15 +10,19 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.distribute.part import Part, PartSpec
+from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
 from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.device import get, put, read_block, report_full_device
-from mgspmv.kernels.rank_steps import LaidRows, RankSteps
+from mgspmv.kernels.device import describe_device, get, put, read_block, report_full_device
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
+from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.kernels.select import StepLayout, bind_product
 from mgspmv.model import CsrBlock, Precision
+
+Laid = RowBlocks | RowSlices | LaidPieces
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class DevicePart(Part):
         self.group: NcclGroup | None = None
         self._blocks: dict[str | None, CsrBlock] = {}
         self._products: dict[tuple[str, str], BoundKernel] = {}
-        self._layouts: dict[tuple[str | None, StepLayout], tuple[RowBlocks | RowSlices, SharedColumns | None]] = {}
+        self._layouts: dict[tuple[str | None, StepLayout], tuple[Laid, SharedColumns | None]] = {}
+        self._streaming = spec.streaming
         super().__init__(spec)
 
     @property
@@ -84,6 +89,11 @@ class DevicePart(Part):
         """As `Part.multiply`, by a kernel that suits the block, whose columns are those of the matrix."""
         import cupy
 
+        if self._streaming is not None:
+            raise CapacityError(
+                f"{describe_device()} has no room for the {self.stop - self.start:,} rows of rank {self.rank}, and "
+                "only PageRank in exact or float32 has them come by in pieces; use more GPUs, or backend='cpu'"
+            )
         shape = (self.stop - self.start, *x.shape[1:])
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
             if (dtype, kernel) not in self._products:
@@ -159,7 +169,7 @@ class DevicePart(Part):
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
-    ) -> tuple[RowBlocks | RowSlices, SharedColumns | None]:
+    ) -> tuple[Laid, SharedColumns | None]:
         """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
         import cupy
 
@@ -170,14 +180,19 @@ class DevicePart(Part):
         def read(first: int, last: int) -> CsrBlock:
             return read_block(self.stored, start + first, start + last, dtype, self.threads)
 
-        named = None if layout == "auto" else layout
-        rows = LaidRows(indptr, read, layout=named, piece_entries=PIECE_ENTRIES, row_offset=start)
+        named, streaming = None if layout == "auto" else layout, self._streaming
+        piece_entries = PIECE_ENTRIES if streaming is None else min(PIECE_ENTRIES, streaming.piece_entries)
+        rows = LaidRows(indptr, read, layout=named, piece_entries=piece_entries, row_offset=start)
         n_cols = self.stored.info.shape[1]
-        if self.group is None:
+        if self.group is None and streaming is None:
             return rows.build(n_cols), None
         is_read = cupy.asarray(self.stored.read_array("out_degree", start, stop, self.threads) > 0)
-        places = rows.place(is_read)
-        mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
-        columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
-        laid = rows.build_share(places, columns.places, columns.slices.starts[-1])
-        return laid, replace(columns, places=None)
+        places = rows.place(is_read, None if streaming is None else rows.cut(streaming.piece_entries))
+        own, columns, n_columns = places.columns, None, places.n_sent
+        if self.group is not None:
+            mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
+            columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
+            own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
+        if streaming is None:
+            return rows.build_share(places, own, n_columns), columns
+        return rows.build_pieces(places, own, n_columns, streaming, check), columns

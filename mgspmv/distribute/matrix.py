@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from mgspmv.distribute.agent import join_team, load_part, measure_host, multiply_part
+from mgspmv.distribute.agent import join_team, load_part, measure_host, measure_part, multiply_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.device_part import TeamSpec
 from mgspmv.distribute.part import PartSpec
@@ -26,7 +27,7 @@ from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choo
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.order import permute, restore
-from mgspmv.partition import Memory, Plan, plan_rows
+from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds
 from mgspmv.store import DescribedMatrix, StoredMatrix
 
 if TYPE_CHECKING:
@@ -275,6 +276,8 @@ def distribute_matrix(
     threads: int | None = None,
     backend: str = "auto",
     transport: Transport = "auto",
+    device_memory: int | None = None,
+    host_memory: int | None = None,
     lay_out: bool = True,
     timeout: float = TIMEOUT_S,
     on_progress: Progress | None = None,
@@ -291,26 +294,16 @@ def distribute_matrix(
     try:
         began = time.perf_counter()
         report("join", 0, None)
-        workers = cluster.join(devices=backend != "cpu")
-        info, members = stored.info, tuple(w.member for w in workers)
-        places = choose_places(workers, backend, transport)
-        precision = precision or _default_precision(info)
-        dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
-        plan = plan_rows(
-            info if dtype else replace(info, dtype=None),
-            stored.read_array("indptr"),
-            len(workers),
-            precision=precision,
-            device_memory=_even(places.device_memory),
-            host_memory=_even([w.memory for w in workers]),
-            speeds=_find_speeds(cluster, workers, places),
-            threads=threads or max(w.threads for w in workers),
+        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
+        workers, places, plan, team, dtype = _plan_parts(
+            stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
         )
+        _warn_of_streaming(plan, len(workers))
+        members = tuple(w.member for w in workers)
         specs = [
-            PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank])
-            for rank, w in enumerate(workers)
+            PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank], own.streaming)
+            for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
         ]
-        team = _make_team(info, members, places, precision, dtype, cluster.patience) if lay_out else None
         with cluster.lease(lambda: report("queue", 0, None)):
             parts = _load(cluster, members, specs, team, report)
         matrix = DistributedMatrix(stored, cluster, plan, members, places, parts)
@@ -319,6 +312,96 @@ def distribute_matrix(
     except BaseException:
         cluster.close()
         raise
+
+
+def plan_on_cluster(
+    stored: StoredMatrix,
+    client: Any,
+    *,
+    precision: Precision | None = None,
+    weights: bool = True,
+    threads: int | None = None,
+    backend: str = "auto",
+    transport: Transport = "auto",
+    device_memory: int | None = None,
+    host_memory: int | None = None,
+    timeout: float = TIMEOUT_S,
+) -> Plan:
+    """What the workers of a cluster will hold, and how fast they measure themselves to be; see
+    `mgspmv.api.Matrix.plan`."""
+    address = stored.address()
+    cluster = Cluster(client, timeout)
+    try:
+        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
+        workers, places, plan, team, dtype = _plan_parts(
+            stored, cluster, precision, weights, backend, transport, lay_out=True, **limits
+        )
+        if team is None:
+            return plan
+        futures = [
+            cluster.submit(
+                w.member,
+                f"mgspmv-measure-{uuid.uuid4().hex}",
+                measure_part,
+                PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank]),
+                plan.precision,
+            )
+            for rank, w in enumerate(workers)
+        ]
+        try:
+            rates = cluster.settle(futures, team.members, "measure")
+        finally:
+            cluster.release(futures)
+        return predict_seconds(plan, rates)
+    finally:
+        cluster.close()
+
+
+def _plan_parts(
+    stored: StoredMatrix,
+    cluster: Cluster,
+    precision: Precision | None,
+    weights: bool,
+    backend: str,
+    transport: Transport,
+    *,
+    lay_out: bool,
+    threads: int | None,
+    device_memory: int | None,
+    host_memory: int | None,
+) -> tuple[list[WorkerInfo], Places, Plan, TeamSpec | None, str | None]:
+    """The workers, where they compute, what each will hold, what they lay out together, and the dtype of the values."""
+    workers = cluster.join(devices=backend != "cpu")
+    info, members = stored.info, tuple(w.member for w in workers)
+    places = choose_places(workers, backend, transport)
+    precision = precision or _default_precision(info)
+    dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
+    team = _make_team(info, members, places, precision, dtype, cluster.patience) if lay_out else None
+    plan = plan_rows(
+        info if dtype else replace(info, dtype=None),
+        stored.read_array("indptr"),
+        len(workers),
+        precision=precision,
+        device_memory=_even([limit(memory, device_memory) for memory in places.device_memory]),
+        host_memory=_even([limit(w.memory, host_memory) for w in workers]),
+        speeds=_find_speeds(cluster, workers, places),
+        threads=threads or max(w.threads for w in workers),
+        streams=team is not None,
+    )
+    return workers, places, plan, team, dtype
+
+
+def _warn_of_streaming(plan: Plan, n_workers: int) -> None:
+    streamed = [w for w in plan.workers if w.streaming is not None]
+    if streamed:
+        n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
+        kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))
+        warnings.warn(
+            f"{len(streamed)} of {n_workers} GPUs have no room for all of their rows: up to {n_bytes / 1e9:.3g} GB "
+            f"come by from {kept} in each iteration; A.plan(client=client) says what that takes, more GPUs would hold "
+            "them",
+            stacklevel=4,
+        )
 
 
 def _load(

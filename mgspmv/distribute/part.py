@@ -14,6 +14,7 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.select import Backend, bind_kernel
 from mgspmv.model import CsrBlock, Precision, default_threads
+from mgspmv.partition import Streaming
 from mgspmv.store import StoreAddress, StoredMatrix
 
 
@@ -32,6 +33,8 @@ class PartSpec:
     """To read and multiply with."""
     backend: Backend
     """Where it computes."""
+    streaming: Streaming | None = None
+    """How its device computes with more rows than it has room for."""
 
 
 def get_array(array: Any) -> tuple[np.ndarray, bool]:

@@ -11,6 +11,7 @@ import queue
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer: of the largest chunk of a store."""
+_ROOM = Lock()
 TOGETHER_BYTES = 1 << 20
 """Most bytes of an array that is copied to the device together with others: a copy of its own takes longer to begin."""
 
@@ -146,6 +148,14 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
     Called with (grid, block, arguments), it runs on CuPy's current stream; scalars have to be NumPy's.
     """
     return load_module(specialise(source, **types)).get_function(name)
+
+
+def make_room(kernel: Any, n_bytes: int) -> None:
+    """Let the kernel be launched with so many bytes of shared memory, or more that it was promised before: threads that
+    launch it need not agree."""
+    with _ROOM:
+        if n_bytes > kernel.max_dynamic_shared_size_bytes:
+            kernel.max_dynamic_shared_size_bytes = n_bytes
 
 
 def address(array: Any) -> Any:

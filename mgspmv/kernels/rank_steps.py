@@ -1,32 +1,37 @@
 """PageRank steps on one device: all of a step in one kernel, and steps by the dozen without the host.
 
-Two layouts of the matrix serve them. Row slices suit short rows of much the same length whose columns are near each
-other, as of grids and meshes: a thread a row, nothing to add up in shared memory. Row blocks suit all others.
+Of a matrix that the device has no room for, the pieces come by: a kernel for each.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.kernels.cpu import FLOAT32_ROUNDING
 from mgspmv.kernels.dense import sum_vector
-from mgspmv.kernels.device import describe_device, load_kernel, pack, put_all, report_full_device, shared_memory
-from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
-from mgspmv.kernels.row_slices import SLICE, RowSlices, build_row_slices
+from mgspmv.kernels.device import (
+    describe_device,
+    load_kernel,
+    make_room,
+    pack,
+    put_all,
+    report_full_device,
+    shared_memory,
+)
+from mgspmv.kernels.laid_rows import LaidPieces, hold_whole, name_layout
+from mgspmv.kernels.row_blocks import RowBlocks
+from mgspmv.kernels.row_slices import SLICE, RowSlices
 from mgspmv.kernels.specialise import rank_types
-from mgspmv.model import FIXED_POINT, INT32_LIMIT, CsrBlock, Precision, StepSums
+from mgspmv.model import FIXED_POINT, Precision, StepSums
 from mgspmv.partition import Slices
-
-Layout = Literal["row-blocks", "row-slices"]
 
 CAPTURED_STEPS = 5
 """Steps of a captured graph."""
@@ -34,6 +39,10 @@ KEPT_SUMS = 256
 """Steps whose sums the device keeps."""
 FLOAT32_BITS = 27
 """Bits by which products of row blocks in float32 are finer than a mean contribution or rank: 1 / max(nnz, n_rows)."""
+
+TYPICAL_DEGREE = 16.0
+TIMED = 3
+"""Runs of captured steps that are timed, of which the fastest counts."""
 
 BLOCK_THREADS = 1024
 LEAST_ITEM = 64
@@ -44,148 +53,8 @@ SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
 
-NEAR = 0.5
-"""Share of the entries near the diagonal above which rows are taken to read the columns of their neighbours."""
-LEAST_FILL = 0.8
-"""Share of the places of row slices that have entries: the others are read for nothing."""
 
-
-# --- layouts ---------------------------------------------------------------------------------------------------------
-
-
-def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
-    """The layout that suits a square matrix, and whether row blocks place long rows first.
-
-    Rows that are even gain nothing by that, and where most entries are near the diagonal, rows that are neighbours
-    read the same columns, which another order would part.
-    """
-    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
-    if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
-        return "row-slices", "none"
-    return "row-blocks", "none" if is_even or is_near else "degree"
-
-
-def build_layout(
-    indptr: Any,
-    n_cols: int,
-    read: Callable[[int, int], CsrBlock],
-    *,
-    layout: Layout | None = None,
-    order: Order | None = None,
-    piece_entries: int | None = None,
-) -> RowBlocks | RowSlices:
-    """The layout that suits a square matrix, or the one that is named, made on the current device.
-
-    Parameters and errors as for `build_row_blocks`.
-    """
-    rows = LaidRows(indptr, read, layout=layout, order=order, piece_entries=piece_entries)
-    return rows.build(n_cols)
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """An order of rows, on the device, and the columns that they are."""
-
-    by_place: Any | None
-    """(n_rows,) int32: the row at each place; None where places are rows."""
-    columns: Any
-    """(n_rows,) int32: the place of each row among the `n_sent` that are columns; 0 for the others."""
-    n_sent: int
-    """Rows that are somebody's columns: the first ones."""
-
-
-class LaidRows:
-    """Rows on their way into a layout: looked at, then put in order, then built.
-
-    Parameters
-    ----------
-    row_offset : which row of the matrix the first one is
-    others : as for `build_layout`
-
-    Attributes
-    ----------
-    layout, order : what suits the rows, or what was named
-    """
-
-    def __init__(
-        self,
-        indptr: Any,
-        read: Callable[[int, int], CsrBlock],
-        *,
-        layout: Layout | None = None,
-        order: Order | None = None,
-        piece_entries: int | None = None,
-        row_offset: int = 0,
-    ) -> None:
-        import cupy
-
-        there = cupy.asarray(indptr, np.int64)
-        cuts = cut_pieces(indptr, piece_entries)
-        middle = (len(cuts) - 1) // 2
-        piece = read(cuts[middle], cuts[middle + 1])
-        self._survey = survey_rows(there, piece, cuts[middle], row_offset)
-        nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
-        self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
-        if len(cuts) == 2:
-            self._indptr, self._read = there, lambda *_: piece
-        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
-        self.layout: Layout = layout or found
-        self.order: Order = "none" if self.layout == "row-slices" else order or suited
-
-    @property
-    def is_near(self) -> bool:
-        """Whether most entries are near the diagonal, so that few columns of other rows are read."""
-        return self._survey.near > NEAR
-
-    def mark_columns(self, n_cols: int) -> Any:
-        """(n_cols,) bool, on the device: columns that have entries."""
-        import cupy
-
-        is_read = cupy.zeros(n_cols, np.bool_)
-        for first, last in pairwise(cut_pieces(self._indptr, self._piece_entries)):
-            is_read[self._read(first, last).indices] = True
-        return is_read
-
-    def build(self, n_cols: int) -> RowBlocks | RowSlices:
-        """The layout of a square matrix, whose columns go with its rows."""
-        if self.layout == "row-slices":
-            return build_row_slices(self._indptr, n_cols, self._read, piece_entries=self._piece_entries)
-        options: Any = {"order": self.order, "piece_entries": self._piece_entries, "survey": self._survey}
-        return build_row_blocks(self._indptr, n_cols, self._read, **options)
-
-    def place(self, is_read: Any) -> Places:
-        """Order the rows for a layout whose columns are of other rows too: those that nobody reads come last.
-
-        Parameters
-        ----------
-        is_read : (n_rows,) bool, on the device: whether there are entries in the column of the row's number
-        """
-        import cupy
-
-        n_rows = len(is_read)
-        in_order = cupy.arange(n_rows, dtype=np.int32)
-        if self.order == "none":
-            return Places(None, in_order, n_rows)
-        lengths = cupy.diff(cupy.asarray(self._indptr, np.int64))
-        by_place = cupy.argsort(cupy.where(is_read, 0, INT32_LIMIT) - lengths, kind="stable").astype(np.int32)
-        columns, n_sent = cupy.zeros(n_rows, np.int32), int(cupy.count_nonzero(is_read))
-        columns[by_place[:n_sent]] = in_order[:n_sent]
-        return Places(by_place, columns, n_sent)
-
-    def build_share(self, places: Places, columns: Any, n_columns: int) -> RowBlocks | RowSlices:
-        """The layout of these rows of a larger matrix.
-
-        Parameters
-        ----------
-        places : of these rows
-        columns : (n_cols,) int32, on the device: the place in z of each column
-        n_columns : places in z
-        """
-        options: Any = {"columns": columns, "piece_entries": self._piece_entries}
-        if self.layout == "row-slices":
-            return build_row_slices(self._indptr, n_columns, self._read, **options)
-        order: Any = "none" if places.by_place is None else places.by_place
-        return build_row_blocks(self._indptr, n_columns, self._read, order=order, survey=self._survey, **options)
+# --- products ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,23 +91,19 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
 class _Product(Protocol):
     """How the kernels of a layout are begun."""
 
-    source: str
-    matrix: np.ndarray
-    """The structure that says where the matrix is."""
     grid: int
-    threads: int
     room: int
     """Bytes of shared memory."""
-    bits: int
-    """Of products in float32 after the point; 0 where they are added as numbers."""
     held: tuple[Any, ...]
     """Arrays beside the layout."""
 
+    def pack(self, layout: Any) -> np.ndarray:
+        """The structure that says where the matrix is, which may be elsewhere each time."""
+        ...
+
 
 class _BlockProduct:
-    source, threads = "rank_blocks.cu", BLOCK_THREADS
-
-    def __init__(self, blocks: RowBlocks, n_terms: int) -> None:
+    def __init__(self, blocks: RowBlocks) -> None:
         import cupy
 
         self.grid, _ = shared_memory()
@@ -246,25 +111,54 @@ class _BlockProduct:
         items = cut_items(blocks.block_chunks, n_blocks, self.grid)
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
         tables = put_all(items.blocks, items.bounds, items.parts, np.zeros(n_blocks, np.int32))
-        self.held = (*tables, cupy.zeros(n_shared, np.uint64))
-        arrays = (blocks.entries, blocks.columns, blocks.values, *self.held)
-        self.matrix = pack(len(items.blocks), *arrays, blocks.height)
+        self.held, self._n_items = (*tables, cupy.zeros(n_shared, np.uint64)), len(items.blocks)
         self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
-        self.bits = min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms))))
+
+    def pack(self, layout: RowBlocks) -> np.ndarray:
+        arrays = (layout.entries, layout.columns, layout.values, *self.held)
+        return pack(self._n_items, *arrays, layout.height)
 
 
 class _SliceProduct:
-    source, threads, room, bits = "rank_slices.cu", SLICE_THREADS, 0, 0
+    room = 0
     held: tuple[Any, ...] = ()
 
-    def __init__(self, slices: RowSlices, n_terms: int) -> None:
+    def __init__(self, slices: RowSlices) -> None:
         n_slices = len(slices.starts) - 1
         n_multiprocessors, _ = shared_memory()
         self.grid = max(
             1, min(n_multiprocessors * SLICE_GRIDS[slices.values is None], -(-n_slices * SLICE // SLICE_THREADS))
         )
-        arrays = (slices.starts, slices.columns, slices.values)
-        self.matrix = pack(n_slices, *arrays, slices.shape[1])
+
+    def pack(self, layout: RowSlices) -> np.ndarray:
+        arrays = (layout.starts, layout.columns, layout.values)
+        return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The kernels of a layout."""
+
+    source: str
+    threads: int
+    bind: Any
+    """Makes a `_Product` of a layout."""
+
+
+FAMILIES = {
+    "row-blocks": _Family("rank_blocks.cu", BLOCK_THREADS, _BlockProduct),
+    "row-slices": _Family("rank_slices.cu", SLICE_THREADS, _SliceProduct),
+}
+
+
+def find_bits(layout: str, n_terms: int) -> int:
+    """Bits of products in float32 after the point; 0 where they are added as numbers.
+
+    Parameters
+    ----------
+    n_terms : entries of the whole matrix, or rows, if those are more
+    """
+    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == "row-blocks" else 0
 
 
 # --- several devices -------------------------------------------------------------------------------------------------
@@ -355,7 +249,8 @@ class RankSteps:
 
     Parameters
     ----------
-    layout : of a square matrix, on the current device; or of its rows that belong to this device
+    layout : of a square matrix, on the current device; or of its rows that belong to this device. Pieces that are not
+        there come by in each step
     precision : `exact` or `float32`; float64 sums take csr-split
     exchange : with the devices that have the other rows
 
@@ -366,32 +261,36 @@ class RankSteps:
 
     def __init__(
         self,
-        layout: RowBlocks | RowSlices,
+        layout: RowBlocks | RowSlices | LaidPieces,
         precision: Precision,
         exchange: Exchange | None = None,
     ) -> None:
         import cupy
 
         if precision == "float64":
-            raise OptionError(f"{name_layout(layout)} is for precision='exact' and 'float32'; pass kernel='csr-split'")
+            name = layout.name if isinstance(layout, LaidPieces) else name_layout(layout)
+            raise OptionError(f"{name} is for precision='exact' and 'float32'; pass kernel='csr-split'")
+        if not isinstance(layout, LaidPieces):
+            layout = hold_whole(layout, None if exchange is None else exchange.slices.counts[exchange.rank])
         self.layout, self.precision, self._exchange = layout, precision, exchange
         n_rows, self._n_columns = layout.shape
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
+        self._family, self._bits = FAMILIES[layout.name], find_bits(layout.name, n_terms)
         self.seconds: list[tuple[float, float]] = []
         """Of each step of the last `advance`: in the product, and in the exchange."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
         self._kernels: dict[tuple[str, bool], Any] = {}
         with report_full_device("the tables of the matrix"):
-            make: Any = _BlockProduct if isinstance(layout, RowBlocks) else _SliceProduct
-            self._product: _Product = make(layout, n_terms)
+            self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
             self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
         self._await_current_stream()
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device for the matrix and the vectors."""
-        return self.layout.nbytes + sum(int(a.nbytes) for a in self._product.held) + self._arrays.nbytes
+        held = [a for product in self._products.values() for a in product.held]
+        return self.layout.nbytes + sum(int(a.nbytes) for a in held) + self._arrays.nbytes
 
     @property
     def received_bytes(self) -> int:
@@ -418,7 +317,7 @@ class RankSteps:
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
         self.release()
         with report_full_device("the vectors of a run"):
-            count = np.uint32 if self.layout.values is None else np.float64
+            count = np.uint32 if self.layout.value is None else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
@@ -427,13 +326,13 @@ class RankSteps:
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = [cupy.zeros(self._n_columns + 1, self._choose_z(is_exact)) for _ in range(2)]
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
-        self._run = self._pack_run(is_exact)
+        self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
         with self._stream:
-            self._start(is_exact, self._run)
-            if self._exchange is None:
+            self._start(is_exact, self._runs)
+            if self._is_captured:
                 self._graph = self._capture()
-            else:
+            elif self._exchange is not None:
                 self._exchange.enqueue(z[0])
                 self._join()
             self._rest()
@@ -456,10 +355,11 @@ class RankSteps:
         began = time.perf_counter()
         times = None if self._exchange is None else [self._step_together(k) for k in range(n)]
         if times is None:
-            for _ in range(n // CAPTURED_STEPS):
+            n_captured = n // CAPTURED_STEPS if self._is_captured else 0
+            for _ in range(n_captured):
                 self._graph.launch(self._stream)
-            for _ in range(n % CAPTURED_STEPS):
-                self._step()
+            for k in range(n - n_captured * CAPTURED_STEPS):
+                self._step_unless_stopped(k)
         self._rest()
         history, state = self._arrays.history.get(), self._arrays.state.get()
         first, self._made = self._made, int(state[2])
@@ -474,16 +374,24 @@ class RankSteps:
         """Enqueue step k of an `advance`, with the exchange; events before, between and after the two."""
         assert self._exchange is not None
         before = self._stream.record()
-        self._step()
+        self._step_unless_stopped(k)
         between = self._stream.record()
         self._exchange.enqueue(self._arrays.z[(self._made + k + 1) % 2])
         self._join()
         return before, between, self._stream.record()
 
+    def _step_unless_stopped(self, k: int) -> None:
+        """Enqueue step k of an `advance`. Kernels do nothing after the stop, but pieces would come by for them."""
+        if k > 0 and not self.layout.feed.is_kept:
+            self._rest()
+            if int(self._arrays.state[3]):
+                return
+        self._step()
+
     def _join(self) -> None:
         assert self._exchange is not None
         tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
-        self._load("join", self.precision == "exact")((1,), (4,), (self._run, *tails))
+        self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))
 
     def _rest(self) -> None:
         """Wait until all that was enqueued is done."""
@@ -506,15 +414,16 @@ class RankSteps:
             arrays.z = []
             arrays.z, out = [cupy.zeros(self._n_columns + 1, self._choose_z(True))], cupy.zeros(n_rows, np.float64)
             arrays.state[:] = 0
-        run = self._pack_run(True)
+        runs = self._pack_runs(True)
         self._await_current_stream()
         with self._stream:
-            self._start(True, run)
+            self._start(True, runs)
             if self._exchange is not None:
                 self._exchange.enqueue(arrays.z[0])
-            is_rounded = layout.values is not None and layout.values.dtype == np.float32
-            scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if is_rounded else 0.0))
-            self._launch("residual", True, (self._product.matrix, run, *scalars, out))
+            scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if layout.value == np.float32 else 0.0))
+            for k, (product, matrix) in self._multiply(goes_on=False):
+                self._launch("residual", True, product, (matrix, runs[k], *scalars, out[layout.rows[k] :]))
+                arrays.state[0] = 0
         self._rest()
         # Each product is rounded to 2^-62 twice at most, as z and as itself.
         return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
@@ -532,7 +441,14 @@ class RankSteps:
     def release(self) -> None:
         """Free what belongs to the run, and keep the matrix."""
         self._stream.synchronize()
+        self.layout.feed.stop()
         self._arrays, self._graph = _Arrays(), None
+
+    def fill(self, z: float) -> None:
+        """Let all elements of z be the same, for a step to be timed with."""
+        with self._stream:
+            for own in self._arrays.z:
+                own[:-1] = own.dtype.type(z * self._units(self.precision == "exact")[1])
 
     def describe(self) -> str:
         """What computes."""
@@ -545,25 +461,34 @@ class RankSteps:
     def _choose_z(self, is_exact: bool) -> np.dtype[Any]:
         if not is_exact:
             return np.dtype(np.float32)
-        return np.dtype(np.int64 if self.layout.values is None else np.float64)
+        return np.dtype(np.int64 if self.layout.value is None else np.float64)
 
-    def _pack_run(self, is_exact: bool) -> np.ndarray:
-        """The structure Run of kernels/rank_steps.cuh."""
-        arrays, rules, n_rows = self._arrays, self._rules, self.layout.shape[0]
-        x, weight, dangling, personalization = arrays.vectors
-        n_sent, tail, start = n_rows, 0, 0
+    def _pack_runs(self, is_exact: bool) -> list[np.ndarray]:
+        """The structure Run of kernels/rank_steps.cuh, of each piece."""
+        arrays, rules, layout = self._arrays, self._rules, self.layout
+        x, weight, *shares = arrays.vectors
+        strides = [int(len(share) > 1) for share in shares]
+        z, z_next = arrays.z[0], arrays.z[-1]
+        start, shared = 0, (None, None)
         if self._exchange is not None:
             slices, rank = self._exchange.slices, self._exchange.rank
-            n_sent, tail, start = slices.counts[rank], slices.tails[rank], slices.starts[rank]
-        z, z_next = arrays.z[0], arrays.z[-1]
-        vectors = (x, weight, z, z_next, z_next[start:], z[start:], dangling, personalization)
-        strides = (n_rows, n_sent, tail, int(len(dangling) > 1), int(len(personalization) > 1))
+            start, tail = slices.starts[rank], slices.starts[rank] + slices.tails[rank]
+            shared = (z[tail:], z_next[tail:])
         rule = (rules.alpha, *self._units(is_exact), rules.threshold, int(rules.by_largest))
-        return pack(*vectors, *strides, *rule, arrays.state, arrays.history, KEPT_SUMS)
+        runs = []
+        pieces = zip(pairwise(layout.rows), pairwise(layout.sent), strict=True)
+        for k, ((row, end), (column, after)) in enumerate(pieces):
+            own = [share[row:] if stride else share for share, stride in zip(shares, strides, strict=True)]
+            first = start + column
+            vectors = (x[row:], weight[row:], z, z_next, z_next[first:], z[first:], *shared, *own)
+            judges = self._exchange is None and k == layout.feed.n - 1
+            sizes = (end - row, after - column, *strides, *rule, int(judges))
+            runs.append(pack(*vectors, *sizes, arrays.state, arrays.history, KEPT_SUMS))
+        return runs
 
     def _units(self, is_exact: bool) -> tuple[float, float]:
         """The unit of products, and units of z in 1."""
-        return (1.0 / FIXED_POINT, FIXED_POINT) if is_exact else (2.0**-self._product.bits, 1.0)
+        return (1.0 / FIXED_POINT, FIXED_POINT) if is_exact else (2.0**-self._bits, 1.0)
 
     def _permute(self, vector: Any) -> Any:
         """On the device, in the order of the places."""
@@ -573,24 +498,37 @@ class RankSteps:
 
     def _load(self, name: str, is_exact: bool) -> Any:
         if (name, is_exact) not in self._kernels:
-            value = None if self.layout.values is None else self.layout.values.dtype
             rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
-            kernel = load_kernel(self._product.source, name, **rank_types(value, self._choose_z(is_exact), rank))
-            if self._product.room and name not in ("start", "join"):
-                kernel.max_dynamic_shared_size_bytes = self._product.room
-            self._kernels[name, is_exact] = kernel
+            types = rank_types(self.layout.value, self._choose_z(is_exact), rank)
+            self._kernels[name, is_exact] = load_kernel(self._family.source, name, **types)
         return self._kernels[name, is_exact]
 
-    def _launch(self, name: str, is_exact: bool, arguments: tuple[Any, ...]) -> None:
-        product = self._product
-        self._load(name, is_exact)((product.grid,), (product.threads,), arguments, shared_mem=product.room)
+    def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
+        kernel = self._load(name, is_exact)
+        if product.room:
+            make_room(kernel, product.room)
+        kernel((product.grid,), (self._family.threads,), arguments, shared_mem=product.room)
 
-    def _start(self, is_exact: bool, run: np.ndarray) -> None:
-        grid = max(1, -(-self.layout.shape[0] // self._product.threads))
-        self._load("start", is_exact)((grid,), (self._product.threads,), (run,))
+    def _start(self, is_exact: bool, runs: list[np.ndarray]) -> None:
+        kernel, threads = self._load("start", is_exact), self._family.threads
+        for run, (first, last) in zip(runs, pairwise(self.layout.rows), strict=True):
+            kernel((max(1, -(-(last - first) // threads)),), (threads,), (run,))
 
     def _step(self) -> None:
-        self._launch("step", self.precision == "exact", (self._product.matrix, self._run))
+        for k, (product, matrix) in self._multiply():
+            self._launch("step", self.precision == "exact", product, (matrix, self._runs[k]))
+
+    def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[_Product, np.ndarray]]]:
+        """Each piece while it is there: its number, and how kernels are begun on it."""
+        for k, laid in self.layout.feed.pass_by(goes_on=goes_on):
+            if k not in self._products:
+                self._products[k] = self._family.bind(laid)
+            yield k, (self._products[k], self._products[k].pack(laid))
+
+    @property
+    def _is_captured(self) -> bool:
+        """Whether steps are launched as graphs: everything is here."""
+        return self._exchange is None and self.layout.feed.is_kept
 
     def _capture(self) -> Any:
         self._load("step", self.precision == "exact")  # not while capturing
@@ -613,6 +551,23 @@ def _read_times(events: tuple[Any, ...]) -> tuple[float, float]:
     return get_elapsed_time(before, between) / 1e3, get_elapsed_time(between, after) / 1e3
 
 
-def name_layout(layout: RowBlocks | RowSlices) -> Layout:
-    """What a user calls it."""
-    return "row-blocks" if isinstance(layout, RowBlocks) else "row-slices"
+def time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision) -> float:
+    """Seconds of a step on the current device, with ranks and z that are alike.
+
+    Parameters
+    ----------
+    n_sent : rows that are columns, the first ones
+    """
+    (n_rows, n_columns), steps = layout.shape, RankSteps(hold_whole(layout, n_sent), precision)
+    same = np.full(1, 1.0 / max(1, n_columns), np.float32 if precision == "float32" else np.float64)
+    steps.compile()
+    vectors = RankVectors(same, np.full(n_rows, TYPICAL_DEGREE), np.zeros(1), same.astype(np.float64))
+    steps.start(vectors, RankRules(alpha=0.0, threshold=-1.0, by_largest=False))  # ranks stay as they are
+    steps.fill(float(same[0]) / TYPICAL_DEGREE)
+    steps.advance(CAPTURED_STEPS)
+    seconds = []
+    for _ in range(TIMED):
+        steps.advance(CAPTURED_STEPS)
+        seconds.append(sum(product for product, _ in steps.seconds) / CAPTURED_STEPS)
+    steps.release()
+    return min(seconds)

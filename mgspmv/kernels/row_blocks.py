@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.device import address, load_kernel, pack, put_all, shared_block_bytes, shared_memory
+from mgspmv.kernels.device import address, load_kernel, make_room, pack, put_all, shared_block_bytes, shared_memory
 from mgspmv.kernels.formats import accumulate, to_host
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
@@ -372,7 +372,8 @@ def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np
     if not tiles.n:
         return
     kernel = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    kernel.max_dynamic_shared_size_bytes = room = TILE * (4 if value is None else max(4, value.itemsize))
+    room = TILE * (4 if value is None else max(4, value.itemsize))
+    make_room(kernel, room)
     tables = (tiles.cells, cells.blocks, tiles.starts, tiles.chunk_starts)
     kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
 
@@ -428,7 +429,7 @@ class _Piece:
         """Count or place the piece's entries."""
         per_thread, room = self._windows.per_thread, self._windows.job_room
         kernel = load_kernel("row_blocks.cu", name, ENTRIES_PER_THREAD=per_thread, **value_types(self.value))
-        kernel.max_dynamic_shared_size_bytes = room
+        make_room(kernel, room)
         if self._n_jobs:
             kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=room)
 

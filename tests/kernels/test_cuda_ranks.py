@@ -14,7 +14,7 @@ from oracles import rank_by_pushing, sum_arcs
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
-from mgspmv.kernels.rank_steps import build_layout
+from mgspmv.kernels.laid_rows import build_layout
 from mgspmv.model import Status
 
 pytestmark = pytest.mark.gpu

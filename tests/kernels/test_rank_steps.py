@@ -22,19 +22,8 @@ import mgspmv as mg
 from mgspmv.errors import OptionError
 from mgspmv.kernels import rank_steps
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.rank_steps import (
-    EVEN_ROWS,
-    KEPT_SUMS,
-    LEAST_FILL,
-    LEAST_ITEM,
-    RankRules,
-    RankSteps,
-    RankVectors,
-    build_layout,
-    choose_layout,
-    cut_items,
-    name_layout,
-)
+from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, build_layout, choose_layout, name_layout
+from mgspmv.kernels.rank_steps import KEPT_SUMS, LEAST_ITEM, RankRules, RankSteps, RankVectors, cut_items
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import CsrBlock

@@ -1,0 +1,291 @@
+"""The two layouts of the matrix that steps of PageRank on a device read: which suits, and rows on their way into it.
+
+Row slices suit short rows of much the same length whose columns are near each other, as of grids and meshes: a thread
+a row, nothing to add up in shared memory. Row blocks suit all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.kernels.features import EVEN_ROWS
+from mgspmv.kernels.pieces import Feed, FromHost, FromStore, PinnedPiece, choose_kept
+from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
+from mgspmv.kernels.row_slices import RowSlices, build_row_slices
+from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.partition import Streaming
+
+Layout = Literal["row-blocks", "row-slices"]
+
+NEAR = 0.5
+"""Share of the entries near the diagonal above which rows are taken to read the columns of their neighbours."""
+LEAST_FILL = 0.8
+"""Share of the places of row slices that have entries: the others are read for nothing."""
+
+
+def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
+    """The layout that suits a square matrix, and whether row blocks place long rows first.
+
+    Rows that are even gain nothing by that, and where most entries are near the diagonal, rows that are neighbours
+    read the same columns, which another order would part.
+    """
+    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
+    if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
+        return "row-slices", "none"
+    return "row-blocks", "none" if is_even or is_near else "degree"
+
+
+def name_layout(layout: RowBlocks | RowSlices) -> Layout:
+    """What a user calls it."""
+    return "row-blocks" if isinstance(layout, RowBlocks) else "row-slices"
+
+
+def build_layout(
+    indptr: Any,
+    n_cols: int,
+    read: Callable[[int, int], CsrBlock],
+    *,
+    layout: Layout | None = None,
+    order: Order | None = None,
+    piece_entries: int | None = None,
+) -> RowBlocks | RowSlices:
+    """The layout that suits a square matrix, or the one that is named, made on the current device.
+
+    Parameters and errors as for `build_row_blocks`.
+    """
+    rows = LaidRows(indptr, read, layout=layout, order=order, piece_entries=piece_entries)
+    return rows.build(n_cols)
+
+
+@dataclass(frozen=True, eq=False)
+class LaidPieces:
+    """Rows of a square matrix in a layout, in one piece or in several, which are on the device or come by."""
+
+    shape: tuple[int, int]
+    """Rows, and columns of z."""
+    nnz: int
+    value: np.dtype[Any] | None
+    """Of the values; None for a pattern."""
+    name: Layout
+    order: Any | None
+    """(n_rows,) int32, on the device: the row at each place; None where places are rows."""
+    rows: tuple[int, ...]
+    """First row of each piece, and the number of rows."""
+    sent: tuple[int, ...]
+    """First column of each piece, whose first rows are columns of somebody, and the number of columns."""
+    feed: Feed[RowBlocks | RowSlices]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.feed.nbytes + (0 if self.order is None else int(self.order.nbytes))
+
+
+def hold_whole(layout: RowBlocks | RowSlices, n_sent: int | None = None) -> LaidPieces:
+    """A layout that is on the device in one piece.
+
+    Parameters
+    ----------
+    n_sent : rows that are columns of somebody, the first ones; None for all
+    """
+    n_rows = layout.shape[0]
+    sent, value = n_rows if n_sent is None else n_sent, None if layout.values is None else layout.values.dtype
+    own = (value, name_layout(layout), layout.order, (0, n_rows), (0, sent))
+    return LaidPieces(layout.shape, layout.nnz, *own, Feed({0: _drop_order(layout)}, None, 1))
+
+
+def _drop_order(layout: RowBlocks | RowSlices) -> RowBlocks | RowSlices:
+    """Without the order of its rows, which is part of that of all pieces."""
+    return replace(layout, order=None) if isinstance(layout, RowBlocks) else layout
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """An order of rows, on the device, and the columns that they are. Rows in several pieces stay in theirs."""
+
+    by_place: Any | None
+    """(n_rows,) int32: the row at each place; None where places are rows."""
+    columns: Any
+    """(n_rows,) int32: the place of each row among the `n_sent` that are columns; 0 for the others."""
+    rows: tuple[int, ...]
+    """First row of each piece, and the number of rows."""
+    sent: tuple[int, ...]
+    """First column of each piece, whose first rows are columns of somebody, and the number of columns."""
+
+    @property
+    def n_sent(self) -> int:
+        """Rows that are somebody's columns."""
+        return self.sent[-1]
+
+    @property
+    def n_pieces(self) -> int:
+        return len(self.sent) - 1
+
+
+class LaidRows:
+    """Rows on their way into a layout: looked at, then put in order, then built.
+
+    Parameters
+    ----------
+    row_offset : which row of the matrix the first one is
+    others : as for `build_layout`
+
+    Attributes
+    ----------
+    layout, order : what suits the rows, or what was named
+    """
+
+    def __init__(
+        self,
+        indptr: Any,
+        read: Callable[[int, int], CsrBlock],
+        *,
+        layout: Layout | None = None,
+        order: Order | None = None,
+        piece_entries: int | None = None,
+        row_offset: int = 0,
+    ) -> None:
+        import cupy
+
+        there = cupy.asarray(indptr, np.int64)
+        cuts = cut_pieces(indptr, piece_entries)
+        middle = (len(cuts) - 1) // 2
+        piece = read(cuts[middle], cuts[middle + 1])
+        self._survey = survey_rows(there, piece, cuts[middle], row_offset)
+        nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
+        self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
+        if len(cuts) == 2:
+            self._indptr, self._read = there, lambda *_: piece
+        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
+        self.layout: Layout = layout or found
+        self.order: Order = "none" if self.layout == "row-slices" else order or suited
+
+    @property
+    def is_near(self) -> bool:
+        """Whether most entries are near the diagonal, so that few columns of other rows are read."""
+        return self._survey.near > NEAR
+
+    def mark_columns(self, n_cols: int) -> Any:
+        """(n_cols,) bool, on the device: columns that have entries."""
+        import cupy
+
+        is_read = cupy.zeros(n_cols, np.bool_)
+        for first, last in pairwise(cut_pieces(self._indptr, self._piece_entries)):
+            is_read[self._read(first, last).indices] = True
+        return is_read
+
+    def build(self, n_cols: int) -> RowBlocks | RowSlices:
+        """The layout of a square matrix, whose columns go with its rows."""
+        if self.layout == "row-slices":
+            return build_row_slices(self._indptr, n_cols, self._read, piece_entries=self._piece_entries)
+        options: Any = {"order": self.order, "piece_entries": self._piece_entries, "survey": self._survey}
+        return build_row_blocks(self._indptr, n_cols, self._read, **options)
+
+    def cut(self, n_entries: int) -> list[int]:
+        """Rows where pieces of about so many entries begin, and the number of rows."""
+        return cut_pieces(self._indptr, n_entries)
+
+    def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> Places:
+        """Order the rows for a layout whose columns are of other rows too: those that nobody reads come last.
+
+        Parameters
+        ----------
+        is_read : (n_rows,) bool, on the device: whether there are entries in the column of the row's number
+        cuts : of the pieces in which they are laid out; None for one
+        """
+        import cupy
+
+        n_rows = len(is_read)
+        cuts = (0, n_rows) if cuts is None else tuple(cuts)
+        in_order = cupy.arange(n_rows, dtype=np.int32)
+        if self.order == "none":
+            return Places(None, in_order, cuts, cuts)
+        lengths = cupy.diff(cupy.asarray(self._indptr, np.int64))
+        by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.zeros(n_rows, np.int32), [0]
+        for first, last in pairwise(cuts):
+            own, key = is_read[first:last], cupy.where(is_read[first:last], 0, INT32_LIMIT) - lengths[first:last]
+            by_place[first:last] = first + cupy.argsort(key, kind="stable")
+            n_own = int(cupy.count_nonzero(own))
+            columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
+            n_sent.append(n_sent[-1] + n_own)
+        return Places(by_place, columns, cuts, tuple(n_sent))
+
+    def build_share(self, places: Places, columns: Any, n_columns: int, k: int | None = None) -> RowBlocks | RowSlices:
+        """The layout of these rows of a larger matrix, or of one piece of them.
+
+        Parameters
+        ----------
+        places : of these rows
+        columns : (n_cols,) int32, on the device: the place in z of each column
+        n_columns : places in z
+        k : which piece; None where there is one
+        """
+        indptr, read, order = self._indptr, self._read, places.by_place
+        size: int | None = self._piece_entries
+        survey: Survey | None = self._survey
+        if k is not None:
+            first, last = places.rows[k : k + 2]
+            indptr, order = (
+                indptr[first : last + 1] - indptr[first],
+                None if order is None else order[first:last] - first,
+            )
+            read, size, survey = partial(_read_shifted, self._read, first), None, None
+        options: Any = {"columns": columns, "piece_entries": size}
+        if self.layout == "row-slices":
+            return build_row_slices(indptr, n_columns, read, **options)
+        order = "none" if order is None else order
+        return build_row_blocks(indptr, n_columns, read, order=order, survey=survey, **options)
+
+    def build_pieces(
+        self,
+        places: Places,
+        columns: Any,
+        n_columns: int,
+        streaming: Streaming,
+        check: Callable[[], None] = lambda: None,
+    ) -> LaidPieces:
+        """The layout in pieces, of which as many are on the device as there is room for.
+
+        Parameters
+        ----------
+        places : in pieces, others as for `build_share`
+        streaming : the room, and where the other pieces are
+        check : called now and then; may raise
+
+        Raises
+        ------
+        CapacityError : host or device has no room for it after all
+        """
+        n, nnz = places.n_pieces, int(self._indptr[-1])
+
+        def build(k: int) -> RowBlocks | RowSlices:
+            return _drop_order(self.build_share(places, columns, n_columns, k))
+
+        first = build(0)
+        value = None if first.values is None else first.values.dtype
+        mean_bytes = max(1, first.nbytes * nnz // max(1, first.nnz) // n)
+        kept_numbers = set(choose_kept(n, min(n, streaming.kept_bytes // mean_bytes)))
+        kept: dict[int, RowBlocks | RowSlices] = {}
+        pinned: dict[int, PinnedPiece[RowBlocks | RowSlices]] = {}
+        for k in range(n):
+            check()
+            if k in kept_numbers:
+                kept[k] = first if k == 0 else build(k)
+            elif streaming.held == "host":
+                pinned[k] = PinnedPiece(first if k == 0 else build(k))
+        fetcher: Any = None
+        if len(kept) < n:
+            del first
+            fetcher = FromHost(pinned) if streaming.held == "host" else FromStore(build)
+        shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
+        return LaidPieces(shape, nnz, value, self.layout, *own, Feed(kept, fetcher, n))
+
+
+def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:
+    return read(by + first, by + last)

@@ -1,0 +1,285 @@
+"""A matrix in pieces that a device computes with one after the other, when it has no room for all of them.
+
+Some pieces stay on the device. The others come by in every pass, spread evenly among those, and are fetched while the
+ones before are computed with:
+
+    host     made once, and copied from pinned memory into two buffers in turn, on a stream of their own
+    store    read and made again each time, by two threads with a stream each
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from mgspmv.kernels.device import report_full_device
+
+AHEAD = 2
+"""Pieces that are under way while one is computed with, or waits for it."""
+ALIGNMENT = 256
+"""Bytes that arrays in a buffer begin at a multiple of."""
+
+T = TypeVar("T")
+Fetched = TypeVar("Fetched", covariant=True)
+
+
+class Fetcher(Protocol[Fetched]):
+    """Brings pieces to the device."""
+
+    nbytes: int
+    """That it holds on the device."""
+
+    def begin(self, k: int) -> Any:
+        """Begin to fetch piece k."""
+        ...
+
+    def take(self, coming: Any, stream: Any) -> Fetched:
+        """The piece, for what is enqueued on the stream from now on."""
+        ...
+
+    def give_back(self, coming: Any, stream: Any) -> None:
+        """What is enqueued on the stream from now on does not read it."""
+        ...
+
+    def drop(self, coming: Any) -> None:
+        """It will not be taken."""
+        ...
+
+
+class Feed(Generic[T]):
+    """Pieces in the order in which they come by.
+
+    Parameters
+    ----------
+    kept : pieces that are on the device already, by number
+    fetcher : brings the others
+    n : pieces
+    """
+
+    def __init__(self, kept: dict[int, T], fetcher: Fetcher[T] | None, n: int) -> None:
+        self.kept, self.n, self._fetcher = kept, n, fetcher
+        self._fetched = [k for k in range(n) if k not in kept]
+        self._ahead: deque[tuple[int, Any]] = deque()
+        self._next = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, but for pieces that are made of the store."""
+        kept: Iterable[Any] = self.kept.values()
+        return sum(int(piece.nbytes) for piece in kept) + (0 if self._fetcher is None else self._fetcher.nbytes)
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Of the pieces that come from pinned memory in each pass."""
+        return self._fetcher.streamed_bytes if isinstance(self._fetcher, FromHost) else 0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all pieces are on the device."""
+        return not self._fetched
+
+    def pass_by(self, *, goes_on: bool = True) -> Iterator[tuple[int, T]]:
+        """Number and piece, one after the other; what is enqueued on the current stream until the next one is asked
+        for may read it.
+
+        Parameters
+        ----------
+        goes_on : whether another pass is likely to follow, whose first pieces are fetched ahead
+        """
+        import cupy
+
+        fetcher, n_left = self._fetcher, len(self._fetched)
+        if fetcher is None:
+            yield from sorted(self.kept.items())
+            return
+        if self._ahead and self._ahead[0][0] != self._fetched[0]:
+            self.stop()  # the last pass did not come to its end
+        for k in range(self.n):
+            if k in self.kept:
+                yield k, self.kept[k]
+                continue
+            self._fetch_ahead(fetcher, AHEAD if goes_on else min(AHEAD, n_left))
+            _, coming = self._ahead.popleft()
+            stream = cupy.cuda.get_current_stream()
+            made = fetcher.take(coming, stream)
+            yield k, made
+            fetcher.give_back(coming, stream)
+            n_left -= 1
+        if goes_on:
+            self._fetch_ahead(fetcher, AHEAD)
+
+    def stop(self) -> None:
+        """Give up what is fetched ahead."""
+        while self._ahead:
+            assert self._fetcher is not None
+            self._fetcher.drop(self._ahead.pop()[1])
+        self._next = 0
+
+    def _fetch_ahead(self, fetcher: Fetcher[T], n: int) -> None:
+        while len(self._ahead) < n:
+            k = self._fetched[self._next]
+            self._ahead.append((k, fetcher.begin(k)))
+            self._next = (self._next + 1) % len(self._fetched)
+
+
+def choose_kept(n: int, n_kept: int) -> list[int]:
+    """Which of n pieces stay on the device, so that the others are spread evenly among them."""
+    n_fetched = n - n_kept
+    return [k for k in range(n) if (k + 1) * n_fetched // n == k * n_fetched // n]
+
+
+# --- from pinned memory of the host ----------------------------------------------------------------------------------
+
+
+class PinnedPiece(Generic[T]):
+    """A dataclass of arrays on the device, with these in pinned memory, one after the other.
+
+    Parameters
+    ----------
+    made : has arrays of CuPy among its fields, which are copied to the host
+    """
+
+    def __init__(self, made: T) -> None:
+        import cupy
+
+        own: Any = made
+        arrays = {f.name: getattr(own, f.name) for f in fields(own) if isinstance(getattr(own, f.name), cupy.ndarray)}
+        self._places: dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
+        self.nbytes = 0
+        for name, array in arrays.items():
+            self._places[name] = self.nbytes, array.shape, array.dtype
+            self.nbytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        # Of CuPy's pool the memory would not go back to the system.
+        self._pointer = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(max(1, self.nbytes)), 0)
+        self._template: Any = replace(own, **dict.fromkeys(arrays))
+        stream = cupy.cuda.get_current_stream()
+        for name, array in arrays.items():
+            array.data.copy_to_host_async(self._find(self._places[name][0]), array.nbytes, stream)
+        stream.synchronize()
+
+    def copy(self, buffer: Any, stream: Any) -> None:
+        """Enqueue the copy of all arrays to the begin of a buffer on the device."""
+        if self.nbytes:
+            buffer.copy_from_host_async(self._find(0), self.nbytes, stream)
+
+    def place(self, buffer: Any) -> T:
+        """The dataclass with its arrays in a buffer on the device."""
+        import cupy
+
+        arrays = {
+            name: cupy.ndarray(shape, dtype, buffer + place) for name, (place, shape, dtype) in self._places.items()
+        }
+        made: T = replace(self._template, **arrays)
+        return made
+
+    def _find(self, place: int) -> Any:
+        import ctypes
+
+        return ctypes.c_void_p(self._pointer.ptr + place)
+
+
+@dataclass(eq=False)
+class _Buffer:
+    memory: Any
+    is_free: Any = None
+    """Event after which nobody reads it."""
+
+
+class FromHost(Generic[T]):
+    """Copies pieces from pinned memory into `AHEAD` buffers in turn.
+
+    Parameters
+    ----------
+    pieces : by number
+
+    Raises
+    ------
+    CapacityError : the buffers do not fit
+    """
+
+    def __init__(self, pieces: dict[int, PinnedPiece[T]]) -> None:
+        import cupy
+
+        self._pieces, self._stream = pieces, cupy.cuda.Stream(non_blocking=True)
+        size = max(piece.nbytes for piece in pieces.values())
+        with report_full_device("room for the pieces of the matrix that come by"):
+            self._free = deque(_Buffer(cupy.cuda.alloc(max(1, size))) for _ in range(AHEAD))
+        self.nbytes, self.streamed_bytes = AHEAD * size, sum(piece.nbytes for piece in pieces.values())
+        cupy.cuda.get_current_stream().synchronize()  # the memory may be of arrays that are still read
+
+    def begin(self, k: int) -> Any:
+        piece, buffer = self._pieces[k], self._free.popleft()
+        if buffer.is_free is not None:
+            self._stream.wait_event(buffer.is_free)
+        piece.copy(buffer.memory, self._stream)
+        return piece, buffer, self._stream.record()
+
+    def take(self, coming: Any, stream: Any) -> T:
+        piece, buffer, is_there = coming
+        stream.wait_event(is_there)
+        made: T = piece.place(buffer.memory)
+        return made
+
+    def give_back(self, coming: Any, stream: Any) -> None:
+        _, buffer, _ = coming
+        buffer.is_free = stream.record()
+        self._free.append(buffer)
+
+    def drop(self, coming: Any) -> None:
+        _, buffer, is_there = coming
+        is_there.synchronize()
+        self._free.append(buffer)
+
+
+# --- from the store --------------------------------------------------------------------------------------------------
+
+
+class FromStore(Generic[T]):
+    """Has pieces made on the device, `AHEAD` at a time.
+
+    Parameters
+    ----------
+    make : gives the piece of a number, made on the current stream
+    """
+
+    nbytes = 0
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        import cupy
+
+        self._make, self._device, self._own = make, cupy.cuda.Device(), threading.local()
+        self._threads = ThreadPoolExecutor(AHEAD, thread_name_prefix="mgspmv-pieces")
+        self._read: deque[tuple[Any, Any]] = deque()
+
+    def begin(self, k: int) -> Future[T]:
+        while len(self._read) > 1:  # its memory is wanted
+            self._read[0][1].synchronize()
+            self._read.popleft()
+        return self._threads.submit(self._run, k)
+
+    def take(self, coming: Future[T], stream: Any) -> T:
+        return coming.result()
+
+    def give_back(self, coming: Future[T], stream: Any) -> None:
+        self._read.append((coming, stream.record()))
+
+    def drop(self, coming: Future[T]) -> None:
+        if not coming.cancel():
+            coming.exception()  # until it is over
+
+    def _run(self, k: int) -> T:
+        import cupy
+
+        with self._device:
+            if not hasattr(self._own, "stream"):
+                self._own.stream = cupy.cuda.Stream(non_blocking=True)
+            with self._own.stream as stream:
+                made = self._make(k)
+                stream.synchronize()
+                return made

@@ -1,0 +1,224 @@
+"""Pieces come by a device in turn, wherever they are kept; steps over them make the bits of steps over one layout."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from blocks import read_to_device
+from played import PlayedDevice
+from test_rank_steps import MANY, UNSTOPPED, VALUES, check_bits, make_graph, make_steps, make_vectors, run_beside
+
+from mgspmv.errors import StoreError
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
+from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept
+from mgspmv.kernels.rank_steps import RankRules, RankSteps
+from mgspmv.partition import Streaming
+
+# --- which come when -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "n_kept", "wanted"),
+    [
+        (4, 4, [0, 1, 2, 3]),
+        (4, 0, []),
+        (4, 2, [0, 2]),
+        (6, 4, [0, 1, 3, 4]),
+        (5, 1, [0]),
+        (1, 0, []),
+        (0, 0, []),
+    ],
+)
+def test_pieces_that_are_kept_by_hand(n, n_kept, wanted):
+    assert choose_kept(n, n_kept) == wanted
+
+
+def test_pieces_that_come_by_are_spread_evenly():
+    for n in range(1, 40):
+        for n_kept in range(n + 1):
+            kept = choose_kept(n, n_kept)
+            assert len(kept) == n_kept
+            others = sorted(set(range(n)) - set(kept))
+            gaps = [b - a for a, b in pairwise(others)]
+            assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+class Recorder:
+    """A fetcher that notes what is asked of it; pieces are their numbers."""
+
+    nbytes = 0
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int]] = []
+
+    def begin(self, k: int) -> int:
+        self.said.append(("begin", k))
+        return k
+
+    def take(self, coming: int, stream: Any) -> Any:
+        self.said.append(("take", coming))
+        return coming
+
+    def give_back(self, coming: int, stream: Any) -> None:
+        self.said.append(("back", coming))
+
+    def drop(self, coming: int) -> None:
+        self.said.append(("drop", coming))
+
+
+@pytest.fixture
+def no_stream(monkeypatch):
+    """CuPy as far as feeds ask for it."""
+    cuda = SimpleNamespace(get_current_stream=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+
+
+def test_pieces_are_fetched_ahead_into_the_next_pass(no_stream):
+    assert AHEAD == 2
+    recorder = Recorder()
+    feed: Feed[Any] = Feed({0: "zero", 3: "three"}, recorder, 5)
+    assert list(feed.pass_by()) == [(0, "zero"), (1, 1), (2, 2), (3, "three"), (4, 4)]
+    first = [("begin", 1), ("begin", 2), ("take", 1), ("back", 1), ("begin", 4), ("take", 2), ("back", 2)]
+    assert recorder.said == [*first, ("begin", 1), ("take", 4), ("back", 4), ("begin", 2)]
+    recorder.said.clear()
+    assert [k for k, _ in feed.pass_by(goes_on=False)] == [0, 1, 2, 3, 4]
+    assert recorder.said == [*first[2:], ("take", 4), ("back", 4)]
+    recorder.said.clear()
+    assert [k for k, _ in feed.pass_by()] == [0, 1, 2, 3, 4]
+    assert recorder.said[:3] == first[:3]
+
+
+def test_one_piece_alone_is_fetched_for_two_passes(no_stream):
+    recorder = Recorder()
+    feed: Feed[Any] = Feed({}, recorder, 1)
+    for _ in range(3):
+        assert list(feed.pass_by()) == [(0, 0)]
+    begun = recorder.said.count(("begin", 0))
+    assert begun == 3 + AHEAD
+    feed.stop()
+    assert recorder.said.count(("drop", 0)) == AHEAD
+
+
+def test_a_pass_after_one_that_was_broken_off_begins_anew(no_stream):
+    recorder = Recorder()
+    feed: Feed[Any] = Feed({}, recorder, 4)
+    for k, _ in feed.pass_by():
+        if k == 1:
+            break
+    assert list(feed.pass_by(goes_on=False)) == [(k, k) for k in range(4)]
+    assert feed.is_kept is False
+    assert Feed({0: "all"}, None, 1).is_kept is True
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+HELD = pytest.mark.parametrize("held", ["host", "store"])
+KINDS = {
+    "blocks by degree": {"layout": "row-blocks", "order": "degree"},
+    "blocks in order": {"layout": "row-blocks", "order": "none"},
+    "slices": {"layout": "row-slices"},
+}
+KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
+    import cupy
+
+    n_entries = max(1, block.nnz // n_pieces)
+    rows = LaidRows(block.indptr, read or read_to_device(block), piece_entries=n_entries, **KINDS[kind])
+    is_read = cupy.zeros(block.n_rows, np.bool_)
+    is_read[cupy.asarray(block.indices)] = True
+    places = rows.place(is_read, rows.cut(n_entries))
+    first = rows.build_share(places, places.columns, places.n_sent, 0)
+    mean = max(1, first.nbytes * block.nnz // max(1, first.nnz) // places.n_pieces)
+    streaming = Streaming(held, n_entries, n_kept * mean, 0, 0)
+    return rows.build_pieces(places, places.columns, places.n_sent, streaming)
+
+
+@pytest.mark.gpu
+@VALUES
+@HELD
+@KIND
+@pytest.mark.parametrize("name", MANY)
+def test_exact_steps_have_the_bits_of_the_cpu(name, kind, held, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    for n_pieces, n_kept, vectors_kind in ((1, 0, "uniform"), (5, 0, "all"), (6, 3, "dangling"), (3, 9, "all")):
+        pieces, played = make_pieces(block, kind, held, n_pieces, n_kept), PlayedDevice(block)
+        steps = RankSteps(pieces, "exact")
+        steps.compile()
+        check_bits(
+            steps, played, run_beside(steps, played, make_vectors(block.n_rows, weight, kind=vectors_kind), UNSTOPPED)
+        )
+        mass = 0.25
+        assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6, abs=1e-15)
+        steps.release()
+
+
+@pytest.mark.gpu
+@VALUES
+@HELD
+@pytest.mark.parametrize("kind", ["blocks by degree", "slices"])
+def test_float32_ranks_have_the_bits_of_one_layout(kind, held, is_pattern):
+    block, weight = make_graph("skewed rows", is_pattern=is_pattern, dtype=np.float32)
+    vectors = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32)
+    one = make_steps(kind, block, "float32")
+    wanted = [one.start(vectors, UNSTOPPED), *one.advance(12)]
+    for n_pieces, n_kept in ((4, 0), (7, 3)):
+        steps = RankSteps(make_pieces(block, kind, held, n_pieces, n_kept), "float32")
+        assert [steps.start(vectors, UNSTOPPED), *steps.advance(12)] == wanted
+        assert steps.ranks().tobytes() == one.ranks().tobytes()
+
+
+@pytest.mark.gpu
+@HELD
+def test_nothing_comes_by_after_the_stop_and_a_second_run_is_the_same(held):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    read, n_read = read_to_device(block), [0]
+
+    def count(first: int, last: int) -> Any:
+        n_read[0] += 1
+        return read(first, last)
+
+    pieces = make_pieces(block, "blocks by degree", held, 4, 1, count)
+    assert len(pieces.feed.kept) == 1
+    steps, played = RankSteps(pieces, "exact"), PlayedDevice(block)
+    vectors, rules = make_vectors(block.n_rows, weight), RankRules(0.85, 1e-9, by_largest=False)
+    sums = run_beside(steps, played, vectors, rules, 200)
+    n_made = len(sums[0]) - 1
+    assert 5 < n_made < 100
+    check_bits(steps, played, sums)
+    steps.release()
+    n_before = n_read[0]
+    again = [steps.start(vectors, rules), *steps.advance(200)]
+    assert again == sums[0]
+    n_pieces = pieces.feed.n - 1
+    assert n_read[0] - n_before <= (n_pieces * (n_made + 1) + AHEAD if held == "store" else 0)
+    assert steps.advance(3) == []
+    steps.release()
+
+
+@pytest.mark.gpu
+def test_a_store_that_cannot_be_read_any_more_ends_the_step():
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    read, is_broken = read_to_device(block), [False]
+
+    def fail(first: int, last: int) -> Any:
+        if is_broken[0]:
+            raise StoreError("the disk is gone")
+        return read(first, last)
+
+    steps = RankSteps(make_pieces(block, "blocks by degree", "store", 4, 1, fail), "exact")
+    vectors = make_vectors(block.n_rows, weight)
+    first = [steps.start(vectors, UNSTOPPED), *steps.advance(3)]
+    is_broken[0] = True
+    with pytest.raises(StoreError, match="the disk is gone"):
+        steps.advance(4)
+    is_broken[0] = False
+    steps.release()
+    assert [steps.start(vectors, UNSTOPPED), *steps.advance(3)] == first
+    steps.release()
