@@ -33,13 +33,12 @@ from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.device import free_device_memory, read_block, release_device_memory, report_full_device
-from mgspmv.kernels.laid_rows import LaidPieces, LaidRows, build_layout
+from mgspmv.kernels.device import free_device_memory, read_block, read_vector, release_device_memory, report_full_device
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
-from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
-from mgspmv.kernels.row_slices import RowSlices
+from mgspmv.kernels.row_blocks import PIECE_ENTRIES
 from mgspmv.kernels.select import (
     BACKENDS,
     Backend,
@@ -76,7 +75,7 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, split_rows
+from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, predict_seconds, split_rows
 from mgspmv.results import Solution, load_solution
 from mgspmv.store import (
     DescribedMatrix,
@@ -363,7 +362,7 @@ class Matrix(DescribedMatrix):
         self._loaded: dict[Hashable, list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
         self._tuned: set[Hashable] = set()
-        self._layouts: dict[Hashable, RowBlocks | RowSlices | LaidPieces] = {}
+        self._layouts: dict[Hashable, LaidPieces] = {}
 
     @property
     def T(self) -> Matrix:
@@ -419,13 +418,15 @@ class Matrix(DescribedMatrix):
 
             options: dict[str, Any] = {"precision": precision, "threads": threads, "backend": backend}
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
-        indptr, streams = self.stored.read_array("indptr"), self.kind != "matrix" and precision != "float64"
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "streams": streams}
-        if choose_backend(backend) == "cuda" and workers == 1 and streams:
+        indptr, lays_out = self.stored.read_array("indptr"), self.kind != "matrix" and precision != "float64"
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out}
+        if choose_backend(backend) == "cuda" and workers == 1 and lays_out:
             dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
-            rates = measure_device(self.stored, 0, self.shape[0], dtype, precision, threads)
+            plan = plan_rows(self.info, indptr, **planning, **_limit_to_free(**limits))
+            options = {"threads": threads, "streaming": plan.workers[0].streaming}
+            rates = measure_device(self.stored, 0, self.shape[0], dtype, precision, **options)
             release_device_memory()
-            return plan_rows(self.info, indptr, **planning, **_limit_to_free(**limits), rates=rates)
+            return predict_seconds(plan, [rates])
         is_known = workers == 1 and device_memory is None
         return plan_rows(
             self.info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
@@ -636,12 +637,11 @@ class Matrix(DescribedMatrix):
 
     def _read_layout(
         self, dtype: str | None, precision: Precision, layout: StepLayout, threads: int | None, **limits: int | None
-    ) -> RowBlocks | RowSlices | LaidPieces:
-        import cupy
+    ) -> LaidPieces:
 
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "streams": True}
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True}
         streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
 
         def read(start: int, stop: int) -> CsrBlock:
@@ -649,13 +649,11 @@ class Matrix(DescribedMatrix):
 
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
-            if streaming is None:
-                return build_layout(indptr, self.shape[1], read, layout=named, piece_entries=PIECE_ENTRIES)
-            n_entries = streaming.piece_entries
+            n_entries = PIECE_ENTRIES if streaming is None else min(PIECE_ENTRIES, streaming.piece_entries)
             rows = LaidRows(indptr, read, layout=named, piece_entries=n_entries)
-            is_read = cupy.asarray(self.stored.read_array("out_degree", threads=threads) > 0)
-            places = rows.place(is_read, rows.cut(n_entries))
-            return rows.build_pieces(places, places.columns, places.n_sent, streaming)
+            is_read = read_vector(self.stored, "out_degree", 0, self.shape[0], threads) > 0
+            places = rows.place_streamed(is_read, streaming)
+            return rows.lay_out(places, places.columns, places.n_sent, streaming)
 
     def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
         """The row pointers of a matrix that fits."""

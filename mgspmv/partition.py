@@ -41,8 +41,9 @@ MOST_PIECE_ENTRIES, LEAST_PIECE_BYTES = 1 << 27, 1 << 10
 PASSING: dict[str, int] = {"host": 4, "store": 9}
 """Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
 others are read."""
-PASSING_SHARE = 3
-"""Of the room for the matrix, one of so many parts is for pieces that come by, at most."""
+PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
+"""Of the room for the matrix, one of so many parts is for pieces that come by, at most: small ones are read slowly from
+a store."""
 MOST_TRIES = 32
 """Plans that are made until every worker has room."""
 
@@ -112,6 +113,8 @@ class WorkerPlan:
     pinned memory; or `store`, from where they are streamed each time."""
     streaming: Streaming | None = None
     """Of a worker whose device has no room for all of its rows."""
+    layout_bytes: int | None = None
+    """Of the layout for steps of PageRank on a device, and what is beside it while it is made; None for CSR."""
     rates: Rates | None = None
     """What it was measured to do."""
 
@@ -128,8 +131,9 @@ class WorkerPlan:
     @property
     def device_bytes(self) -> int:
         """Peak on the device of a worker that has one: the block, or what is there at a time, with its vectors."""
-        block = self.block_bytes if self.streaming is None else self.streaming.kept_bytes + self.streaming.passing_bytes
-        return block + self.vector_bytes
+        if self.streaming is not None:
+            return self.streaming.kept_bytes + self.streaming.passing_bytes + self.vector_bytes
+        return (self.layout_bytes or self.block_bytes) + self.vector_bytes
 
     @property
     def host_bytes(self) -> int:
@@ -281,7 +285,7 @@ def plan_rows(
     speeds: Sequence[float] | None = None,
     rates: Rates | Sequence[Rates] | None = None,
     threads: int | None = None,
-    streams: bool = False,
+    lays_out: bool = False,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -294,7 +298,8 @@ def plan_rows(
         ones
     rates : of each worker, or of the only one, for predicting seconds
     threads : of each worker, for the chunks in flight
-    streams : let rows for which a device has no room come by in pieces, from the host or from the store
+    lays_out : devices have a layout for steps of PageRank, and those rows for which a device has no room come by in
+        pieces, from the host or from the store
 
     Raises
     ------
@@ -309,8 +314,8 @@ def plan_rows(
     plan = make() if speeds is None else _plan_by_speed(make, speeds, devices, hosts)
     held: list[Held] = ["host" if device is None else "device" for device in devices]
     plan = replace(plan, workers=tuple(replace(w, held=h) for w, h in zip(plan.workers, held, strict=True)))
-    if streams:
-        plan = _stream(plan, _Sizes.of(info, precision), devices, hosts)
+    if lays_out:
+        plan = _lay_out(plan, _Sizes.of(info, precision), devices, hosts)
     if rates is not None:
         plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
     if shortage := _find_shortage(plan, devices, hosts):
@@ -362,24 +367,36 @@ def _plan(
     return Plan(info.url, operation, precision, workers, None)
 
 
-def _stream(plan: Plan, sizes: _Sizes, devices: Sequence[int | None], hosts: Sequence[int | None]) -> Plan:
-    """The plan with pieces that come by, where a device has no room for its rows and has some for pieces."""
+def _lay_out(plan: Plan, sizes: _Sizes, devices: Sequence[int | None], hosts: Sequence[int | None]) -> Plan:
+    """The plan with layouts on devices, in pieces where a device has no room for its rows and has some for pieces."""
     workers = []
     for worker, device, host in zip(plan.workers, devices, hosts, strict=True):
         own = worker
-        if device is not None and own.device_bytes > device:
-            for held in ("host", "store"):
-                own = _stream_worker(worker, sizes, device, held)
-                if own.streaming is not None and (host is None or own.host_bytes <= host):
-                    break
+        if device is not None:
+            own = worker = _lay_out_worker(worker, sizes)
+            if own.device_bytes > device:
+                for held in ("host", "store"):
+                    own = _stream_worker(worker, sizes, device, held)
+                    if own.streaming is not None and (host is None or own.host_bytes <= host):
+                        break
         workers.append(own)
     return replace(plan, workers=tuple(workers))
+
+
+def _lay_out_worker(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
+    """The worker with all of its rows in a layout on its device."""
+    laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
+    making = (sizes.nonzero + sizes.index) * min(
+        worker.nnz, MOST_PIECE_ENTRIES
+    )  # a piece of CSR, and places of columns
+    order = sizes.index * (worker.stop - worker.start)
+    return replace(worker, layout_bytes=laid + making, vector_bytes=worker.vector_bytes + order)
 
 
 def _stream_worker(worker: WorkerPlan, sizes: _Sizes, device: int, held: Literal["host", "store"]) -> WorkerPlan:
     """The worker with its rows in pieces; as it is where not even these have room."""
     room, passing = device - worker.vector_bytes, PASSING[held]
-    piece_bytes = min(sizes.nonzero * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE))
+    piece_bytes = min(sizes.nonzero * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE[held]))
     if piece_bytes < LEAST_PIECE_BYTES:
         return worker
     laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)

@@ -133,6 +133,14 @@ class StoredMatrix:
         self._read_into(out, stop - start, array, start, threads)
         return out.array
 
+    def find_dtype(self, name: str) -> np.dtype[Any]:
+        """Of an array."""
+        return self._get_array(name).dtype
+
+    def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
+        """Read n elements of an array, from `start` on; errors as of `read_array`."""
+        self._read_into(out, n, self._get_array(name), start, threads)
+
     def read_arrays(self, threads: int | None = None) -> CsrArrays:
         """Read all of the matrix but its transpose, as `write_store` takes it.
 
@@ -166,6 +174,7 @@ class StoredMatrix:
         dtype: Any,
         threads: int | None = None,
         allocate: Callable[[int, Any], Fillable] | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> CsrBlock:
         """Read rows `start` .. `stop` as they are stored, and nothing of the other rows.
 
@@ -173,8 +182,8 @@ class StoredMatrix:
         ----------
         dtype : of the block's values, float32 or float64; None leaves them out
         threads : how many chunks are in flight; memory peaks at the block plus one chunk, raw and compressed, for each
-        allocate : called with (elements, dtype) for where indices and values go; default on the host. Row pointers are
-            always on the host
+        allocate : called with (elements, dtype) for where the arrays go; default on the host
+        settle : called before what was read is looked at
 
         Raises
         ------
@@ -182,15 +191,19 @@ class StoredMatrix:
         MissingChunkError, StoreDamagedError : something is gone since the store was opened
         StoreDamagedError : row pointers that do not ascend
         """
-        indptr = self.read_array("indptr", start, stop + 1, threads)
+        allocate = allocate or HostArray
+        pointers = allocate(stop + 1 - start, np.int64)
+        self._read_into(pointers, stop + 1 - start, self._get_array("indptr"), start, threads)
+        settle()
+        indptr = pointers.array
         first, last = int(indptr[0]), int(indptr[-1])
         if first < 0 or last > self.info.nnz or not _is_ascending(indptr):
             raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
         indptr -= first
-        allocate = allocate or HostArray
         indices = allocate(last - first, self.info.index_dtype)
         self._read_into(indices, last - first, self._get_array("indices"), first, threads)
         data = self._read_values(first, last, dtype, threads, allocate)
+        settle()
         return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
 
     def transpose(self) -> StoredMatrix:
@@ -969,10 +982,10 @@ def _is_string(array: np.ndarray | zarr.Array[Any]) -> bool:
     return array.dtype.kind in "OUT"
 
 
-def _is_ascending(array: np.ndarray) -> bool:
+def _is_ascending(array: Any) -> bool:
     """Whether no element is less than the one before; by pieces, which takes less memory than all at once."""
-    steps = range(0, len(array) - 1, CHUNK_ELEMENTS)
-    return all(bool((np.diff(array[k : k + CHUNK_ELEMENTS + 1]) >= 0).all()) for k in steps)
+    pieces = (array[k : k + CHUNK_ELEMENTS + 1] for k in range(0, len(array) - 1, CHUNK_ELEMENTS))
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
 
 
 def _is_permutation(array: np.ndarray) -> bool:

@@ -14,15 +14,12 @@ from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
 from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.device import describe_device, get, put, read_block, report_full_device
+from mgspmv.kernels.device import describe_device, get, put, read_block, read_vector, report_full_device
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.row_blocks import PIECE_ENTRIES, RowBlocks
-from mgspmv.kernels.row_slices import RowSlices
+from mgspmv.kernels.row_blocks import PIECE_ENTRIES
 from mgspmv.kernels.select import StepLayout, bind_product
 from mgspmv.model import CsrBlock, Precision
-
-Laid = RowBlocks | RowSlices | LaidPieces
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class DevicePart(Part):
         self.group: NcclGroup | None = None
         self._blocks: dict[str | None, CsrBlock] = {}
         self._products: dict[tuple[str, str], BoundKernel] = {}
-        self._layouts: dict[tuple[str | None, StepLayout], tuple[Laid, SharedColumns | None]] = {}
+        self._layouts: dict[tuple[str | None, StepLayout], tuple[LaidPieces, SharedColumns | None]] = {}
         self._streaming = spec.streaming
         super().__init__(spec)
 
@@ -169,9 +166,8 @@ class DevicePart(Part):
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
-    ) -> tuple[Laid, SharedColumns | None]:
+    ) -> tuple[LaidPieces, SharedColumns | None]:
         """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
-        import cupy
 
         start, stop = self.start, self.stop
         indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
@@ -184,15 +180,11 @@ class DevicePart(Part):
         piece_entries = PIECE_ENTRIES if streaming is None else min(PIECE_ENTRIES, streaming.piece_entries)
         rows = LaidRows(indptr, read, layout=named, piece_entries=piece_entries, row_offset=start)
         n_cols = self.stored.info.shape[1]
-        if self.group is None and streaming is None:
-            return rows.build(n_cols), None
-        is_read = cupy.asarray(self.stored.read_array("out_degree", start, stop, self.threads) > 0)
-        places = rows.place(is_read, None if streaming is None else rows.cut(streaming.piece_entries))
+        is_read = read_vector(self.stored, "out_degree", start, stop, self.threads) > 0
+        places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.columns, None, places.n_sent
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
             own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
-        if streaming is None:
-            return rows.build_share(places, own, n_columns), columns
-        return rows.build_pieces(places, own, n_columns, streaming, check), columns
+        return rows.lay_out(places, own, n_columns, streaming, check), columns

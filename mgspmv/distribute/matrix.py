@@ -28,7 +28,7 @@ from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.order import permute, restore
 from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds
-from mgspmv.store import DescribedMatrix, StoredMatrix
+from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -300,10 +300,7 @@ def distribute_matrix(
         )
         _warn_of_streaming(plan, len(workers))
         members = tuple(w.member for w in workers)
-        specs = [
-            PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank], own.streaming)
-            for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
-        ]
+        specs = _specify(address, workers, places, plan, dtype, threads)
         with cluster.lease(lambda: report("queue", 0, None)):
             parts = _load(cluster, members, specs, team, report)
         matrix = DistributedMatrix(stored, cluster, plan, members, places, parts)
@@ -343,10 +340,10 @@ def plan_on_cluster(
                 w.member,
                 f"mgspmv-measure-{uuid.uuid4().hex}",
                 measure_part,
-                PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank]),
+                spec,
                 plan.precision,
             )
-            for rank, w in enumerate(workers)
+            for spec, w in zip(_specify(address, workers, places, plan, dtype, threads), workers, strict=True)
         ]
         try:
             rates = cluster.settle(futures, team.members, "measure")
@@ -386,9 +383,24 @@ def _plan_parts(
         host_memory=_even([limit(w.memory, host_memory) for w in workers]),
         speeds=_find_speeds(cluster, workers, places),
         threads=threads or max(w.threads for w in workers),
-        streams=team is not None,
+        lays_out=team is not None,
     )
     return workers, places, plan, team, dtype
+
+
+def _specify(
+    address: StoreAddress,
+    workers: list[WorkerInfo],
+    places: Places,
+    plan: Plan,
+    dtype: str | None,
+    threads: int | None,
+) -> list[PartSpec]:
+    """What each worker is told of its rows."""
+    return [
+        PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank], own.streaming)
+        for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
+    ]
 
 
 def _warn_of_streaming(plan: Plan, n_workers: int) -> None:

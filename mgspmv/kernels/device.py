@@ -242,9 +242,18 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
         return DeviceArray(n, dtype, staging)
 
     with report_full_device(f"a block of rows {start} to {stop}"):
-        block = stored.read_block(start, stop, dtype, threads, allocate)
+        return put_block(stored.read_block(start, stop, dtype, threads, allocate, staging.finish))
+
+
+def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:
+    """Read elements `start` .. `stop` of a numeric array of a store to the device, as `StoredMatrix.read_array` does to
+    the host."""
+    staging = Staging(threads or default_threads())
+    with report_full_device(f"{name} of rows {start} to {stop}"):
+        vector = DeviceArray(stop - start, stored.find_dtype(name), staging)
+        stored.read_into(vector, stop - start, name, start, threads)
         staging.finish()
-        return put_block(block)
+        return vector.array
 
 
 class DeviceArray:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.pieces import Feed, FromHost, FromStore, PinnedPiece, choose_kept
 from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
@@ -187,9 +188,9 @@ class LaidRows:
         options: Any = {"order": self.order, "piece_entries": self._piece_entries, "survey": self._survey}
         return build_row_blocks(self._indptr, n_cols, self._read, **options)
 
-    def cut(self, n_entries: int) -> list[int]:
-        """Rows where pieces of about so many entries begin, and the number of rows."""
-        return cut_pieces(self._indptr, n_entries)
+    def place_streamed(self, is_read: Any, streaming: Streaming | None) -> Places:
+        """As `place`, in the pieces that come by."""
+        return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
 
     def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> Places:
         """Order the rows for a layout whose columns are of other rows too: those that nobody reads come last.
@@ -206,11 +207,10 @@ class LaidRows:
         in_order = cupy.arange(n_rows, dtype=np.int32)
         if self.order == "none":
             return Places(None, in_order, cuts, cuts)
-        lengths = cupy.diff(cupy.asarray(self._indptr, np.int64))
         by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.zeros(n_rows, np.int32), [0]
         for first, last in pairwise(cuts):
-            own, key = is_read[first:last], cupy.where(is_read[first:last], 0, INT32_LIMIT) - lengths[first:last]
-            by_place[first:last] = first + cupy.argsort(key, kind="stable")
+            own, lengths = is_read[first:last], cupy.diff(cupy.asarray(self._indptr[first : last + 1], np.int64))
+            by_place[first:last] = first + cupy.argsort(cupy.where(own, 0, INT32_LIMIT) - lengths, kind="stable")
             n_own = int(cupy.count_nonzero(own))
             columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
             n_sent.append(n_sent[-1] + n_own)
@@ -242,27 +242,30 @@ class LaidRows:
         order = "none" if order is None else order
         return build_row_blocks(indptr, n_columns, read, order=order, survey=survey, **options)
 
-    def build_pieces(
+    def lay_out(
         self,
         places: Places,
         columns: Any,
         n_columns: int,
-        streaming: Streaming,
+        streaming: Streaming | None,
         check: Callable[[], None] = lambda: None,
     ) -> LaidPieces:
-        """The layout in pieces, of which as many are on the device as there is room for.
+        """The layout of these rows of a larger matrix, of which as much is on the device as there is room for.
 
         Parameters
         ----------
-        places : in pieces, others as for `build_share`
-        streaming : the room, and where the other pieces are
+        places : of `place_streamed`; others as for `build_share`
+        streaming : the room, and where the other pieces are; None for all in one piece
         check : called now and then; may raise
 
         Raises
         ------
         CapacityError : host or device has no room for it after all
         """
+        if streaming is None:
+            return hold_whole(self.build_share(places, columns, n_columns), places.n_sent)
         n, nnz = places.n_pieces, int(self._indptr[-1])
+        release_device_memory()  # what placing took
 
         def build(k: int) -> RowBlocks | RowSlices:
             return _drop_order(self.build_share(places, columns, n_columns, k))

@@ -11,21 +11,24 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.cpu import CpuBlock
-from mgspmv.kernels.device import device_bandwidth, read_block, report_full_device
-from mgspmv.kernels.laid_rows import LaidRows
-from mgspmv.kernels.pieces import PinnedPiece
+from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_vector, report_full_device
+from mgspmv.kernels.laid_rows import LaidRows, Places
+from mgspmv.kernels.pieces import Feed, FromStore, PinnedPiece
 from mgspmv.kernels.rank_steps import time_steps
-from mgspmv.kernels.row_blocks import cut_pieces
+from mgspmv.kernels.row_blocks import RowBlocks, cut_pieces
+from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.model import CsrBlock, Precision
-from mgspmv.partition import Rates
+from mgspmv.partition import Rates, Streaming
 from mgspmv.store import StoredMatrix
 
 _ROWS, _PER_ROW = 1 << 18, 16
 
 
-SAMPLE_ENTRIES = 1 << 26
-"""Entries of the rows that a device is measured with."""
+SAMPLE_ENTRIES, SAMPLE_BYTES = 1 << 28, 24
+"""Entries of the rows that a device is measured with, and what it takes for each: fewer are in sparser row blocks."""
 UPLOAD_BYTES = 1 << 28
+PASSED = 6
+"""Pieces with which reading from the store is timed."""
 TIMES = 3
 """How often each is timed, of which the best counts."""
 
@@ -46,37 +49,63 @@ def measure_rates(threads: int | None = None) -> Rates:
 
 
 def measure_device(
-    stored: StoredMatrix, start: int, stop: int, dtype: str | None, precision: Precision, threads: int | None = None
+    stored: StoredMatrix,
+    start: int,
+    stop: int,
+    dtype: str | None,
+    precision: Precision,
+    *,
+    threads: int | None = None,
+    streaming: Streaming | None = None,
 ) -> Rates:
-    """Time what the current device does with rows from the middle of `start` .. `stop`: reading them from the store,
-    and steps of PageRank on them; and copies to it.
+    """Time what the current device does with rows from the middle of `start` .. `stop`: steps of PageRank, and reading
+    them from the store, where that is to be done in each step; and copies to it.
 
     Parameters
     ----------
     dtype : of the values; None for none
     """
-    import cupy
 
     n = stored.info.shape[0]
     indptr = stored.read_array("indptr", threads=threads)
     own = indptr[start : stop + 1] - indptr[start]
-    cuts = cut_pieces(own, SAMPLE_ENTRIES)
+    n_entries = max(1, min(SAMPLE_ENTRIES, free_device_memory() // SAMPLE_BYTES))
+    cuts = cut_pieces(own, n_entries)
     middle = (len(cuts) - 1) // 2
     first, last = start + cuts[middle], start + cuts[middle + 1]
 
     def read(a: int, b: int) -> CsrBlock:
         return read_block(stored, a, b, dtype, threads)
 
-    nnz, value_bytes = int(indptr[last] - indptr[first]), 0 if dtype is None else np.dtype(dtype).itemsize
-    n_bytes = nnz * (np.dtype(stored.info.index_dtype).itemsize + value_bytes)
-    store_s = _time_best(lambda: read(first, last))
+    upload, store = _measure_upload(), None
     with report_full_device("the rows that the device is measured with"):
-        rows = LaidRows(indptr, read, piece_entries=SAMPLE_ENTRIES)
-        is_read = cupy.asarray(stored.read_array("out_degree", threads=threads) > 0)
+        rows = LaidRows(indptr, read, piece_entries=n_entries)
+        is_read = read_vector(stored, "out_degree", 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])
         layout = rows.build_share(places, places.columns, places.n_sent, 1)
-        step_s = time_steps(layout, places.sent[2] - places.sent[1], precision)
-    return Rates(device_bandwidth(), nnz / step_s, _measure_upload(), n_bytes / store_s)
+        gathers = layout.nnz / time_steps(layout, places.sent[2] - places.sent[1], precision)
+        del layout
+        if streaming is not None and streaming.held == "store":
+            cuts = cut_pieces(own, streaming.piece_entries)
+            middle = max(0, (len(cuts) - 1 - PASSED) // 2)
+            bounds = [start + cut for cut in cuts[middle : middle + PASSED + 1]]
+            n_bytes = int(indptr[bounds[-1]] - indptr[bounds[0]]) * (
+                4 + (0 if dtype is None else np.dtype(dtype).itemsize)
+            )
+            store = n_bytes / _time_passing(rows, rows.place(is_read, [0, *bounds, n]))
+    return Rates(device_bandwidth(), gathers, upload, store)
+
+
+def _time_passing(rows: LaidRows, places: Places) -> float:
+    """Seconds in which all pieces but the first and the last are read and made, after they were once."""
+    n = places.n_pieces - 2
+    fetcher = FromStore(lambda k: rows.build_share(places, places.columns, places.n_sent, k + 1))
+    feed = Feed[RowBlocks | RowSlices]({}, fetcher, n)
+    for _ in range(2):
+        began = time.perf_counter()
+        for _ in feed.pass_by(goes_on=False):
+            pass
+    return time.perf_counter() - began
 
 
 @dataclass(frozen=True, eq=False)

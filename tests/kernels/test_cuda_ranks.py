@@ -14,7 +14,7 @@ from oracles import rank_by_pushing, sum_arcs
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
-from mgspmv.kernels.laid_rows import build_layout
+from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.model import Status
 
 pytestmark = pytest.mark.gpu
@@ -266,7 +266,7 @@ def test_float64_takes_csr(skewed):
 def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layout, monkeypatch):
     cupy = pytest.importorskip("cupy")
     made = []
-    monkeypatch.setattr("mgspmv.api.build_layout", lambda *a, **k: made.append(k["layout"]) or build_layout(*a, **k))
+    monkeypatch.setattr("mgspmv.api.LaidRows", lambda *a, **k: made.append(k["layout"]) or LaidRows(*a, **k))
     A = skewed["pattern"]
     A.close()
     gc.collect()

@@ -133,11 +133,11 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
     rows = LaidRows(block.indptr, read or read_to_device(block), piece_entries=n_entries, **KINDS[kind])
     is_read = cupy.zeros(block.n_rows, np.bool_)
     is_read[cupy.asarray(block.indices)] = True
-    places = rows.place(is_read, rows.cut(n_entries))
+    places = rows.place_streamed(is_read, Streaming(held, n_entries, 0, 0, 0))
     first = rows.build_share(places, places.columns, places.n_sent, 0)
     mean = max(1, first.nbytes * block.nnz // max(1, first.nnz) // places.n_pieces)
     streaming = Streaming(held, n_entries, n_kept * mean, 0, 0)
-    return rows.build_pieces(places, places.columns, places.n_sent, streaming)
+    return rows.lay_out(places, places.columns, places.n_sent, streaming)
 
 
 @pytest.mark.gpu
