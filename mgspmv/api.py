@@ -33,7 +33,15 @@ from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.device import free_device_memory, read_block, read_vector, release_device_memory, report_full_device
+from mgspmv.kernels.device import (
+    free_device_memory,
+    get,
+    put,
+    read_block,
+    read_vector,
+    release_device_memory,
+    report_full_device,
+)
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
@@ -89,6 +97,7 @@ from mgspmv.store import (
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.kernels.streamed_csr import StreamedCsr
 
 __all__ = [
     "Matrix",
@@ -359,10 +368,11 @@ class Matrix(DescribedMatrix):
         super().__init__(stored)
         self._transpose_of = transpose_of
         self._n_blocks = 1
-        self._loaded: dict[Hashable, list[CsrBlock]] = {}
+        self._loaded: dict[tuple[str | None, Backend], list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
         self._tuned: set[Hashable] = set()
         self._layouts: dict[Hashable, LaidPieces] = {}
+        self._streamed: dict[Hashable, StreamedCsr | None] = {}
 
     @property
     def T(self) -> Matrix:
@@ -420,6 +430,7 @@ class Matrix(DescribedMatrix):
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
         indptr, lays_out = self.stored.read_array("indptr"), self.kind != "matrix" and precision != "float64"
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out}
+        planning["streams"] = lays_out or self.kind == "matrix"
         if choose_backend(backend) == "cuda" and workers == 1 and lays_out:
             dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
             plan = plan_rows(self.info, indptr, **planning, **_limit_to_free(**limits))
@@ -445,6 +456,7 @@ class Matrix(DescribedMatrix):
         self._bound.clear()
         self._tuned.clear()
         self._layouts.clear()
+        self._streamed.clear()
         self._loaded.clear()
 
     def distribute(
@@ -587,6 +599,40 @@ class Matrix(DescribedMatrix):
             self._tuned |= {key} if tune else set()
         return self._bound[key]
 
+    def bind_streamed(
+        self,
+        dtype: Literal["float32", "float64"],
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        **limits: int | None,
+    ) -> StreamedCsr | None:
+        """What multiplies with x of this dtype on the current device while rows come by; None if it has room for all.
+
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `spmv`, in bytes
+
+        Raises
+        ------
+        FormatError, CapacityError : as of `StreamedCsr`
+        """
+        from mgspmv.kernels.streamed_csr import StreamedCsr
+
+        key = (dtype, kernel, *limits.values())
+        if key not in self._streamed:
+            self._streamed[key] = None
+            is_there = any(held == "cuda" for _, held in self._loaded)
+            if not is_there or any(limit is not None for limit in limits.values()):
+                loaded = self.info if not self.is_pattern else replace(self.info, dtype=None)
+                planning: dict[str, Any] = {"precision": dtype, "threads": threads, "streams": True}
+                indptr = self.stored.read_array("indptr", threads=threads)
+                streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
+                if streaming is not None:
+                    options: dict[str, Any] = {"is_pattern": self.is_pattern, "threads": threads, "kernel": kernel}
+                    self._streamed[key] = StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
+        return self._streamed[key]
+
     def bind_steps(
         self,
         dtype: str | None,
@@ -641,7 +687,7 @@ class Matrix(DescribedMatrix):
 
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True}
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
         streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
 
         def read(start: int, stop: int) -> CsrBlock:
@@ -689,6 +735,8 @@ def spmv(
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
     client: Any = None,
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
     timeout: float = 30.0,
     on_progress: Progress | None = None,
 ) -> Any:
@@ -712,6 +760,8 @@ def spmv(
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
         process, or where A is
+    device_memory, host_memory : as for `pagerank`. Rows that the device has no room for come by in pieces, from the
+        host or the store, and are multiplied by csr-split
     timeout : with `client`, seconds that a worker may be silent before the product is given up
     on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
 
@@ -734,12 +784,14 @@ def spmv(
     computes = _choose_backend(backend, A, client)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
     _check_tune(tune, kernel, is_on_cluster=distributed is not None or client is not None)
+    _check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
+    limits: dict[str, Any] = {"device_memory": _parse(device_memory), "host_memory": _parse(host_memory)}
     if distributed is not None:
         return distributed.multiply(x, **options, threads=threads)
     assert isinstance(A, Matrix)
     if client is not None:
         reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
-        distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress}
+        distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress} | limits
         with A.distribute_for_products(client, precision=reads, backend=backend, **distributing) as distributed:
             return distributed.multiply(x, **options, threads=threads)
     x = check_vectors("x", x, A.shape[1], "columns")
@@ -748,6 +800,11 @@ def spmv(
     out = start_product(y, beta, (A.shape[0], *x.shape[1:]), chosen)
     if beta != 0:
         out = permute(out, A.order)
+    streamed = A.bind_streamed(chosen, kernel=kernel, threads=threads, **limits) if computes == "cuda" else None
+    if streamed is not None:
+        x, out = put(x), put(out)
+        streamed.multiply(x, out, alpha, beta)
+        return restore(get(out), A.order)
     kernels = A.bind_products(chosen, kernel=kernel, threads=threads, backend=computes, tune=tune)
     x, out = kernels[0].put(x), kernels[0].put(out)
     for bound in kernels:

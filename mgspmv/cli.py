@@ -26,6 +26,7 @@ from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, StoreDamag
 if TYPE_CHECKING:
     from mgspmv.model import MatrixInfo
     from mgspmv.monitor.progress import Monitor
+    from mgspmv.partition import Plan
     from mgspmv.results import Solution
 
 EXIT_INTERRUPTED = 130
@@ -124,6 +125,15 @@ Workers = Annotated[
 ]
 Scheduler = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
+]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--device-memory", metavar="BYTES", help="Most of each GPU, as 141GB or 80GiB; rows without room come by."
+    ),
+]
+HostMemory = Annotated[
+    str | None, typer.Option("--host-memory", metavar="BYTES", help="Most of each worker's host, likewise.")
 ]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="On a cluster: how long a worker may be silent.")]
 
@@ -430,30 +440,54 @@ def info(store: StorePath, json: Json = False) -> Answer:
 @app.command()
 def plan(
     store: StorePath,
-    workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
-    device_memory: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Of each worker's GPU, such as 141GB or 80GiB.")
-    ] = None,
-    host_memory: Annotated[str | None, typer.Option(metavar="BYTES", help="Of each worker's host.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; default 1, or those of the cluster.")] = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
+    backend: Backend = "auto",
+    cluster: ClusterKind = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
     json: Json = False,
 ) -> Answer:
-    """Say what a run takes in memory and traffic, before anything is loaded."""
+    """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
 
-    with api.open_matrix(store) as matrix:
-        plan = matrix.plan(workers, device_memory=device_memory, host_memory=host_memory, precision=precision)  # type: ignore[arg-type]  # likewise
-    rows = [
-        (k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}", _format_bytes(w.memory_bytes), _format_bytes(w.exchange_bytes))
-        for k, w in enumerate(plan.workers)
-    ]
-    titles = ("worker", "rows", "entries", "memory", "received per iteration")
+    place = Place(cluster, workers if cluster else None, None, scheduler, timeout)
+    options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
+    options |= {"backend": place.choose_backend(backend), "timeout": timeout}
+    with api.open_matrix(store) as matrix, open_progress() as progress, _open_client(place, progress) as client:
+        plan = matrix.plan(workers or 1, **options, client=client)
+    titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
     totals |= {"memory of a worker": _format_bytes(plan.memory_bytes)}
     totals |= {"received in all, per iteration": _format_bytes(plan.exchange_bytes)}
     if plan.seconds_per_iteration is not None:
         totals["predicted time of an iteration"] = _format_seconds(plan.seconds_per_iteration)
     return Answer(plan.to_dict(), [_tabulate(titles, rows), _tabulate_fields(totals)])
+
+
+def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Titles and cells of what each worker will hold; on a device, where, and what comes by."""
+    titles: tuple[str, ...] = ("worker", "rows", "entries")
+    own = [(k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}") for k, w in enumerate(plan.workers)]
+    if all(w.held == "host" and w.streaming is None for w in plan.workers):
+        titles += ("memory", "received per iteration")
+        memory = [(_format_bytes(w.memory_bytes), _format_bytes(w.exchange_bytes)) for w in plan.workers]
+        return titles, [(*a, *b) for a, b in zip(own, memory, strict=True)]
+    titles += ("held on", "device memory", "host memory", "comes by per iteration", "received per iteration")
+    held = [
+        (
+            w.held,
+            _format_bytes(w.device_bytes),
+            _format_bytes(w.host_bytes),
+            _format_bytes(0 if w.streaming is None else w.streaming.streamed_bytes),
+            _format_bytes(w.exchange_bytes),
+        )
+        for w in plan.workers
+    ]
+    return titles, [(*a, *b) for a, b in zip(own, held, strict=True)]
 
 
 @app.command()
@@ -474,6 +508,8 @@ def spmv(
     cluster: ClusterKind = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     timeout: Timeout = 30.0,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -492,6 +528,7 @@ def spmv(
     with api.open_matrix(store) as matrix:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
         options |= {"tune": tune, "backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
+        options |= {"device_memory": device_memory, "host_memory": host_memory}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, _open_client(place, progress) as client:
@@ -544,6 +581,8 @@ def pagerank(
     transport: Annotated[
         str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker in supersteps.")
     ] = "auto",
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -564,6 +603,7 @@ def pagerank(
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
+    options |= {"device_memory": device_memory, "host_memory": host_memory}
     failure = None
     with api.open_matrix(store) as matrix:
         vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")

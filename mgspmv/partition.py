@@ -286,6 +286,7 @@ def plan_rows(
     rates: Rates | Sequence[Rates] | None = None,
     threads: int | None = None,
     lays_out: bool = False,
+    streams: bool = False,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -298,8 +299,8 @@ def plan_rows(
         ones
     rates : of each worker, or of the only one, for predicting seconds
     threads : of each worker, for the chunks in flight
-    lays_out : devices have a layout for steps of PageRank, and those rows for which a device has no room come by in
-        pieces, from the host or from the store
+    lays_out : devices have a layout for steps of PageRank instead of CSR
+    streams : rows for which a device has no room come by in pieces, from the host or from the store
 
     Raises
     ------
@@ -312,10 +313,8 @@ def plan_rows(
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
     make = partial(_plan, info, indptr, n_workers, precision, threads)
     plan = make() if speeds is None else _plan_by_speed(make, speeds, devices, hosts)
-    held: list[Held] = ["host" if device is None else "device" for device in devices]
-    plan = replace(plan, workers=tuple(replace(w, held=h) for w, h in zip(plan.workers, held, strict=True)))
-    if lays_out:
-        plan = _lay_out(plan, _Sizes.of(info, precision), devices, hosts)
+    place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
+    plan = place(plan, devices, hosts)
     if rates is not None:
         plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
     if shortage := _find_shortage(plan, devices, hosts):
@@ -324,8 +323,9 @@ def plan_rows(
         n_enough = n_workers
         while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
-            larger = _plan(info, indptr, n_enough, precision, threads)
-            if not _find_shortage(larger, _spread(device_memory, n_enough), _spread(host_memory, n_enough)):
+            memory = _spread(device_memory, n_enough), _spread(host_memory, n_enough)
+            larger = place(_plan(info, indptr, n_enough, precision, threads), *memory)
+            if not _find_shortage(larger, *memory):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
         raise CapacityError(
             f"{shortage}; no number of workers of that size would do, for each holds a vector of all "
@@ -367,23 +367,27 @@ def _plan(
     return Plan(info.url, operation, precision, workers, None)
 
 
-def _lay_out(plan: Plan, sizes: _Sizes, devices: Sequence[int | None], hosts: Sequence[int | None]) -> Plan:
-    """The plan with layouts on devices, in pieces where a device has no room for its rows and has some for pieces."""
+def _place(
+    sizes: _Sizes,
+    lays_out: bool,
+    streams: bool,
+    plan: Plan,
+    devices: Sequence[int | None],
+    hosts: Sequence[int | None],
+) -> Plan:
+    """The plan with rows on the devices that there are, in a layout or in CSR, or in pieces where there is no room."""
     workers = []
     for worker, device, host in zip(plan.workers, devices, hosts, strict=True):
         own = worker
         if device is not None:
-            own = worker = _lay_out_worker(worker, sizes)
-            if own.device_bytes > device:
-                for held in ("host", "store"):
-                    own = _stream_worker(worker, sizes, device, held)
-                    if own.streaming is not None and (host is None or own.host_bytes <= host):
-                        break
+            own = replace(worker, held="device")
+            own = _lay_out(own, sizes) if lays_out else own
+            own = _stream(own, sizes, device, host) if streams else own
         workers.append(own)
     return replace(plan, workers=tuple(workers))
 
 
-def _lay_out_worker(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
+def _lay_out(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
     """The worker with all of its rows in a layout on its device."""
     laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
     making = (sizes.nonzero + sizes.index) * min(
@@ -393,15 +397,27 @@ def _lay_out_worker(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
     return replace(worker, layout_bytes=laid + making, vector_bytes=worker.vector_bytes + order)
 
 
-def _stream_worker(worker: WorkerPlan, sizes: _Sizes, device: int, held: Literal["host", "store"]) -> WorkerPlan:
-    """The worker with its rows in pieces; as it is where not even these have room."""
+def _stream(worker: WorkerPlan, sizes: _Sizes, device: int, host: int | None) -> WorkerPlan:
+    """The worker with its rows in pieces where its device has no room for them; as it is where it has none for pieces
+    either."""
+    own = worker
+    if worker.device_bytes > device:
+        for held in ("host", "store"):
+            own = _stream_from(held, worker, sizes, device)
+            if own.streaming is not None and (host is None or own.host_bytes <= host):
+                break
+    return own
+
+
+def _stream_from(held: Literal["host", "store"], worker: WorkerPlan, sizes: _Sizes, device: int) -> WorkerPlan:
     room, passing = device - worker.vector_bytes, PASSING[held]
     piece_bytes = min(sizes.nonzero * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE[held]))
     if piece_bytes < LEAST_PIECE_BYTES:
         return worker
-    laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
-    kept = min(laid, room - passing * piece_bytes)
-    streamed = int((laid - kept) / (LAID_RATIO if held == "store" else 1))
+    ratio = 1.0 if worker.layout_bytes is None else LAID_RATIO
+    whole = worker.block_bytes if worker.layout_bytes is None else int(ratio * sizes.nonzero * worker.nnz)
+    kept = min(whole, room - passing * piece_bytes)
+    streamed = int((whole - kept) / (ratio if held == "store" else 1))
     streaming = Streaming(held, piece_bytes // sizes.nonzero, kept, passing * piece_bytes, streamed)
     return replace(worker, held=held, streaming=streaming)
 

@@ -19,7 +19,11 @@ from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.row_blocks import PIECE_ENTRIES
 from mgspmv.kernels.select import StepLayout, bind_product
+from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
+
+BESIDE = 4
+"""How many times as small pieces are that come by beside others."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class DevicePart(Part):
     def __init__(self, spec: PartSpec) -> None:
         self.group: NcclGroup | None = None
         self._blocks: dict[str | None, CsrBlock] = {}
-        self._products: dict[tuple[str, str], BoundKernel] = {}
+        self._products: dict[tuple[str, str], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[LaidPieces, SharedColumns | None]] = {}
         self._streaming = spec.streaming
         super().__init__(spec)
@@ -59,7 +63,8 @@ class DevicePart(Part):
     @property
     def nbytes(self) -> int:
         """Bytes as of `Part`, and of blocks and layouts on the device."""
-        held: list[Any] = [*self._blocks.values(), *(laid for laid, _ in self._layouts.values())]
+        streamed = (made for made in self._products.values() if isinstance(made, StreamedCsr))
+        held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in self._layouts.values())]
         return super().nbytes + sum(int(h.nbytes) for h in held)
 
     def close(self, reason: str) -> None:
@@ -86,23 +91,39 @@ class DevicePart(Part):
         """As `Part.multiply`, by a kernel that suits the block, whose columns are those of the matrix."""
         import cupy
 
-        if self._streaming is not None:
-            raise CapacityError(
-                f"{describe_device()} has no room for the {self.stop - self.start:,} rows of rank {self.rank}, and "
-                "only PageRank in exact or float32 has them come by in pieces; use more GPUs, or backend='cpu'"
-            )
         shape = (self.stop - self.start, *x.shape[1:])
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
             if (dtype, kernel) not in self._products:
-                values = None if self.stored.info.is_pattern else dtype
-                if values not in self._blocks:
-                    self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
-                digest = f"{self.stored.info.digest}{', transposed' if self.stored.original else ''}"
-                made = bind_product(self._blocks[values], dtype, digest, kernel=kernel, backend="cuda")
-                self._products[dtype, kernel] = made
+                bind = self._bind_product if self._streaming is None else self._bind_streamed
+                self._products[dtype, kernel] = bind(dtype, kernel)
             product = cupy.empty(shape, dtype) if beta == 0 or y is None else cupy.array(y, dtype, order="C")
             self._products[dtype, kernel].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
         return get(product) if isinstance(x, np.ndarray) else product
+
+    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str) -> BoundKernel:
+        values = None if self.stored.info.is_pattern else dtype
+        if values not in self._blocks:
+            self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
+        digest = f"{self.stored.info.digest}{', transposed' if self.stored.original else ''}"
+        return bind_product(self._blocks[values], dtype, digest, kernel=kernel, backend="cuda")
+
+    def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str) -> StreamedCsr:
+        streaming = self._streaming
+        assert streaming is not None
+        if self._layouts or self._products:  # they have the room, and the pinned memory
+            n_entries = max(1, streaming.piece_entries // BESIDE)
+            streaming = replace(streaming, held="store", kept_bytes=0, piece_entries=n_entries)
+        options: dict[str, Any] = {"is_pattern": self.stored.info.is_pattern, "threads": self.threads}
+        return StreamedCsr(self.stored, self.start, self.stop, dtype, streaming, **options, kernel=kernel)
+
+    def _read_pattern(self) -> CsrBlock:
+        if self._streaming is not None:
+            raise CapacityError(
+                f"{describe_device()} has no room for the {self.stop - self.start:,} rows of rank {self.rank}; they "
+                "come by in pieces for products, and for PageRank in exact or float32 with transport='nccl': use "
+                "these, more GPUs, or backend='cpu'"
+            )
+        return super()._read_pattern()
 
     # --- layouts for steps on devices, made by all workers together
 

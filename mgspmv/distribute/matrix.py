@@ -384,6 +384,7 @@ def _plan_parts(
         speeds=_find_speeds(cluster, workers, places),
         threads=threads or max(w.threads for w in workers),
         lays_out=team is not None,
+        streams=team is not None or not lay_out or info.kind == "matrix",
     )
     return workers, places, plan, team, dtype
 

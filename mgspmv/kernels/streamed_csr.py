@@ -1,0 +1,101 @@
+"""Products with rows that a device has no room for: CSR comes by in pieces, each multiplied by csr-split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mgspmv.errors import FormatError
+from mgspmv.kernels.cuda import CudaBlock
+from mgspmv.kernels.device import read_block, report_full_device
+from mgspmv.kernels.pieces import Feed, FromHost, FromStore, PinnedPiece, choose_kept
+from mgspmv.kernels.row_blocks import cut_pieces
+from mgspmv.model import CsrBlock
+from mgspmv.partition import Streaming
+from mgspmv.store import StoredMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class CsrPiece:
+    """The arrays of a `CsrBlock`, wherever they are."""
+
+    indptr: Any
+    indices: Any
+    data: Any | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(a.nbytes) for a in (self.indptr, self.indices, self.data) if a is not None)
+
+
+class StreamedCsr:
+    """Rows of a stored matrix on the current device, as far as it has room for them, and products with them.
+
+    Parameters
+    ----------
+    start, stop : first row, and row after the last
+    dtype : of the values and of x; `is_pattern` leaves the values out
+    kernel : `auto` or `csr-split`
+    check : called between pieces while they are read; may raise
+
+    Raises
+    ------
+    FormatError : another kernel, which needs its format of all rows at once
+    CapacityError : host or device has no room for the pieces
+    """
+
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        start: int,
+        stop: int,
+        dtype: Literal["float32", "float64"],
+        streaming: Streaming,
+        *,
+        is_pattern: bool,
+        threads: int | None = None,
+        kernel: str = "auto",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        if kernel not in ("auto", "csr-split"):
+            raise FormatError(
+                f"kernel {kernel!r} needs all rows on the device, which has no room for them; pass 'auto' or "
+                "'csr-split'"
+            )
+        self._start, self._n_cols, self._dtype = start, stored.info.shape[1], dtype
+        indptr = stored.read_array("indptr", start, stop + 1, threads)
+        self._cuts = cut_pieces(indptr - indptr[0], streaming.piece_entries)
+        values, n = None if is_pattern else dtype, len(self._cuts) - 1
+
+        def make(k: int) -> CsrPiece:
+            block = read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
+            return CsrPiece(block.indptr, block.indices, block.data)
+
+        with report_full_device("the pieces of the matrix that stay on the device"):
+            mean_bytes = max(1, make(0).nbytes)
+            kept = {}
+            pinned: dict[int, PinnedPiece[CsrPiece]] = {}
+            stay = set(choose_kept(n, min(n, streaming.kept_bytes // mean_bytes)))
+            for k in range(n):
+                check()
+                if k in stay:
+                    kept[k] = make(k)
+                elif streaming.held == "host":
+                    pinned[k] = PinnedPiece(make(k))
+        fetcher: Any = None
+        if len(kept) < n:
+            fetcher = FromHost(pinned) if streaming.held == "host" else FromStore(make)
+        self.feed: Feed[CsrPiece] = Feed(kept, fetcher, n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.feed.nbytes
+
+    def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """y = alpha A x + beta y, in place, as `CudaBlock.multiply`."""
+        for k, piece in self.feed.pass_by(goes_on=False):
+            first, last = self._cuts[k], self._cuts[k + 1]
+            block = CsrBlock(self._start + first, self._n_cols, piece.indptr, piece.indices, piece.data)
+            CudaBlock(block, self._dtype, "csr-split").multiply(x, y[first:last], alpha, beta)
