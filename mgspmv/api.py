@@ -426,21 +426,27 @@ class Matrix(DescribedMatrix):
         if client is not None:
             from mgspmv.distribute.matrix import plan_on_cluster
 
-            options: dict[str, Any] = {"precision": precision, "threads": threads, "backend": backend}
+            reads = None if self.kind == "matrix" and precision == "exact" else precision
+            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend}
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
-        indptr, lays_out = self.stored.read_array("indptr"), self.kind != "matrix" and precision != "float64"
+        indptr, info = self.stored.read_array("indptr"), self.info
+        dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
+        layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+        lays_out = self.kind != "matrix" and layout is not None
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out}
         planning["streams"] = lays_out or self.kind == "matrix"
-        if choose_backend(backend) == "cuda" and workers == 1 and lays_out:
-            dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
-            plan = plan_rows(self.info, indptr, **planning, **_limit_to_free(**limits))
+        is_here = workers == 1 and choose_backend(backend) == "cuda"
+        if is_here:
+            limits = _limit_to_free(**limits)
+        if is_here and lays_out:
+            plan = plan_rows(info, indptr, **planning, **limits)
             options = {"threads": threads, "streaming": plan.workers[0].streaming}
-            rates = measure_device(self.stored, 0, self.shape[0], dtype, precision, **options)
+            rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)
             release_device_memory()
             return predict_seconds(plan, [rates])
-        is_known = workers == 1 and device_memory is None
+        is_known = workers == 1 and limits["device_memory"] is None
         return plan_rows(
-            self.info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
+            info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
         )
 
     def load(self, n_blocks: int = 1) -> Matrix:
@@ -699,7 +705,19 @@ class Matrix(DescribedMatrix):
             rows = LaidRows(indptr, read, layout=named, piece_entries=n_entries)
             is_read = read_vector(self.stored, "out_degree", 0, self.shape[0], threads) > 0
             places = rows.place_streamed(is_read, streaming)
-            return rows.lay_out(places, places.columns, places.n_sent, streaming)
+            return rows.lay_out(places, places.all_columns, places.n_sent, streaming)
+
+    def check_room(self, dtype: str | None, threads: int | None = None, **limits: int | None) -> None:
+        """
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
+
+        Raises
+        ------
+        CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
+        """
+        self._read_indptr(dtype, threads, **_limit_to_free(**limits))
 
     def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
         """The row pointers of a matrix that fits."""
@@ -1008,6 +1026,8 @@ def _rank_embedded(
     layout = None
     if backend == "cuda":
         layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
+    if layout is None and any(own is not None for own in limits.values()):
+        A.check_room(dtype, threads, **limits)
     if layout is None:
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
         rows = [_cut(start, weight, kernel) for kernel in kernels]

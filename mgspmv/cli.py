@@ -461,7 +461,8 @@ def plan(
         plan = matrix.plan(workers or 1, **options, client=client)
     titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
-    totals |= {"memory of a worker": _format_bytes(plan.memory_bytes)}
+    if not any(w.has_device for w in plan.workers):
+        totals["memory of a worker"] = _format_bytes(plan.memory_bytes)
     totals |= {"received in all, per iteration": _format_bytes(plan.exchange_bytes)}
     if plan.seconds_per_iteration is not None:
         totals["predicted time of an iteration"] = _format_seconds(plan.seconds_per_iteration)
@@ -472,7 +473,7 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Titles and cells of what each worker will hold; on a device, where, and what comes by."""
     titles: tuple[str, ...] = ("worker", "rows", "entries")
     own = [(k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}") for k, w in enumerate(plan.workers)]
-    if all(w.held == "host" and w.streaming is None for w in plan.workers):
+    if not any(w.has_device for w in plan.workers):
         titles += ("memory", "received per iteration")
         memory = [(_format_bytes(w.memory_bytes), _format_bytes(w.exchange_bytes)) for w in plan.workers]
         return titles, [(*a, *b) for a, b in zip(own, memory, strict=True)]
@@ -480,8 +481,8 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     held = [
         (
             w.held,
-            _format_bytes(w.device_bytes),
-            _format_bytes(w.host_bytes),
+            _format_bytes(w.device_bytes) if w.has_device else "",
+            _format_bytes(w.host_bytes if w.has_device else w.memory_bytes),
             _format_bytes(0 if w.streaming is None else w.streaming.streamed_bytes),
             _format_bytes(w.exchange_bytes),
         )

@@ -38,7 +38,7 @@ LAID_RATIO = 1.1
 """Bytes of an entry in a layout for steps over those in CSR, at most."""
 MOST_PIECE_ENTRIES, LEAST_PIECE_BYTES = 1 << 27, 1 << 10
 """Of a piece that comes by a device."""
-PASSING: dict[str, int] = {"host": 4, "store": 9}
+PASSING: dict[str, int] = {"host": 4, "store": 10}
 """Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
 others are read."""
 PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
@@ -112,15 +112,21 @@ class WorkerPlan:
     """Where the rows are between iterations: `device`; `host`, of a worker without a device or to be streamed from its
     pinned memory; or `store`, from where they are streamed each time."""
     streaming: Streaming | None = None
-    """Of a worker whose device has no room for all of its rows."""
+    """Of a worker whose device has no room for all of its rows; or has, but not for laying them out at once: then all
+    pieces stay."""
     layout_bytes: int | None = None
     """Of the layout for steps of PageRank on a device, and what is beside it while it is made; None for CSR."""
     rates: Rates | None = None
     """What it was measured to do."""
 
     @property
+    def has_device(self) -> bool:
+        """Whether it computes on a device; `held` says `host` of both."""
+        return self.held != "host" or self.streaming is not None
+
+    @property
     def seconds(self) -> float | None:
-        """Of an iteration without the exchange, predicted from the rates; None without."""
+        """Of an iteration without the exchange, predicted from the rates; None without these."""
         return None if self.rates is None else _predict_seconds(self, self.rates)
 
     @property
@@ -164,7 +170,7 @@ class Plan:
 
     @property
     def memory_bytes(self) -> int:
-        """Most bytes that any worker needs."""
+        """Most bytes that any worker without a device needs, or would."""
         return max(w.memory_bytes for w in self.workers)
 
     @property
@@ -189,7 +195,10 @@ class Plan:
         return asdict(self) | totals | {"workers": workers}
 
     def __repr__(self) -> str:
-        each = f"{self.memory_bytes / 1e9:.3g} GB each, {self.exchange_bytes / 1e9:.3g} GB exchanged per iteration"
+        has_device = any(w.has_device for w in self.workers)
+        most = max(w.device_bytes for w in self.workers if w.has_device) if has_device else self.memory_bytes
+        each = f"{most / 1e9:.3g} GB {'on each device' if has_device else 'each'}"
+        each = f"{each}, {self.exchange_bytes / 1e9:.3g} GB exchanged per iteration"
         seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
         return f"Plan({self.operation} of {self.url}, {len(self.workers)} workers, at most {each}{seconds})"
 
@@ -312,8 +321,9 @@ def plan_rows(
     threads = threads or default_threads()
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
     make = partial(_plan, info, indptr, n_workers, precision, threads)
-    plan = make() if speeds is None else _plan_by_speed(make, speeds, devices, hosts)
     place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
+    hold = partial(_place, _Sizes.of(info, precision), lays_out, False)
+    plan = make() if speeds is None else _plan_by_speed(make, hold, speeds, devices, hosts)
     plan = place(plan, devices, hosts)
     if rates is not None:
         plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
@@ -419,7 +429,7 @@ def _stream_from(held: Literal["host", "store"], worker: WorkerPlan, sizes: _Siz
     kept = min(whole, room - passing * piece_bytes)
     streamed = int((whole - kept) / (ratio if held == "store" else 1))
     streaming = Streaming(held, piece_bytes // sizes.nonzero, kept, passing * piece_bytes, streamed)
-    return replace(worker, held=held, streaming=streaming)
+    return replace(worker, held=held if streamed else "device", streaming=streaming)
 
 
 def limit(memory: int | None, most: int | None) -> int | None:
@@ -432,7 +442,9 @@ def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
     if len(rates) != len(plan.workers):
         return plan
     workers = tuple(replace(w, rates=own) for w, own in zip(plan.workers, rates, strict=True))
-    return replace(plan, workers=workers, seconds_per_iteration=max(w.seconds or 0.0 for w in workers))
+    seconds = [w.seconds for w in workers]
+    most = None if None in seconds else max(s for s in seconds if s is not None)
+    return replace(plan, workers=workers, seconds_per_iteration=most)
 
 
 @dataclass(frozen=True)
@@ -515,18 +527,21 @@ def _count_in_flight(info: MatrixInfo, sizes: _Sizes, n: int, n_workers: int, th
     return max(indices, values)
 
 
-def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float:
+def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float | None:
     streamed = (worker.block_bytes + worker.vector_bytes) / rates.copy_bytes_per_s
     gathered = worker.nnz / rates.gathers_per_s
     coming_by = 0.0
-    if worker.streaming is not None:
+    if worker.streaming is not None and worker.streaming.streamed_bytes:
         pace = rates.upload_bytes_per_s if worker.streaming.held == "host" else rates.store_bytes_per_s
-        coming_by = worker.streaming.streamed_bytes / pace if pace else np.inf
+        if pace is None:
+            return None
+        coming_by = worker.streaming.streamed_bytes / pace
     return max(streamed, gathered, coming_by)
 
 
 def _plan_by_speed(
     make: Callable[[Sequence[float]], Plan],
+    hold: Callable[[Plan, Sequence[int | None], Sequence[int | None]], Plan],
     speeds: Sequence[float],
     devices: Sequence[int | None],
     hosts: Sequence[int | None],
@@ -536,11 +551,12 @@ def _plan_by_speed(
     Parameters
     ----------
     make : gives the plan for shares
+    hold : gives a plan with all rows on the devices, as `_place` without streaming: rows come by where none has room
     """
     most = np.ones(len(speeds))
     plan = make(_share(speeds, most))
     for _ in range(MOST_TRIES):
-        needs = _list_needs(plan, devices, hosts)
+        needs = _list_needs(hold(plan, devices, hosts), devices, hosts)
         room = np.array([np.inf if have is None else have / max(need, 1) for _, have, need in needs])
         room = room.reshape(-1, 2).min(axis=1)
         if (room >= 1).all():

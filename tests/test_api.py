@@ -494,6 +494,56 @@ def test_plan():
         A.plan(workers=0)
 
 
+def test_plan_of_rows_that_come_by():
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    (whole,) = A.plan(device_memory="1GB", backend="cpu").workers
+    assert (whole.held, whole.streaming) == ("device", None)
+    few = {"device_memory": whole.vector_bytes + 15_000, "backend": "cpu"}
+    plan = A.plan(**few)
+    (worker,) = plan.workers
+    assert (worker.held, worker.device_bytes) == ("host", few["device_memory"])
+    assert plan.seconds_per_iteration is None  # nothing says how fast the GPU would be
+    assert worker.streaming.streamed_bytes == int(1.1 * 4 * A.nnz) - worker.streaming.kept_bytes > 0
+    assert worker.host_bytes == whole.load_bytes + worker.streaming.streamed_bytes
+    assert A.plan(**few, host_memory=worker.host_bytes).workers == (worker,)
+    (from_store,) = A.plan(**few, host_memory=worker.host_bytes - 1).workers
+    assert (from_store.held, from_store.host_bytes) == ("store", whole.load_bytes)
+    halves = A.plan(workers=2, device_memory="1GB").workers
+    few_each = max(w.vector_bytes for w in halves) + 12 * 1024
+    assert [w.held for w in A.plan(workers=2, device_memory=few_each).workers] == ["host"] * 2
+    with pytest.raises(CapacityError, match="GB of host memory"):
+        A.plan(**few, host_memory=whole.load_bytes - 1)
+    assert not A._loaded
+
+
+def test_plan_of_rows_that_may_not_come_by():
+    """Those of PageRank in float64, which has no layout; of a product they may."""
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    few = {"device_memory": 40_000, "backend": "cpu"}
+    assert [A.plan(**few, precision=p).workers[0].held for p in ("exact", "float32")] == ["host"] * 2
+    (whole,) = A.plan(device_memory="1GB", backend="cpu", precision="float64").workers
+    assert (whole.layout_bytes, whole.held) == (None, "device")
+    with pytest.raises(CapacityError, match="GB of device memory"):
+        A.plan(device_memory=whole.device_bytes - 1, backend="cpu", precision="float64")
+    M = store_matrix(sp.random_array((500, 500), density=0.02, rng=np.random.default_rng(1)))
+    (whole,) = M.plan(device_memory="1GB", backend="cpu").workers
+    (worker,) = M.plan(device_memory=whole.device_bytes - 1, backend="cpu").workers
+    assert (whole.held, worker.held, worker.layout_bytes) == ("device", "host", None)
+
+
+@pytest.mark.parametrize("work", [lambda A, **few: mg.spmv(A, np.ones(500), **few), mg.pagerank], ids=["spmv", "ranks"])
+@pytest.mark.parametrize("limits", [{"device_memory": "1GB"}, {"host_memory": 10**9}, {"host_memory": 0}])
+def test_memory_is_limited_on_cuda_only(work, limits):
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    with pytest.raises(OptionError) as caught:
+        work(A, backend="cpu", **limits)
+    assert str(caught.value) == (
+        "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
+        "them to distribute where the matrix is on a cluster already"
+    )
+    assert not A._loaded
+
+
 def test_a_matrix_that_does_not_fit_is_not_loaded(monkeypatch):
     A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
     monkeypatch.setattr(api, "free_memory", lambda: 1000)

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -20,6 +21,8 @@ import zarr
 from commands import ENVIRONMENT, invoke, invoke_json, start
 
 import mgspmv.api
+import mgspmv.partition
+from mgspmv.cli import _list_workers
 from mgspmv.errors import CapacityError
 from mgspmv.results import load_solution
 
@@ -222,6 +225,52 @@ def test_plan():
     stdout, _ = invoke("plan", "r.zarr", "--workers", "2", "--precision", "float32")
     assert "received per iteration" in stdout
     assert "float32" in stdout
+    assert "memory of a worker" in stdout
+    assert "held on" not in stdout
+
+
+def test_plan_of_rows_that_come_by():
+    invoke("generate", "uniform", "u.zarr", "--n-vertices", "500", "--n-edges", "4000", "--duplicates", "keep")
+    command = ["plan", "u.zarr", "--backend", "cpu", "--device-memory"]
+    [whole] = invoke_json(*command, "1GB")["workers"]
+    assert (whole["held"], whole["streaming"]) == ("device", None)
+    few = str(whole["vector_bytes"] + 15_000)
+    answer = invoke_json(*command, few)
+    [worker] = answer["workers"]
+    assert (worker["held"], worker["device_bytes"]) == ("host", int(few))
+    kept = 15_000 - 4 * (15_000 // 12)
+    assert worker["streaming"] == {
+        "held": "host",
+        "piece_entries": 15_000 // 12 // 4,
+        "kept_bytes": kept,
+        "passing_bytes": 15_000 - kept,
+        "streamed_bytes": 17_600 - kept,
+    }
+    assert (worker["seconds"], answer["seconds_per_iteration"]) == (None, None)
+    stdout, _ = invoke(*command, few)
+    lines = [line.split() for line in stdout.splitlines()]
+    assert " ".join(lines[1]) == (
+        "worker rows entries held on device memory host memory comes by per iteration received per iteration"
+    )
+    cells = [f"{worker['device_bytes'] / 1e3:.3g} kB", f"{worker['host_bytes'] / 1e3:.3g} kB", "7.6 kB", "0 B"]
+    assert " ".join(lines[3]) == " ".join(["0 0 .. 500 4,000 host", *cells])
+    assert "memory of a worker" not in stdout  # of one that computes on its host
+    assert "predicted time" not in stdout
+    [from_store] = invoke_json(*command, few, "--host-memory", str(worker["host_bytes"] - 1))["workers"]
+    assert (from_store["held"], from_store["streaming"]["held"]) == ("store", "store")
+    stdout, _ = invoke(*command, "1GB")
+    assert " ".join(stdout.splitlines()[3].split()).startswith("0 0 .. 500 4,000 device ")
+
+
+def test_a_plan_of_hosts_beside_devices_tells_what_each_takes():
+    hosts = mgspmv.partition.WorkerPlan(0, 10, 30, 1000, 2000, 500, 0, 100)
+    on_device = replace(hosts, start=10, stop=20, held="device")
+    plan = mgspmv.partition.Plan("m.zarr", "pagerank", "exact", (hosts, on_device), None)
+    _, rows = _list_workers(plan)
+    assert rows == [
+        (0, "0 .. 10", "30", "host", "", "3 kB", "0 B", "100 B"),
+        (1, "10 .. 20", "30", "device", "3 kB", "500 B", "0 B", "100 B"),
+    ]
 
 
 def test_spmv_is_that_of_scipy():
@@ -404,12 +453,18 @@ def test_run():
         (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
         (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
         (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
+        (["plan", "g.zarr", "--device-memory", "12 parsecs"], 2, "OptionError", "a size is written like 141GB, 16GiB"),
+        (["pagerank", "g.zarr", "--backend", "cpu", "--device-memory", "1GB"], 2, "OptionError",
+         "device_memory and host_memory limit what a run on CUDA takes"),
+        (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--host-memory", "1GB"], 2, "OptionError",
+         "device_memory and host_memory limit what a run on CUDA takes"),
     ],
 )  # fmt: skip
 def test_exit_codes(args, code, type_name, message):
     invoke("ingest", "edges.txt", "g.zarr")
     invoke("ingest", "a.mtx", "a.zarr")
     np.save("x2.npy", np.ones(2))
+    np.save("x3.npy", np.ones(3))
     Path("bad.txt").write_text("1 2\n1 x\n")
     Path("bad.toml").write_text("[surce]\n")
     Path("there.csv").write_text("")

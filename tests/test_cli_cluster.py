@@ -106,6 +106,29 @@ def test_spmv_on_a_running_cluster(cluster, client):
     assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
 
 
+def test_plan_for_a_running_cluster(cluster, client):
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--backend", "cpu")
+    answer = invoke_json("plan", "g.zarr", *on_cluster)
+    with mgspmv.open_matrix("g.zarr").distribute(client, backend="cpu") as D:
+        assert [w["start"] for w in answer["workers"]] == list(D.bounds[:-1])
+        assert [w["memory_bytes"] for w in answer["workers"]] == [w.memory_bytes for w in D.plan.workers]
+    assert answer["workers"][-1]["stop"] == 512
+    stdout, stderr = invoke("plan", "g.zarr", *on_cluster)
+    assert len(re.findall(r"^ *\d +[\d,]+ \.\. [\d,]+ ", stdout, re.MULTILINE)) == 4
+    assert DASHBOARD.fullmatch(stderr)
+
+
+@pytest.mark.slow
+def test_plan_for_local_workers(folder):
+    with start("plan", "g.zarr", "--cluster", "local", "--workers", "2", "--json", **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    answer = json.loads(stdout)
+    assert [w["held"] for w in answer["workers"]] == ["host"] * 2
+    assert [w["start"] for w in answer["workers"]] == [w.start for w in mgspmv.open_matrix("g.zarr").plan(2).workers]
+    assert answer["workers"][-1]["stop"] == 512
+
+
 def test_not_converged_on_a_cluster_is_written(cluster, client):
     stdout, stderr = invoke(
         "pagerank", "g.zarr", "--max-iter", "2", "-o", "r.zarr", "--scheduler", cluster.scheduler_address, code=5

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import PARTS, MatrixInfo, part_bounds
-from mgspmv.partition import SUMS_BYTES, Plan, Rates, parse_bytes, plan_rows, split_rows
+from mgspmv.partition import (
+    PASSING,
+    SUMS_BYTES,
+    Plan,
+    Rates,
+    Streaming,
+    limit,
+    parse_bytes,
+    plan_rows,
+    predict_seconds,
+    split_rows,
+)
 from mgspmv.store import CHUNK_ELEMENTS
 
 MiB = 2**20
@@ -43,7 +54,7 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
-    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads")
+    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads", "lays_out", "streams")
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
     return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
@@ -575,3 +586,298 @@ def test_each_worker_is_held_to_its_own_memory() -> None:
             f"spmv of m.zarr on 2 workers needs {needs[k] / 1e9:.3g} GB of {place} memory on one of them, which has "
             f"{have}; use more workers, or ones with more memory"
         )
+
+
+# --- rows that come by -----------------------------------------------------------------------------------------------
+
+LAID: dict[str, Any] = {"threads": 1, "lays_out": True, "streams": True}
+"""PageRank in `exact` of a pattern: in the layout 4.4 bytes an entry, and 8 while it is made; 36 a row, for its ranks,
+out-weight, z, next z and place."""
+SQUARE = (1000, 1000)
+"""Rows, and entries of each: 4,400,000 bytes in the layout, 36,000 of vectors."""
+CSR: dict[str, Any] = PRODUCT | {"streams": True}
+"""A product, for which nothing is laid out."""
+STORE_PIECES = PASSING["store"]
+"""Which all of the room is for, where rows come by from the store."""
+
+
+def stream_all_from_store(room: int, whole: int, entry_bytes: int, ratio: float) -> Streaming:
+    """What is as good as all of the matrix, in pieces that the room is cut into."""
+    piece = room // STORE_PIECES
+    kept = room - STORE_PIECES * piece
+    assert kept < STORE_PIECES
+    return Streaming("store", piece // entry_bytes, kept, room - kept, int((whole - kept) / ratio))
+
+
+@pytest.mark.parametrize(
+    ("options", "layout", "vectors"),
+    [
+        # 10 rows of 3 entries: a tenth more than in CSR, and CSR with the places of columns; vectors and the order
+        ({}, 132 + (4 + 4) * 30, 320 + 4 * 10),
+        ({"dtype": "float64"}, 396 + (12 + 4) * 30, 320 + 4 * 10),
+        ({"dtype": "float64", "precision": "float32"}, 264 + (8 + 4) * 30, 280 + 4 * 10),
+        ({"index_dtype": "int64"}, 264 + (8 + 8) * 30, 320 + 8 * 10),
+    ],
+)
+def test_bytes_of_a_layout_by_hand(options: dict[str, Any], layout: int, vectors: int) -> None:
+    (worker,) = plan_even(10, 3, **LAID, **options, device_memory=LARGE).workers
+    assert (worker.layout_bytes, worker.vector_bytes) == (layout, vectors)
+    assert (worker.held, worker.streaming, worker.device_bytes) == ("device", None, layout + vectors)
+    assert worker.host_bytes == worker.load_bytes
+
+
+def test_a_layout_is_made_of_a_piece_at_a_time() -> None:
+    (worker,) = plan_even(10, 2**26, **LAID, device_memory=10**12).workers
+    assert worker.layout_bytes == int(4.4 * 10 * 2**26) + 8 * 2**27
+
+
+def test_there_is_a_layout_on_devices_only_and_only_where_it_is_asked_for() -> None:
+    host = plan_even(*SQUARE, **LAID).workers[0]
+    device = plan_even(*SQUARE, threads=1, device_memory=LARGE).workers[0]
+    assert (host.held, host.has_device, host.layout_bytes) == ("host", False, None)
+    assert (device.held, device.has_device, device.layout_bytes) == ("device", True, None)
+    assert host.device_bytes == device.device_bytes == device.block_bytes + device.vector_bytes
+
+
+def test_rows_stay_where_there_is_exactly_enough_room() -> None:
+    need = 4_400_000 + 8_000_000 + 36_000
+    (worker,) = plan_even(*SQUARE, **LAID, device_memory=need).workers
+    assert (worker.held, worker.streaming, worker.device_bytes) == ("device", None, need)
+
+
+def test_rows_that_have_room_but_not_while_they_are_laid_out_stay_in_pieces() -> None:
+    (worker,) = plan_even(*SQUARE, **LAID, device_memory=4_400_000 + 8_000_000 + 36_000 - 1).workers
+    assert (worker.held, worker.has_device) == ("device", True)
+    assert worker.streaming == Streaming("host", 258_333, 4_400_000, 4 * 1_033_333, 0)  # a twelfth of 12,399,999
+    assert worker.host_bytes == worker.load_bytes
+
+
+def test_a_piece_too_many_comes_by() -> None:
+    """Two thirds of the room are for what stays."""
+    for room, held in ((6_600_000, "device"), (6_599_988, "host")):
+        (worker,) = plan_even(*SQUARE, **LAID, device_memory=36_000 + room).workers
+        assert worker.held == held
+        assert worker.streaming is not None
+        assert worker.streaming.streamed_bytes == (8 if held == "host" else 0)
+
+
+def test_what_comes_by_from_the_host_by_hand() -> None:
+    (worker,) = plan_even(*SQUARE, **LAID, device_memory=36_000 + 6_000_000).workers
+    assert worker.held == "host"
+    assert worker.streaming == Streaming("host", 125_000, 4_000_000, 2_000_000, 400_000)
+    assert worker.device_bytes == 6_036_000
+    assert worker.host_bytes == worker.load_bytes + 400_000
+
+
+def test_what_comes_by_from_the_store_by_hand() -> None:
+    """It is in CSR there, which is smaller."""
+    memory = {"device_memory": 36_000 + 6_000_000}
+    load = plan_even(*SQUARE, **LAID).workers[0].load_bytes
+    assert plan_even(*SQUARE, **LAID, **memory, host_memory=load + 400_000).workers[0].held == "host"
+    (worker,) = plan_even(*SQUARE, **LAID, **memory, host_memory=load + 399_999).workers
+    assert worker.held == "store"
+    assert worker.streaming == stream_all_from_store(6_000_000, 4_400_000, 4, 1.1)
+    assert worker.streaming.streamed_bytes == pytest.approx(4_000_000, abs=10)
+    assert (worker.device_bytes, worker.host_bytes) == (6_036_000, load)
+    with pytest.raises(CapacityError, match="GB of host memory on one of them, which has"):
+        plan_even(*SQUARE, **LAID, **memory, host_memory=load - 1)
+
+
+@pytest.mark.parametrize(("host", "passing"), [(None, 4 * 2**29), (25 * 2**30, STORE_PIECES * 2**29)])
+def test_pieces_are_of_so_many_entries_at_most(host: int | None, passing: int) -> None:
+    """Of 2^34 entries, 4.4 bytes each, as many more stay."""
+    room = 40 * 2**30
+    memory = {"device_memory": 36_000 + room, "host_memory": host}
+    (worker,) = plan_even(1000, 2**34 // 1000, **LAID, **memory).workers
+    assert worker.streaming is not None
+    assert worker.held == ("host" if host is None else "store")
+    whole = int(4.4 * (2**34 // 1000 * 1000))
+    coming = whole - (room - passing)
+    assert (worker.streaming.piece_entries, worker.streaming.passing_bytes) == (2**27, passing)
+    assert worker.streaming.kept_bytes == room - passing
+    assert worker.streaming.streamed_bytes == pytest.approx(coming / (1 if host is None else 1.1), abs=2)
+
+
+def test_what_comes_by_in_csr_by_hand() -> None:
+    """1000 rows of 100 entries: 8 + 8 bytes of x and y, 1001 row pointers and 12 bytes an entry."""
+    load = plan_even(1000, 100, **CSR).workers[0].load_bytes
+    whole = 8 * 1001 + 12 * 100_000
+    (worker,) = plan_even(1000, 100, **CSR, device_memory=whole + 16_000).workers
+    assert (worker.held, worker.streaming, worker.layout_bytes) == ("device", None, None)
+    (worker,) = plan_even(1000, 100, **CSR, device_memory=whole + 16_000 - 1).workers
+    assert worker.streaming == Streaming("host", 8388, 805_339, 4 * 100_667, whole - 805_339)
+    assert (worker.held, worker.host_bytes) == ("host", load + whole - 805_339)
+    (worker,) = plan_even(1000, 100, **CSR, device_memory=whole + 16_000 - 1, host_memory=load).workers
+    assert worker.streaming == stream_all_from_store(whole - 1, whole, 12, 1.0)
+    assert (worker.held, worker.host_bytes) == ("store", load)
+
+
+@pytest.mark.parametrize(
+    ("room", "held"),
+    [(STORE_PIECES * 1024 - 1, None), (STORE_PIECES * 1024, "store"), (12 * 1024 - 1, "store"), (12 * 1024, "host")],
+)
+def test_a_device_has_room_for_a_few_small_pieces_or_is_too_small(room: int, held: str | None) -> None:
+    for options, vectors in ((LAID, 36_000), (CSR, 16_000)):
+        if held is not None:
+            assert plan_even(*SQUARE, **options, device_memory=[vectors + room]).workers[0].held == held
+            continue
+        with pytest.raises(CapacityError) as caught:
+            plan_even(*SQUARE, **options, device_memory=[vectors + room])
+        shortage, advice = str(caught.value).split("; ")
+        need = {36_000: "0.0124", 16_000: "0.012"}[vectors]
+        what = "pagerank" if options is LAID else "spmv"
+        have = f"which has {(vectors + room) / 1e9:.3g} GB"
+        assert shortage == f"{what} of m.zarr on 1 workers needs {need} GB of device memory on one of them, {have}"
+        assert advice == "use more workers, or ones with more memory"
+
+
+@pytest.mark.parametrize("options", [LAID, CSR])
+def test_where_rows_may_not_come_by_a_device_must_have_room(options: dict[str, Any]) -> None:
+    with pytest.raises(CapacityError, match=r"GB of device memory on one of them, which has 0\.006 GB") as caught:
+        plan_even(*SQUARE, **options | {"streams": False}, device_memory=6_000_000)
+    plan = plan_even(*SQUARE, named_workers(caught.value), **options | {"streams": False}, device_memory=6_000_000)
+    assert {w.held for w in plan.workers} == {"device"}
+    assert plan_even(*SQUARE, **options, device_memory=6_000_000).workers[0].held == "host"
+
+
+def test_workers_that_would_do_are_those_on_which_rows_may_come_by() -> None:
+    """Of a million columns each worker holds z, and whoever has room for that has some for pieces."""
+    few: dict[str, Any] = LAID | {"device_memory": 34_000_000}
+    named = []
+    for streams in (True, False):
+        with pytest.raises(CapacityError) as caught:
+            plan_even(10**6, 50, **few | {"streams": streams})
+        named.append(named_workers(caught.value))
+        held = {w.held for w in plan_even(10**6, 50, named[-1], **few | {"streams": streams}).workers}
+        assert held == ({"host"} if streams else {"device"})
+        with pytest.raises(CapacityError):
+            plan_even(10**6, 50, named[-1] // 2, **few | {"streams": streams})
+    assert named[0] < named[1]
+
+
+def test_of_workers_that_differ_rows_come_by_the_one_without_room() -> None:
+    even = plan_even(*SQUARE, 3, **LAID, device_memory=LARGE)
+    memory = [LARGE, even.workers[1].vector_bytes + 1_200_000, None]
+    plan = plan_even(*SQUARE, 3, **LAID, device_memory=memory)
+    assert plan.bounds == even.bounds
+    assert [(w.held, w.has_device) for w in plan.workers] == [("device", True), ("host", True), ("host", False)]
+    assert [w.streaming is not None for w in plan.workers] == [False, True, False]
+    assert plan.workers[0] == even.workers[0]
+    assert plan.workers[1].streaming == Streaming(
+        "host", 25_000, 800_000, 400_000, int(1.1 * 4 * plan.workers[1].nnz) - 800_000
+    )
+    with pytest.raises(CapacityError, match=r"on 3 workers needs \S+ GB of host memory"):
+        plan_even(*SQUARE, 3, **LAID, device_memory=memory, host_memory=[LARGE, LARGE, 100_000])
+
+
+@pytest.mark.parametrize("memory", [1_200_000, 1_100_000, 800_000])
+def test_rows_of_a_fast_worker_go_to_one_that_has_room_before_they_come_by(memory: int) -> None:
+    """The layout and what it is made of count for the room."""
+    plan = plan_even(10_000, 20, 2, **LAID, speeds=[3.0, 1.0], device_memory=[memory, LARGE])
+    assert [(w.held, w.streaming) for w in plan.workers] == [("device", None)] * 2
+    assert 0.85 * memory < plan.workers[0].device_bytes <= memory
+    for speeds in ([3.0, 1.0], None):
+        short = plan_even(10_000, 20, 2, **LAID, speeds=speeds, device_memory=800_000)
+        assert [w.held for w in short.workers] == ["host"] * 2
+
+
+def test_seconds_of_rows_that_come_by_by_hand() -> None:
+    rates = Rates(copy_bytes_per_s=1e9, gathers_per_s=1e9, upload_bytes_per_s=1e6, store_bytes_per_s=1e5)
+    load = plan_even(*SQUARE, **LAID).workers[0].load_bytes
+    there = plan_even(*SQUARE, **LAID, device_memory=LARGE, rates=rates)
+    small: dict[str, Any] = LAID | {"device_memory": 36_000 + 6_000_000}
+    from_host = plan_even(*SQUARE, **small, rates=rates)
+    from_store = plan_even(*SQUARE, **small, host_memory=load, rates=rates)
+    assert [p.workers[0].held for p in (there, from_host, from_store)] == ["device", "host", "store"]
+    streamed = (8 * 1001 + 4 * 10**6 + 36_000) / 1e9
+    assert there.seconds_per_iteration == there.workers[0].seconds == streamed
+    assert from_host.seconds_per_iteration == from_host.workers[0].seconds == 400_000 / 1e6
+    assert from_store.seconds_per_iteration == from_store.workers[0].seconds
+    assert from_store.workers[0].seconds == pytest.approx(4_000_000 / 1e5)
+    # whatever takes longest
+    assert plan_even(*SQUARE, **small, rates=Rates(1e3, 1e9, 1e6)).seconds_per_iteration == streamed * 1e6
+    assert plan_even(*SQUARE, **small, rates=Rates(1e9, 1e3, 1e6)).seconds_per_iteration == 10**6 / 1e3
+    assert plan_even(*SQUARE, **small).workers[0].seconds is None
+
+
+def test_seconds_are_those_of_the_slowest_worker_and_need_rates_of_each() -> None:
+    plan = plan_even(*SQUARE, 2, **LAID, device_memory=LARGE)
+    assert predict_seconds(plan, [Rates(1e9, 1e9)]) is plan
+    assert (plan.seconds_per_iteration, [w.seconds for w in plan.workers]) == (None, [None, None])
+    rates = [Rates(1e15, 1e6), Rates(1e15, 1e5)]
+    predicted = predict_seconds(plan, rates)
+    assert [w.rates for w in predicted.workers] == rates
+    assert [w.seconds for w in predicted.workers] == [
+        w.nnz / r.gathers_per_s for w, r in zip(plan.workers, rates, strict=True)
+    ]
+    assert predicted.seconds_per_iteration == predicted.workers[1].seconds == 5.0
+    assert plan_even(*SQUARE, 2, **LAID, device_memory=LARGE, rates=rates) == predicted
+
+
+@given(
+    shape=st.tuples(st.integers(0, 300), st.integers(0, 200)),
+    n_workers=st.integers(1, 3),
+    options=st.sampled_from([LAID, CSR]),
+    device=st.integers(0, 400_000),
+    host=st.integers(0, 400_000) | st.none(),
+)
+def test_a_plan_keeps_every_limit_or_is_refused(
+    shape: tuple[int, int], n_workers: int, options: dict[str, Any], device: int, host: int | None
+) -> None:
+    wanted = plan_even(*shape, n_workers, **options, device_memory=LARGE).workers
+    try:
+        plan = plan_even(*shape, n_workers, **options, device_memory=device, host_memory=host)
+    except CapacityError:
+        assert any(
+            (w.device_bytes > device and device - w.vector_bytes < STORE_PIECES * 1024)
+            or (host is not None and w.load_bytes > host)
+            for w in wanted
+        )
+        return
+    for worker, whole in zip(plan.workers, wanted, strict=True):
+        assert worker.device_bytes <= device
+        assert host is None or worker.host_bytes <= host
+        assert (worker.streaming is None) == (whole.device_bytes <= device)
+        if worker.streaming is None:
+            assert worker == whole
+            continue
+        n_bytes = int(1.1 * 4 * worker.nnz) if options is LAID else worker.block_bytes
+        ratio = 1.1 if options is LAID and worker.held == "store" else 1.0
+        coming = n_bytes - worker.streaming.kept_bytes
+        assert worker.streaming.streamed_bytes == pytest.approx(coming / ratio, abs=1)
+        assert (worker.held == "device") == (coming == 0)
+        room = device - worker.vector_bytes
+        if worker.held == "store" and room >= 12 * 1024:  # the host had none for what would come from it
+            assert host is not None
+            assert host < worker.load_bytes + n_bytes - (room - 4 * (room // 12))
+
+
+def test_what_comes_by_is_told_as_json() -> None:
+    rates = Rates(1e9, 1e9, 1e6, None)
+    plan = plan_even(*SQUARE, **LAID, device_memory=36_000 + 6_000_000, rates=rates)
+    (told,) = json.loads(json.dumps(plan.to_dict(), allow_nan=False))["workers"]
+    assert told["held"] == "host"
+    assert told["streaming"] == {
+        "held": "host",
+        "piece_entries": 125_000,
+        "kept_bytes": 4_000_000,
+        "passing_bytes": 2_000_000,
+        "streamed_bytes": 400_000,
+    }
+    assert told["rates"] == {
+        "copy_bytes_per_s": 1e9,
+        "gathers_per_s": 1e9,
+        "upload_bytes_per_s": 1e6,
+        "store_bytes_per_s": None,
+    }
+    assert (told["device_bytes"], told["host_bytes"]) == (6_036_000, plan.workers[0].load_bytes + 400_000)
+    assert (told["seconds"], told["layout_bytes"]) == (0.4, 12_400_000)
+    (told,) = plan_even(*SQUARE, threads=1).to_dict()["workers"]
+    assert (told["held"], told["streaming"], told["rates"], told["seconds"]) == ("host", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("memory", "most", "expected"), [(None, None, None), (None, 5, None), (7, None, 7), (7, 5, 5), (5, 7, 5), (7, 0, 0)]
+)
+def test_limits(memory: int | None, most: int | None, expected: int | None) -> None:
+    assert limit(memory, most) == expected

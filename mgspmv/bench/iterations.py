@@ -10,7 +10,7 @@ from mgspmv.bench.machines import Machine
 from mgspmv.exchange.transport import LocalTransport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
-from mgspmv.kernels.laid_rows import build_layout
+from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
@@ -114,7 +114,9 @@ class CapturedIterations:
 
     def _build(self) -> None:
         n = self._block.n_rows
-        layout = build_layout(self._block.indptr, n, lambda *_: self._block)
+        rows = LaidRows(self._block.indptr, lambda *_: self._block)
+        places = rows.place(rows.mark_columns(n))
+        layout = rows.lay_out(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])

@@ -24,7 +24,7 @@ SHARES = {"device": None, "host, some": 0.6, "host, most": 0.25, "store": 0.25}
 
 LEGEND = (
     "predicted: by `plan`, from what the device was measured to do with a sample of the rows just before. "
-    f"iteration: the median of all but the first {SKIPPED}, or of all but the first from the store.",
+    f"iteration: the median of all but the first {SKIPPED}.",
     "comes by: in an iteration, of what is laid out in pinned memory. GB/s: that over the iteration. of the link: that "
     "over the bandwidth of copies from pinned memory, measured just before.",
     "device GB: predicted by `plan`, and the most that was taken while the matrix was loaded and ranked.",
@@ -147,7 +147,7 @@ def _list_cells(r: Record) -> list[str]:
         f"{rate / 1e9:.3g}" if r.streamed_bytes else "-",
         f"{rate / r.upload_bytes_per_s:.0%}" if r.streamed_bytes else "-",
         f"{r.upload_bytes_per_s / 1e9:.3g}",
-        f"{r.store_bytes_per_s / 1e9:.3g}",
+        f"{r.store_bytes_per_s / 1e9:.3g}" if r.store_bytes_per_s else "-",
         f"{r.load_s:.3g}",
         f"{r.device_bytes / 1e9:.3g}",
         f"{r.peak_bytes / 1e9:.3g}",

@@ -203,7 +203,7 @@ class DevicePart(Part):
         n_cols = self.stored.info.shape[1]
         is_read = read_vector(self.stored, "out_degree", start, stop, self.threads) > 0
         places = rows.place_streamed(is_read, streaming)
-        own, columns, n_columns = places.columns, None, places.n_sent
+        own, columns, n_columns = places.all_columns, None, places.n_sent
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)

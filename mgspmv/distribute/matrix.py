@@ -405,7 +405,7 @@ def _specify(
 
 
 def _warn_of_streaming(plan: Plan, n_workers: int) -> None:
-    streamed = [w for w in plan.workers if w.streaming is not None]
+    streamed = [w for w in plan.workers if w.streaming is not None and w.streaming.streamed_bytes]
     if streamed:
         n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
         kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))

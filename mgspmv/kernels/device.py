@@ -88,11 +88,18 @@ def free_device_memory() -> int:
     return int(free + cupy.get_default_memory_pool().free_bytes())
 
 
-def release_device_memory() -> None:
-    """Give back to the device what CuPy keeps for this process and nothing uses."""
+def release_device_memory(stream: Any = None, *, beyond: int = 0) -> None:
+    """Give back to the device what CuPy keeps for this process, or for one stream, and nothing uses.
+
+    Parameters
+    ----------
+    beyond : bytes that may be kept: for little it is not worth the time
+    """
     import cupy
 
-    cupy.get_default_memory_pool().free_all_blocks()
+    pool = cupy.get_default_memory_pool()
+    if pool.free_bytes() > beyond:
+        pool.free_all_blocks(stream)
 
 
 @contextmanager

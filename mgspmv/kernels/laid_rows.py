@@ -16,7 +16,7 @@ import numpy as np
 
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.pieces import Feed, FromHost, FromStore, PinnedPiece, choose_kept
+from mgspmv.kernels.pieces import LITTLE, Feed, FromHost, FromStore, PinnedPiece, choose_kept
 from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import INT32_LIMIT, CsrBlock
@@ -45,23 +45,6 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]
 def name_layout(layout: RowBlocks | RowSlices) -> Layout:
     """What a user calls it."""
     return "row-blocks" if isinstance(layout, RowBlocks) else "row-slices"
-
-
-def build_layout(
-    indptr: Any,
-    n_cols: int,
-    read: Callable[[int, int], CsrBlock],
-    *,
-    layout: Layout | None = None,
-    order: Order | None = None,
-    piece_entries: int | None = None,
-) -> RowBlocks | RowSlices:
-    """The layout that suits a square matrix, or the one that is named, made on the current device.
-
-    Parameters and errors as for `build_row_blocks`.
-    """
-    rows = LaidRows(indptr, read, layout=layout, order=order, piece_entries=piece_entries)
-    return rows.build(n_cols)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +103,11 @@ class Places:
     """First column of each piece, whose first rows are columns of somebody, and the number of columns."""
 
     @property
+    def all_columns(self) -> Any | None:
+        """`columns` for a layout of all rows of a matrix: None where places are rows."""
+        return None if self.by_place is None else self.columns
+
+    @property
     def n_sent(self) -> int:
         """Rows that are somebody's columns."""
         return self.sent[-1]
@@ -134,8 +122,9 @@ class LaidRows:
 
     Parameters
     ----------
+    indptr, read, piece_entries : as for `build_row_blocks`
+    layout, order : of the rows; None for what suits
     row_offset : which row of the matrix the first one is
-    others : as for `build_layout`
 
     Attributes
     ----------
@@ -181,13 +170,6 @@ class LaidRows:
             is_read[self._read(first, last).indices] = True
         return is_read
 
-    def build(self, n_cols: int) -> RowBlocks | RowSlices:
-        """The layout of a square matrix, whose columns go with its rows."""
-        if self.layout == "row-slices":
-            return build_row_slices(self._indptr, n_cols, self._read, piece_entries=self._piece_entries)
-        options: Any = {"order": self.order, "piece_entries": self._piece_entries, "survey": self._survey}
-        return build_row_blocks(self._indptr, n_cols, self._read, **options)
-
     def place_streamed(self, is_read: Any, streaming: Streaming | None) -> Places:
         """As `place`, in the pieces that come by."""
         return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
@@ -222,7 +204,7 @@ class LaidRows:
         Parameters
         ----------
         places : of these rows
-        columns : (n_cols,) int32, on the device: the place in z of each column
+        columns : (n_cols,) int32, on the device: the place in z of each column; None where that is its number
         n_columns : places in z
         k : which piece; None where there is one
         """
@@ -265,11 +247,11 @@ class LaidRows:
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent)
         n, nnz = places.n_pieces, int(self._indptr[-1])
-        release_device_memory()  # what placing took
 
         def build(k: int) -> RowBlocks | RowSlices:
             return _drop_order(self.build_share(places, columns, n_columns, k))
 
+        release_device_memory()  # what placing took
         first = build(0)
         value = None if first.values is None else first.values.dtype
         mean_bytes = max(1, first.nbytes * nnz // max(1, first.nnz) // n)
@@ -278,6 +260,7 @@ class LaidRows:
         pinned: dict[int, PinnedPiece[RowBlocks | RowSlices]] = {}
         for k in range(n):
             check()
+            release_device_memory(beyond=LITTLE)  # what making the last one took
             if k in kept_numbers:
                 kept[k] = first if k == 0 else build(k)
             elif streaming.held == "host":

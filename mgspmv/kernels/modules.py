@@ -9,17 +9,21 @@ import functools
 import hashlib
 import tempfile
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
 from mgspmv.kernels.specialise import Specialisation, read_source
+
+_LOADING = Lock()
 
 
 def load_module(specialisation: Specialisation) -> Any:
     """The module for the current device, as CuPy's; compiled unless it was before."""
     import cupy
 
-    return _load_module(specialisation, cupy.cuda.Device().compute_capability)
+    with _LOADING:  # two threads would load it twice, and the one that is dropped be unloaded while a kernel of it runs
+        return _load_module(specialisation, cupy.cuda.Device().compute_capability)
 
 
 @functools.cache

@@ -18,10 +18,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from mgspmv.kernels.device import report_full_device
+from mgspmv.kernels.device import release_device_memory, report_full_device
 
 AHEAD = 2
 """Pieces that are under way while one is computed with, or waits for it."""
+LITTLE = 1 << 28
+"""Bytes on the device that may be kept beside what the plan says."""
 ALIGNMENT = 256
 """Bytes that arrays in a buffer begin at a multiple of."""
 
@@ -282,4 +284,5 @@ class FromStore(Generic[T]):
             with self._own.stream as stream:
                 made = self._make(k)
                 stream.synchronize()
+                release_device_memory(stream, beyond=LITTLE)  # else each thread keeps what its largest piece took
                 return made

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import shutil
+import warnings
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -16,6 +18,7 @@ from matrices import HARD
 from stores import find_group, make_scipy
 
 import mgspmv as mg
+from mgspmv.distribute.matrix import _warn_of_streaming
 from mgspmv.errors import (
     CapacityError,
     ChecksumError,
@@ -465,3 +468,81 @@ def test_more_than_the_memory_of_workers(graph, in_process, monkeypatch):
     assert message.endswith("; 4 workers of that size would do")
     monkeypatch.setattr("mgspmv.distribute.agent.free_memory", lambda: 2)
     assert "no number of workers of that size would do" in refused(graph, in_process(2), CapacityError)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_a_plan_for_a_cluster_is_that_of_the_matrix_on_it(n_workers, graph, in_process):
+    client = in_process(n_workers)
+    held = find_held(client)
+    plan = graph.plan(7, client=client, backend="cpu")  # as many as there are count
+    assert find_held(client) == held  # nothing is loaded for it
+    with graph.distribute(client, backend="cpu") as D:
+        assert plan.bounds == D.bounds == D.plan.bounds
+        assert plan == D.plan
+    assert plan.seconds_per_iteration is None  # hosts are not measured
+    assert [(w.held, w.has_device) for w in plan.workers] == [("host", False)] * n_workers
+
+
+def test_a_plan_for_a_cluster_keeps_to_the_memory_that_is_given(graph, in_process):
+    need = graph.plan(2, threads=1).memory_bytes
+    plan = graph.plan(client=in_process(2), backend="cpu", host_memory=need, threads=1)
+    assert plan.memory_bytes == need
+    options = {"backend": "cpu", "host_memory": need - 1, "threads": 1}
+    for work in (
+        lambda: graph.plan(client=in_process(2), **options),
+        lambda: graph.distribute(in_process(2), **options),
+    ):
+        with pytest.raises(CapacityError, match=r"on 2 workers needs \S+ GB of host memory on one of them, which has"):
+            work()
+
+
+WORKS = {"spmv": lambda A, **options: mg.spmv(A, np.ones(50), **options), "pagerank": mg.pagerank}
+
+
+@pytest.mark.parametrize("limits", [{"device_memory": "1GB"}, {"host_memory": 10**9}])
+@pytest.mark.parametrize("name", WORKS)
+def test_memory_is_limited_when_a_matrix_is_distributed(name, limits, graph, in_process):
+    with graph.distribute(in_process(2)) as D:
+        with pytest.raises(OptionError) as caught:
+            WORKS[name](D, **limits)
+        assert str(caught.value).endswith("pass them to distribute where the matrix is on a cluster already")
+
+
+@pytest.mark.parametrize("option", ["device_memory", "host_memory"])
+@pytest.mark.parametrize("name", [*WORKS, "distribute", "plan"])
+def test_what_is_no_size_is_refused(name, option, graph, in_process):
+    client, limits = in_process(2), {option: "12 parsecs"}
+    works = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
+    with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
+        works[name](graph, client=client, **limits)
+
+
+def test_workers_of_a_product_or_of_ranks_keep_to_the_memory_that_is_given(graph, in_process):
+    for work in WORKS.values():
+        with pytest.raises(CapacityError, match="GB of host memory on one of them, which has 1e-06 GB"):
+            work(graph, client=in_process(2), backend="cpu", host_memory="1kB")
+
+
+def test_rows_that_come_by_are_warned_of(graph):
+    """Not where all of them stay, in pieces for want of room to lay them out at once."""
+    n = 1000
+    indptr = np.arange(0, 1000 * n + 1, 1000, dtype=np.int64)
+    info = replace(graph.info, shape=(n, n), nnz=1000 * n, dtype=None)
+
+    def warn(device_memory, host_memory):
+        memory = {"device_memory": device_memory, "host_memory": host_memory}
+        _warn_of_streaming(plan_rows(info, indptr, 2, threads=1, lays_out=True, streams=True, **memory), 2)
+
+    rows = "GPUs have no room for all of their rows: up to"
+    few = rf"^1 of 2 {rows} 0\.00122 GB come by from pinned memory in each iteration; A\.plan\(client=client\) says"
+    with pytest.warns(UserWarning, match=few):
+        warn([10**9, 1_500_000], None)
+    with pytest.warns(UserWarning, match=rf"^2 of 2 {rows} \S+ GB come by from pinned memory and the store in each"):
+        warn([1_500_000, 1_500_000], [10**9, 3_500_000])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn(10**9, None)
+        warn(5 * 10**6, None)

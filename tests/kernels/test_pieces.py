@@ -147,7 +147,7 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
 @pytest.mark.parametrize("name", MANY)
 def test_exact_steps_have_the_bits_of_the_cpu(name, kind, held, is_pattern):
     block, weight = make_graph(name, is_pattern=is_pattern)
-    for n_pieces, n_kept, vectors_kind in ((1, 0, "uniform"), (5, 0, "all"), (6, 3, "dangling"), (3, 9, "all")):
+    for n_pieces, n_kept, vectors_kind in ((1, 0, "uniform"), (6, 3, "all"), (3, 9, "dangling")):
         pieces, played = make_pieces(block, kind, held, n_pieces, n_kept), PlayedDevice(block)
         steps = RankSteps(pieces, "exact")
         steps.compile()

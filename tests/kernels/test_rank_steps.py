@@ -22,7 +22,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError
 from mgspmv.kernels import rank_steps
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, build_layout, choose_layout, name_layout
+from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, LaidRows, choose_layout, name_layout
 from mgspmv.kernels.rank_steps import KEPT_SUMS, LEAST_ITEM, RankRules, RankSteps, RankVectors, cut_items
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
@@ -143,6 +143,15 @@ def make_graphs() -> dict[str, CsrBlock]:
         "no edges": make_random([0] * 700, 700, data=None),
         "only the last row": make_random([*[0] * 4000, 9], 4001, data=None),
     }
+
+
+def build_layout(indptr, n_cols, read, **options) -> RowBlocks | RowSlices:
+    """The layout of a square matrix of which every column is read."""
+    import cupy
+
+    rows = LaidRows(indptr, read, **options)
+    places = rows.place(cupy.ones(n_cols, np.bool_))
+    return rows.build_share(places, places.columns, n_cols)
 
 
 MANY = make_graphs()
