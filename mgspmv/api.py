@@ -83,7 +83,7 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, predict_seconds, split_rows
+from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, predict_seconds, split_rows, warn_of_streaming
 from mgspmv.results import Solution, load_solution
 from mgspmv.store import (
     DescribedMatrix,
@@ -633,7 +633,9 @@ class Matrix(DescribedMatrix):
                 loaded = self.info if not self.is_pattern else replace(self.info, dtype=None)
                 planning: dict[str, Any] = {"precision": dtype, "threads": threads, "streams": True}
                 indptr = self.stored.read_array("indptr", threads=threads)
-                streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
+                plan = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits))
+                warn_of_streaming(plan, stacklevel=3)
+                streaming = plan.workers[0].streaming
                 if streaming is not None:
                     options: dict[str, Any] = {"is_pattern": self.is_pattern, "threads": threads, "kernel": kernel}
                     self._streamed[key] = StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
@@ -694,7 +696,9 @@ class Matrix(DescribedMatrix):
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
-        streaming = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits)).workers[0].streaming
+        plan = plan_rows(loaded, indptr, **planning, **_limit_to_free(**limits))
+        warn_of_streaming(plan, stacklevel=5)
+        streaming = plan.workers[0].streaming
 
         def read(start: int, stop: int) -> CsrBlock:
             return read_block(self.stored, start, stop, dtype, threads)

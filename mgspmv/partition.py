@@ -8,6 +8,7 @@ cost of rows 0..i  =  bytes_per_nonzero * indptr[i]  +  bytes_per_row * i
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
@@ -430,6 +431,20 @@ def _stream_from(held: Literal["host", "store"], worker: WorkerPlan, sizes: _Siz
     streamed = int((whole - kept) / (ratio if held == "store" else 1))
     streaming = Streaming(held, piece_bytes // sizes.nonzero, kept, passing * piece_bytes, streamed)
     return replace(worker, held=held if streamed else "device", streaming=streaming)
+
+
+def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
+    """Say that rows come by in each iteration, where they do: it takes many times as long."""
+    streamed = [w for w in plan.workers if w.streaming is not None and w.streaming.streamed_bytes]
+    if streamed:
+        n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
+        kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))
+        warnings.warn(
+            f"{len(streamed)} of {len(plan.workers)} GPUs have no room for all of their rows: up to "
+            f"{n_bytes / 1e9:.3g} GB come by from {kept} in each iteration; plan says what that takes, more GPUs would "
+            "hold them",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def limit(memory: int | None, most: int | None) -> int | None:

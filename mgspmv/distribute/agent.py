@@ -233,7 +233,9 @@ def measure_host(threads: int) -> float:
 def measure_part(spec: PartSpec, precision: Precision) -> Rates:
     """What this worker's device, and the way to it, does per second with some of the part's rows."""
     rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
-    return measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
+    rates = measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
+    release_device_memory()
+    return rates
 
 
 def multiply_part(

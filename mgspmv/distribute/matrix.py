@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choo
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.order import permute, restore
-from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds
+from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
@@ -298,7 +297,7 @@ def distribute_matrix(
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
         )
-        _warn_of_streaming(plan, len(workers))
+        warn_of_streaming(plan, stacklevel=3)
         members = tuple(w.member for w in workers)
         specs = _specify(address, workers, places, plan, dtype, threads)
         with cluster.lease(lambda: report("queue", 0, None)):
@@ -335,21 +334,16 @@ def plan_on_cluster(
         )
         if team is None:
             return plan
-        futures = [
-            cluster.submit(
-                w.member,
-                f"mgspmv-measure-{uuid.uuid4().hex}",
-                measure_part,
-                spec,
-                plan.precision,
-            )
-            for spec, w in zip(_specify(address, workers, places, plan, dtype, threads), workers, strict=True)
-        ]
-        try:
-            rates = cluster.settle(futures, team.members, "measure")
-        finally:
-            cluster.release(futures)
-        return predict_seconds(plan, rates)
+        specs = _specify(address, workers, places, plan, dtype, threads)
+        with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
+            futures = [
+                cluster.submit(w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, plan.precision)
+                for spec, w in zip(specs, workers, strict=True)
+            ]
+            try:
+                return predict_seconds(plan, cluster.settle(futures, team.members, "measure"))
+            finally:
+                cluster.release(futures)
     finally:
         cluster.close()
 
@@ -402,19 +396,6 @@ def _specify(
         PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank], own.streaming)
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]
-
-
-def _warn_of_streaming(plan: Plan, n_workers: int) -> None:
-    streamed = [w for w in plan.workers if w.streaming is not None and w.streaming.streamed_bytes]
-    if streamed:
-        n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
-        kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))
-        warnings.warn(
-            f"{len(streamed)} of {n_workers} GPUs have no room for all of their rows: up to {n_bytes / 1e9:.3g} GB "
-            f"come by from {kept} in each iteration; A.plan(client=client) says what that takes, more GPUs would hold "
-            "them",
-            stacklevel=4,
-        )
 
 
 def _load(

@@ -150,8 +150,9 @@ class LaidRows:
         self._survey = survey_rows(there, piece, cuts[middle], row_offset)
         nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
         self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
-        if len(cuts) == 2:
-            self._indptr, self._read = there, lambda *_: piece
+        if len(cuts) == 2:  # it need not be read again
+            whole = (0, len(indptr) - 1)
+            self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
         self.layout: Layout = layout or found
         self.order: Order = "none" if self.layout == "row-slices" else order or suited

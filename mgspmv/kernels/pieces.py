@@ -110,8 +110,10 @@ class Feed(Generic[T]):
             _, coming = self._ahead.popleft()
             stream = cupy.cuda.get_current_stream()
             made = fetcher.take(coming, stream)
-            yield k, made
-            fetcher.give_back(coming, stream)
+            try:
+                yield k, made
+            finally:
+                fetcher.give_back(coming, stream)
             n_left -= 1
         if goes_on:
             self._fetch_ahead(fetcher, AHEAD)

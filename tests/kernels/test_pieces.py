@@ -13,10 +13,12 @@ from blocks import read_to_device
 from played import PlayedDevice
 from test_rank_steps import MANY, UNSTOPPED, VALUES, check_bits, make_graph, make_steps, make_vectors, run_beside
 
+import mgspmv as mg
 from mgspmv.errors import StoreError
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
+from mgspmv.kernels.rates import measure_device
 from mgspmv.partition import Streaming
 
 # --- which come when -------------------------------------------------------------------------------------------------
@@ -110,6 +112,7 @@ def test_a_pass_after_one_that_was_broken_off_begins_anew(no_stream):
     for k, _ in feed.pass_by():
         if k == 1:
             break
+    assert recorder.said[-1] == ("back", 1)
     assert list(feed.pass_by(goes_on=False)) == [(k, k) for k in range(4)]
     assert feed.is_kept is False
     assert Feed({0: "all"}, None, 1).is_kept is True
@@ -222,3 +225,37 @@ def test_a_store_that_cannot_be_read_any_more_ends_the_step():
     steps.release()
     assert [steps.start(vectors, UNSTOPPED), *steps.advance(3)] == first
     steps.release()
+
+
+# --- what they are planned by ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_piece_of_rows_that_were_read_at_once_has_its_own_entries(kind):
+    import cupy
+
+    block, _ = make_graph("skewed rows", is_pattern=True)
+    rows = LaidRows(block.indptr, read_to_device(block), **KINDS[kind])
+    cuts = [0, 1000, 2500, block.n_rows]
+    places = rows.place(cupy.ones(block.n_rows, np.bool_), cuts)
+    for k, (first, last) in enumerate(pairwise(cuts)):
+        layout = rows.build_share(places, places.columns, places.n_sent, k)
+        assert layout.shape == (last - first, block.n_rows)
+        assert layout.nnz == block.indptr[last] - block.indptr[first]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("held", ["host", "store", None])
+@pytest.mark.parametrize("precision", ["float32", "exact"])
+def test_what_a_device_is_measured_to_do(precision, held, tmp_path):
+    """With some of the rows, and with all; the sample is larger than the matrix."""
+    mg.generate("rmat", tmp_path / "g.zarr", scale=12, duplicates="keep")
+    stored = mg.open_matrix(tmp_path / "g.zarr").stored
+    streaming = None if held is None else Streaming(held, 3000, 0, 0, 0)
+    for start, stop in ((0, 4096), (1000, 3000), (4095, 4096)):
+        rates = measure_device(stored, start, stop, None, precision, streaming=streaming)
+        assert 1e9 < rates.upload_bytes_per_s < 1e12
+        assert 1e10 < rates.copy_bytes_per_s < 1e14
+        assert 0 <= rates.gathers_per_s < 1e13
+        assert (rates.store_bytes_per_s is not None) == (held == "store")
