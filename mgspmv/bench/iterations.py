@@ -115,7 +115,7 @@ class CapturedIterations:
     def _build(self) -> None:
         n = self._block.n_rows
         rows = LaidRows(self._block.indptr, lambda *_: self._block)
-        places = rows.place(rows.mark_columns(n))
+        places = rows.place(self._weight > 0)  # of a pattern: counts
         layout = rows.lay_out(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)

@@ -192,8 +192,11 @@ class LaidRows:
             return Places(None, in_order, cuts, cuts)
         by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.zeros(n_rows, np.int32), [0]
         for first, last in pairwise(cuts):
-            own, lengths = is_read[first:last], cupy.diff(cupy.asarray(self._indptr[first : last + 1], np.int64))
-            by_place[first:last] = first + cupy.argsort(cupy.where(own, 0, INT32_LIMIT) - lengths, kind="stable")
+            own, starts = is_read[first:last], cupy.asarray(self._indptr[first : last + 1], np.int64)
+            lengths = cupy.subtract(starts[1:], starts[:-1], dtype=np.int32)
+            key = cupy.where(own, np.int32(0), np.int32(INT32_LIMIT - 1)) - lengths
+            by_place[first:last] = cupy.argsort(key, kind="stable")
+            by_place[first:last] += first
             n_own = int(cupy.count_nonzero(own))
             columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
             n_sent.append(n_sent[-1] + n_own)

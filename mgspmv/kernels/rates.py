@@ -83,13 +83,13 @@ def measure_device(
         is_read = read_vector(stored, "out_degree", 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])
         layout = rows.build_share(places, places.columns, places.n_sent, 1)
-        gathers = layout.nnz / time_steps(layout, places.sent[2] - places.sent[1], precision)
+        gathers = max(1, layout.nnz) / time_steps(layout, places.sent[2] - places.sent[1], precision)
         del layout
         if streaming is not None and streaming.held == "store":
             cuts = cut_pieces(own, streaming.piece_entries)
             middle = max(0, (len(cuts) - 1 - PASSED) // 2)
             bounds = [start + cut for cut in cuts[middle : middle + PASSED + 1]]
-            n_bytes = int(indptr[bounds[-1]] - indptr[bounds[0]]) * (
+            n_bytes = max(1, int(indptr[bounds[-1]] - indptr[bounds[0]])) * (
                 4 + (0 if dtype is None else np.dtype(dtype).itemsize)
             )
             store = n_bytes / _time_passing(rows, rows.place(is_read, [0, *bounds, n]))
