@@ -126,6 +126,11 @@ class WorkerPlan:
         return self.held != "host" or self.streaming is not None
 
     @property
+    def streams(self) -> bool:
+        """Whether rows come by in each iteration."""
+        return self.streaming is not None and self.streaming.streamed_bytes > 0
+
+    @property
     def seconds(self) -> float | None:
         """Of an iteration without the exchange, predicted from the rates; None without these."""
         return None if self.rates is None else _predict_seconds(self, self.rates)
@@ -435,7 +440,7 @@ def _stream_from(held: Literal["host", "store"], worker: WorkerPlan, sizes: _Siz
 
 def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
     """Say that rows come by in each iteration, where they do: it takes many times as long."""
-    streamed = [w for w in plan.workers if w.streaming is not None and w.streaming.streamed_bytes]
+    streamed = [w for w in plan.workers if w.streams]
     if streamed:
         n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
         kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))

@@ -14,7 +14,7 @@ from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSum
 class PlayedDevice:
     """The steps of `RankSteps`, one after the other; parameters as for it, with the matrix as a block."""
 
-    nbytes, received_bytes = 1234, 0
+    nbytes, received_bytes, streams = 1234, 0, False
 
     def __init__(self, block: CsrBlock, precision: Precision = "exact") -> None:
         self.kernel = bind_kernel(block, precision)

@@ -24,7 +24,7 @@ from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.session import RunSpec, check_agreement
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, sum_seconds
+from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_steps_at_once, sum_seconds
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
 from mgspmv.model import Event, Status, StepSums
@@ -74,7 +74,8 @@ def run_distributed(
     matrix.check_open()
     layout = _find_layout(matrix, options, dtype, kernel, drive)
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
-    asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout)
+    streams = any(w.streams for w in matrix.plan.workers)
+    asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
     spec = RunSpec(run, matrix.members, options, threshold, *asked)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)

@@ -54,6 +54,8 @@ class RunSpec:
     """How slices go from worker to worker in supersteps."""
     layout: StepLayout | None
     """Of the rows, where the transport is `nccl`."""
+    steps_at_once: int
+    """Of devices between two looks, likewise."""
 
 
 class Session(ABC):
@@ -260,7 +262,8 @@ class DeviceSession(Session):
         self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
         self._device.compile()
         links.phase = "iteration 1"
-        steps = DeviceSteps(self._device, self._vectors, spec.options, spec.threshold)
+        rules = (spec.options, spec.threshold, spec.steps_at_once)
+        steps = DeviceSteps(self._device, self._vectors, *rules)
         loop = Loop(steps, spec.options, spec.threshold, spec.run)
         loop.start()
         return loop

@@ -28,6 +28,16 @@ STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
 
 
+def choose_steps_at_once(*, streams: bool) -> int:
+    """Steps between two looks; one where rows come by, for which a step takes long.
+
+    Parameters
+    ----------
+    streams : whether rows come by on any of the devices
+    """
+    return 1 if streams else STEPS_AT_ONCE
+
+
 @dataclass(eq=False)
 class Rows:
     """What the owner of a block keeps from step to step; all vectors are of its rows, and where the block is."""
@@ -149,10 +159,18 @@ class DeviceSteps:
     ----------
     device : has the whole matrix
     vectors : what the run starts with
+    at_once : most steps between two looks, the same on all devices of a run
     """
 
-    def __init__(self, device: RankSteps, vectors: RankVectors, options: PageRankOptions, threshold: float) -> None:
-        self._device, self._vectors, self._left = device, vectors, options.max_iter
+    def __init__(
+        self,
+        device: RankSteps,
+        vectors: RankVectors,
+        options: PageRankOptions,
+        threshold: float,
+        at_once: int = STEPS_AT_ONCE,
+    ) -> None:
+        self._device, self._vectors, self._left, self._at_once = device, vectors, options.max_iter, at_once
         self._rules = RankRules(options.alpha, threshold, options.tol_mode == "linf")
         self._made: list[tuple[StepSums, Times]] = []
 
@@ -162,7 +180,7 @@ class DeviceSteps:
     def step(self, mass: float) -> tuple[StepSums, Times]:
         if not self._made:
             device = self._device
-            sums = device.advance(min(STEPS_AT_ONCE, self._left))
+            sums = device.advance(min(self._at_once, self._left))
             assert sums, "the device has stopped, and the loop has not"
             rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
             times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
@@ -299,7 +317,8 @@ def run_on_device(
     began = time.perf_counter()
     device.compile()
     compiled = time.perf_counter()
-    loop = Loop(DeviceSteps(device, vectors, options, threshold), options, threshold, run)
+    steps = DeviceSteps(device, vectors, options, threshold, choose_steps_at_once(streams=device.streams))
+    loop = Loop(steps, options, threshold, run)
     events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
     assert loop.status is not None

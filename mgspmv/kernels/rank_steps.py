@@ -300,6 +300,11 @@ class RankSteps:
         z = self._choose_z(self.precision == "exact")
         return self._exchange.received_elements * z.itemsize
 
+    @property
+    def streams(self) -> bool:
+        """Whether pieces come by in each step."""
+        return not self.layout.feed.is_kept
+
     def compile(self) -> None:
         """Make the kernels of a run ready, so that no step is timed with it."""
         is_exact = self.precision == "exact"
@@ -382,7 +387,7 @@ class RankSteps:
 
     def _step_unless_stopped(self, k: int) -> None:
         """Enqueue step k of an `advance`. Kernels do nothing after the stop, but pieces would come by for them."""
-        if k > 0 and not self.layout.feed.is_kept:
+        if k > 0 and self.streams:
             self._rest()
             if int(self._arrays.state[3]):
                 return
@@ -528,7 +533,7 @@ class RankSteps:
     @property
     def _is_captured(self) -> bool:
         """Whether steps are launched as graphs: everything is here."""
-        return self._exchange is None and self.layout.feed.is_kept
+        return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
         self._load("step", self.precision == "exact")  # not while capturing

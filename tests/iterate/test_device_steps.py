@@ -106,6 +106,14 @@ def test_no_more_steps_are_asked_for_than_are_left(max_iter, mode):
     assert device.asked == [STEPS_AT_ONCE] * full + [rest] * (rest > 0)
 
 
+def test_steps_are_looked_at_one_by_one_where_rows_come_by(graph, monkeypatch):
+    monkeypatch.setattr(PlayedDevice, "streams", True)
+    one, other, device = run_both(graph, PageRankOptions(tol=1e-6))
+    check_same(one, other)
+    assert device.asked == [1] * len(one[1])
+    assert len(one[1]) > 5
+
+
 def test_a_run_that_converges_on_its_last_iteration(graph):
     free, *_ = run_both(graph, PageRankOptions(tol=1e-4))
     n = len(free[1])
