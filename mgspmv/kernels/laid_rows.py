@@ -16,7 +16,7 @@ import numpy as np
 
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.pieces import LITTLE, Feed, FromHost, FromStore, PinnedPiece, choose_kept
+from mgspmv.kernels.pieces import Feed, hold_pieces
 from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import INT32_LIMIT, CsrBlock
@@ -149,6 +149,7 @@ class LaidRows:
         piece = read(cuts[middle], cuts[middle + 1])
         self._survey = survey_rows(there, piece, cuts[middle], row_offset)
         nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
+        self._value = None if piece.data is None else piece.data.dtype
         self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
         if len(cuts) == 2:  # it need not be read again
             whole = (0, len(indptr) - 1)
@@ -217,10 +218,8 @@ class LaidRows:
         survey: Survey | None = self._survey
         if k is not None:
             first, last = places.rows[k : k + 2]
-            indptr, order = (
-                indptr[first : last + 1] - indptr[first],
-                None if order is None else order[first:last] - first,
-            )
+            indptr = indptr[first : last + 1] - indptr[first]
+            order = None if order is None else order[first:last] - first
             read, size, survey = partial(_read_shifted, self._read, first), None, None
         options: Any = {"columns": columns, "piece_entries": size}
         if self.layout == "row-slices":
@@ -250,31 +249,14 @@ class LaidRows:
         """
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent)
-        n, nnz = places.n_pieces, int(self._indptr[-1])
+        release_device_memory()  # what placing took
 
         def build(k: int) -> RowBlocks | RowSlices:
             return _drop_order(self.build_share(places, columns, n_columns, k))
 
-        release_device_memory()  # what placing took
-        first = build(0)
-        value = None if first.values is None else first.values.dtype
-        mean_bytes = max(1, first.nbytes * nnz // max(1, first.nnz) // n)
-        kept_numbers = set(choose_kept(n, min(n, streaming.kept_bytes // mean_bytes)))
-        kept: dict[int, RowBlocks | RowSlices] = {}
-        pinned: dict[int, PinnedPiece[RowBlocks | RowSlices]] = {}
-        for k in range(n):
-            check()
-            release_device_memory(beyond=LITTLE)  # what making the last one took
-            if k in kept_numbers:
-                kept[k] = first if k == 0 else build(k)
-            elif streaming.held == "host":
-                pinned[k] = PinnedPiece(first if k == 0 else build(k))
-        fetcher: Any = None
-        if len(kept) < n:
-            del first
-            fetcher = FromHost(pinned) if streaming.held == "host" else FromStore(build)
+        feed = hold_pieces(build, places.n_pieces, streaming, check)
         shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
-        return LaidPieces(shape, nnz, value, self.layout, *own, Feed(kept, fetcher, n))
+        return LaidPieces(shape, int(self._indptr[-1]), self._value, self.layout, *own, feed)
 
 
 def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from mgspmv.kernels.device import release_device_memory, report_full_device
+from mgspmv.partition import Streaming
 
 AHEAD = 2
 """Pieces that are under way while one is computed with, or waits for it."""
@@ -136,6 +137,40 @@ def choose_kept(n: int, n_kept: int) -> list[int]:
     """Which of n pieces stay on the device, so that the others are spread evenly among them."""
     n_fetched = n - n_kept
     return [k for k in range(n) if (k + 1) * n_fetched // n == k * n_fetched // n]
+
+
+def hold_pieces(
+    make: Callable[[int], T], n: int, streaming: Streaming, check: Callable[[], None] = lambda: None
+) -> Feed[T]:
+    """A feed of n pieces, of which as many stay on the device as there is room for, were all like the first.
+
+    Parameters
+    ----------
+    make : gives the piece of a number, a dataclass with `nbytes`, made on the current stream
+    streaming : the room, and where the other pieces are
+    check : called between two pieces; may raise
+
+    Raises
+    ------
+    CapacityError : host or device has no room for it after all
+    """
+    made: Any = make(0)
+    stay = set(choose_kept(n, min(n, streaming.kept_bytes // max(1, made.nbytes))))
+    kept: dict[int, T] = {}
+    pinned: dict[int, PinnedPiece[T]] = {}
+    for k in range(n):
+        check()
+        release_device_memory(beyond=LITTLE)  # what making the last one took
+        if k > 0 and (k in stay or streaming.held == "host"):
+            made = make(k)
+        if k in stay:
+            kept[k] = made
+        elif streaming.held == "host":
+            pinned[k] = PinnedPiece(made)
+        made = None
+    if len(kept) == n:
+        return Feed(kept, None, n)
+    return Feed(kept, FromHost(pinned) if streaming.held == "host" else FromStore(make), n)
 
 
 # --- from pinned memory of the host ----------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels.cuda import CudaBlock
 from mgspmv.kernels.device import read_block, report_full_device
-from mgspmv.kernels.pieces import Feed, FromHost, FromStore, PinnedPiece, choose_kept
+from mgspmv.kernels.pieces import hold_pieces
 from mgspmv.kernels.row_blocks import cut_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.partition import Streaming
@@ -37,7 +36,6 @@ class StreamedCsr:
     start, stop : first row, and row after the last
     dtype : of the values and of x; `is_pattern` leaves the values out
     kernel : `auto` or `csr-split`
-    check : called between pieces while they are read; may raise
 
     Raises
     ------
@@ -56,7 +54,6 @@ class StreamedCsr:
         is_pattern: bool,
         threads: int | None = None,
         kernel: str = "auto",
-        check: Callable[[], None] = lambda: None,
     ) -> None:
         if kernel not in ("auto", "csr-split"):
             raise FormatError(
@@ -66,27 +63,14 @@ class StreamedCsr:
         self._start, self._n_cols, self._dtype = start, stored.info.shape[1], dtype
         indptr = stored.read_array("indptr", start, stop + 1, threads)
         self._cuts = cut_pieces(indptr - indptr[0], streaming.piece_entries)
-        values, n = None if is_pattern else dtype, len(self._cuts) - 1
+        values = None if is_pattern else dtype
 
         def make(k: int) -> CsrPiece:
             block = read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
             return CsrPiece(block.indptr, block.indices, block.data)
 
         with report_full_device("the pieces of the matrix that stay on the device"):
-            mean_bytes = max(1, make(0).nbytes)
-            kept = {}
-            pinned: dict[int, PinnedPiece[CsrPiece]] = {}
-            stay = set(choose_kept(n, min(n, streaming.kept_bytes // mean_bytes)))
-            for k in range(n):
-                check()
-                if k in stay:
-                    kept[k] = make(k)
-                elif streaming.held == "host":
-                    pinned[k] = PinnedPiece(make(k))
-        fetcher: Any = None
-        if len(kept) < n:
-            fetcher = FromHost(pinned) if streaming.held == "host" else FromStore(make)
-        self.feed: Feed[CsrPiece] = Feed(kept, fetcher, n)
+            self.feed = hold_pieces(make, len(self._cuts) - 1, streaming)
 
     @property
     def nbytes(self) -> int:

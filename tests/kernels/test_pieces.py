@@ -15,8 +15,9 @@ from test_rank_steps import MANY, UNSTOPPED, VALUES, check_bits, make_graph, mak
 
 import mgspmv as mg
 from mgspmv.errors import StoreError
+from mgspmv.kernels import pieces
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
-from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept
+from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept, hold_pieces
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
 from mgspmv.kernels.rates import measure_device
 from mgspmv.partition import Streaming
@@ -118,6 +119,40 @@ def test_a_pass_after_one_that_was_broken_off_begins_anew(no_stream):
     assert Feed({0: "all"}, None, 1).is_kept is True
 
 
+@pytest.mark.parametrize(
+    ("held", "room", "kept", "made", "pinned"),
+    [
+        ("host", 0, [], [0, 1, 2, 3], [0, 1, 2, 3]),
+        ("host", 25, [0, 2], [0, 1, 2, 3], [1, 3]),
+        ("host", 1000, [0, 1, 2, 3], [0, 1, 2, 3], []),
+        ("store", 0, [], [0], []),
+        ("store", 39, [0, 1, 2], [0, 1, 2], []),
+        ("store", 40, [0, 1, 2, 3], [0, 1, 2, 3], []),
+    ],
+)
+def test_pieces_are_held_where_there_is_room(held, room, kept, made, pinned, monkeypatch):
+    """Pieces of 10 bytes."""
+    calls: list[int] = []
+    checks: list[int] = []
+    monkeypatch.setattr(pieces, "release_device_memory", lambda **_: None)
+    monkeypatch.setattr(pieces, "PinnedPiece", lambda piece: ("pinned", piece.number))
+    monkeypatch.setattr(pieces, "FromHost", lambda held: ("host", held))
+    monkeypatch.setattr(pieces, "FromStore", lambda make: ("store", make))
+
+    def make(k: int) -> Any:
+        calls.append(k)
+        return SimpleNamespace(number=k, nbytes=10)
+
+    feed = hold_pieces(make, 4, Streaming(held, 1, room, 0, 0), lambda: checks.append(len(calls)))
+    assert calls == made
+    assert {k: piece.number for k, piece in feed.kept.items()} == {k: k for k in kept}
+    assert len(checks) == 4
+    assert feed.is_kept == (len(kept) == 4)
+    fetcher: Any = feed._fetcher
+    wanted = {"host": ("host", {k: ("pinned", k) for k in pinned}), "store": ("store", make)}[held]
+    assert fetcher == (None if feed.is_kept else wanted)
+
+
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 HELD = pytest.mark.parametrize("held", ["host", "store"])
@@ -138,8 +173,7 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
     is_read[cupy.asarray(block.indices)] = True
     places = rows.place_streamed(is_read, Streaming(held, n_entries, 0, 0, 0))
     first = rows.build_share(places, places.columns, places.n_sent, 0)
-    mean = max(1, first.nbytes * block.nnz // max(1, first.nnz) // places.n_pieces)
-    streaming = Streaming(held, n_entries, n_kept * mean, 0, 0)
+    streaming = Streaming(held, n_entries, n_kept * first.nbytes, 0, 0)
     return rows.lay_out(places, places.columns, places.n_sent, streaming)
 
 
@@ -151,8 +185,8 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
 def test_exact_steps_have_the_bits_of_the_cpu(name, kind, held, is_pattern):
     block, weight = make_graph(name, is_pattern=is_pattern)
     for n_pieces, n_kept, vectors_kind in ((1, 0, "uniform"), (6, 3, "all"), (3, 9, "dangling")):
-        pieces, played = make_pieces(block, kind, held, n_pieces, n_kept), PlayedDevice(block)
-        steps = RankSteps(pieces, "exact")
+        laid, played = make_pieces(block, kind, held, n_pieces, n_kept), PlayedDevice(block)
+        steps = RankSteps(laid, "exact")
         steps.compile()
         check_bits(
             steps, played, run_beside(steps, played, make_vectors(block.n_rows, weight, kind=vectors_kind), UNSTOPPED)
@@ -187,9 +221,9 @@ def test_nothing_comes_by_after_the_stop_and_a_second_run_is_the_same(held):
         n_read[0] += 1
         return read(first, last)
 
-    pieces = make_pieces(block, "blocks by degree", held, 4, 1, count)
-    assert len(pieces.feed.kept) == 1
-    steps, played = RankSteps(pieces, "exact"), PlayedDevice(block)
+    laid = make_pieces(block, "blocks by degree", held, 4, 1, count)
+    assert len(laid.feed.kept) == 1
+    steps, played = RankSteps(laid, "exact"), PlayedDevice(block)
     vectors, rules = make_vectors(block.n_rows, weight), RankRules(0.85, 1e-9, by_largest=False)
     sums = run_beside(steps, played, vectors, rules, 200)
     n_made = len(sums[0]) - 1
@@ -199,7 +233,7 @@ def test_nothing_comes_by_after_the_stop_and_a_second_run_is_the_same(held):
     n_before = n_read[0]
     again = [steps.start(vectors, rules), *steps.advance(200)]
     assert again == sums[0]
-    n_pieces = pieces.feed.n - 1
+    n_pieces = laid.feed.n - 1
     assert n_read[0] - n_before <= (n_pieces * (n_made + 1) + AHEAD if held == "store" else 0)
     assert steps.advance(3) == []
     steps.release()
