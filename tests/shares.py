@@ -69,7 +69,7 @@ class Shares:
     ----------
     bounds : first row of each share, and the number of rows
     read : the block of given rows of the matrix, on the device
-    options : of `LaidRows`, for each share
+    options : of `LaidRows`, for each share, and `streaming` where its rows come by
     """
 
     def __init__(
@@ -85,21 +85,23 @@ class Shares:
         self.bounds, n = bounds, len(bounds) - 1
         is_read = np.zeros(block.n_rows, bool)
         is_read[block.indices] = True
-        laid = []
-        for (first, last), given in zip(pairwise(bounds), options, strict=True):
+        laid, streaming = [], [given.get("streaming") for given in options]
+        for (first, last), asked in zip(pairwise(bounds), options, strict=True):
+            given = {name: value for name, value in asked.items() if name != "streaming"}
             indptr = block.indptr[first : last + 1] - block.indptr[first]
             own = (lambda start: lambda a, b: read(start + a, start + b))(first)
             laid.append(LaidRows(indptr, own, row_offset=first, **given))
         places = [
-            rows.place(cupy.asarray(is_read[first:last]))
-            for rows, (first, last) in zip(laid, pairwise(bounds), strict=True)
+            rows.place_streamed(cupy.asarray(is_read[first:last]), own)
+            for rows, own, (first, last) in zip(laid, streaming, pairwise(bounds), strict=True)
         ]
         self.slices = Slices(tuple(p.n_sent for p in places))
         columns = cupy.concatenate([p.columns + s for p, s in zip(places, self.slices.starts, strict=False)])
         columns = columns.astype(np.int32)
         device = OneDevice(self.slices, max(block.nnz, block.n_rows))
         self.layouts = [
-            rows.build_share(p, columns, self.slices.starts[-1]) for rows, p in zip(laid, places, strict=True)
+            rows.lay_out(p, columns, self.slices.starts[-1], own)
+            for rows, p, own in zip(laid, places, streaming, strict=True)
         ]
         self.steps = [RankSteps(layout, precision, device.share(k)) for k, layout in enumerate(self.layouts)]
         for steps in self.steps:

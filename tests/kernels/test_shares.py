@@ -22,7 +22,7 @@ from test_rank_steps import (
 )
 
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules
-from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices
+from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices, Streaming
 
 BLOCKS, ORDERED, SLICES = (
     {"layout": "row-blocks", "order": "degree"},
@@ -36,6 +36,16 @@ MIXTURES = {
     "what suits": [{}],
     "all kinds": [BLOCKS, SLICES, ORDERED],
     "in pieces": [{**BLOCKS, "piece_entries": 700}, {**SLICES, "piece_entries": 900}],
+}
+COMES_BY = [{**kind, "piece_entries": 900} for kind in (BLOCKS, ORDERED, SLICES)]
+MIXTURES |= {
+    "from the host": [{**kind, "streaming": Streaming("host", 900, 0, 0, 0)} for kind in COMES_BY],
+    "from the store": [{**kind, "streaming": Streaming("store", 900, 0, 0, 0)} for kind in COMES_BY],
+    "some of each": [
+        BLOCKS,
+        {**COMES_BY[0], "streaming": Streaming("host", 900, 8000, 0, 0)},
+        {**COMES_BY[1], "streaming": Streaming("store", 900, 8000, 0, 0)},
+    ],
 }
 BY_MIXTURE = pytest.mark.parametrize("mixture", MIXTURES)
 
