@@ -42,6 +42,8 @@ class PlayedCupy:
 class PlayedKernel:
     """A kernel that is begun as CuPy's are."""
 
+    max_dynamic_shared_size_bytes = 48 << 10
+
     def __init__(self, name: str, begun: list[str]) -> None:
         self._name, self._begun = name, begun
 
