@@ -458,7 +458,7 @@ def plan(
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
     options |= {"backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_progress() as progress, _open_client(place, progress) as client:
-        plan = matrix.plan(workers or 1, **options, client=client)
+        plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
     if not any(w.has_device for w in plan.workers):

@@ -556,3 +556,10 @@ def test_no_command_gives_help():
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode in (0, 2)  # as the version of Typer has it
     assert "Usage" in stdout + stderr
+
+
+def test_a_plan_for_no_workers_is_refused(tmp_path):
+    store = str(tmp_path / "g.zarr")
+    mgspmv.api.generate("rmat", store, scale=6)
+    _, stderr = invoke("plan", store, "--workers", "0", code=2)
+    assert "workers must be at least 1, not 0" in stderr

@@ -315,10 +315,8 @@ def plan_on_cluster(
     client: Any,
     *,
     precision: Precision | None = None,
-    weights: bool = True,
     threads: int | None = None,
     backend: str = "auto",
-    transport: Transport = "auto",
     device_memory: int | None = None,
     host_memory: int | None = None,
     timeout: float = TIMEOUT_S,
@@ -330,7 +328,7 @@ def plan_on_cluster(
     try:
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
         workers, places, plan, team, dtype = _plan_parts(
-            stored, cluster, precision, weights, backend, transport, lay_out=True, **limits
+            stored, cluster, precision, True, backend, "auto", lay_out=True, **limits
         )
         if team is None:
             return plan
@@ -365,6 +363,11 @@ def _plan_parts(
     workers = cluster.join(devices=backend != "cpu")
     info, members = stored.info, tuple(w.member for w in workers)
     places = choose_places(workers, backend, transport)
+    if device_memory is not None and all(memory is None for memory in places.device_memory):
+        raise OptionError(
+            "device_memory limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
+            "pass host_memory"
+        )
     precision = precision or _default_precision(info)
     dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
     team = _make_team(info, members, places, precision, dtype, cluster.patience) if lay_out else None

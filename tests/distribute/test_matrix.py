@@ -545,3 +545,12 @@ def test_rows_that_come_by_are_warned_of(graph):
         warnings.simplefilter("error")
         warn(10**9, None)
         warn(5 * 10**6, None)
+
+
+@pytest.mark.parametrize("name", [*WORKS, "distribute", "plan"])
+def test_memory_of_devices_that_no_worker_has_is_not_limited(name, graph, in_process):
+    works = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
+    with pytest.raises(
+        OptionError, match="device_memory limits what is taken of GPUs, and none of the workers computes"
+    ):
+        works[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")
