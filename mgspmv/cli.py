@@ -814,7 +814,8 @@ def bench_scaling(
         stack.enter_context(_quieten_dask())
         store = _make_multigraph(stack, store, scale, edge_factor, max(counts), chosen, setting)
         say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-        records = scaling.run_scaling(store, counts, chosen, precisions, iterations, say, transport)
+        has_peer, setting["cuGraph"] = scaling.find_peer(chosen, store)
+        records = scaling.run_scaling(store, counts, chosen, precisions, iterations, say, transport, has_peer)
     if json is not None:
         write_json(json, scaling.to_json(setting, records))
     wrong = [f"{r.precision} on {r.n_workers} workers" for r in records if not r.is_right]

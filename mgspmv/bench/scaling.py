@@ -1,4 +1,5 @@
-"""PageRank on 1, 2, 4, ... workers of this machine: the same ranks, and how the time of an iteration goes down."""
+"""PageRank on 1, 2, 4, ... workers of this machine: the same ranks, and how the time of an iteration goes down; on GPUs
+beside cuGraph's."""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from mgspmv import api
+from mgspmv.bench.cugraph import load_cugraph
+from mgspmv.bench.cugraph_workers import find_refusal, run_cugraph
 from mgspmv.bench.tables import format_row, format_setting
-from mgspmv.errors import OptionError
+from mgspmv.errors import BackendError, MissingDependencyError, OptionError
 from mgspmv.kernels.select import Backend
 from mgspmv.model import Event
 
@@ -38,6 +41,9 @@ LEGEND = (
     "difference to the exact ranks.",
     "held: by the worker that holds most, matrix and vectors. load peak: most that is taken of a device while the "
     "matrix is loaded, of what was free before, with what CUDA and NCCL take.",
+    "cuGraph: on as many GPUs, (time of 25 iterations - time of 5) / 20 of the slowest, told of all vertices or "
+    f"of those with arcs, whichever is faster; its ranks after {FEW} iterations were compared with the ones here.",
+    "cuGraph / ours: how many times as fast this is.",
     f"load: from the store, page cache as it was, until iterations can begin; {FEW} iterations: a run of so many, its "
     "start, error bound and bringing the ranks to the client included; write: these to Zarr. to ranks: the three.",
 )
@@ -71,6 +77,12 @@ class Record:
     """Largest relative difference of a rank to the exact one; None for `exact`."""
     is_right: bool
     """Whether that is small, or the digest is that of one worker."""
+    peer_s: float | None = None
+    """An iteration of cuGraph, in `float32`; None where it was left out or failed."""
+    peer_difference: float | None = None
+    """Largest relative difference of its ranks."""
+    peer_problem: str | None = None
+    """Why it has no time."""
 
 
 def run_scaling(
@@ -81,6 +93,7 @@ def run_scaling(
     iterations: int,
     say: Callable[[str], None],
     transport: str = "auto",
+    has_peer: bool = False,
 ) -> list[Record]:
     """Time PageRank on so many workers each.
 
@@ -88,6 +101,7 @@ def run_scaling(
     ----------
     counts : of workers, from the least to the most; each is a cluster of its own
     say : gets a line for each that is begun
+    has_peer : whether cuGraph is timed too, beside `float32`
     """
     if iterations <= SKIPPED:
         raise OptionError(f"iterations must be more than {SKIPPED}, which do not count, not {iterations}")
@@ -105,7 +119,7 @@ def run_scaling(
                 with watch_memory(backend) as watch, A.distribute(client, **options) as D:
                     load_s, peak = time.perf_counter() - began, watch.stop()
                     steps: Any = {"tol_mode": "fixed", "precision": precision}
-                    few_s, write_s = _time_few(D, steps)
+                    few, few_s, write_s = _time_few(D, steps)
                     solution = api.pagerank(D, **steps, max_iter=iterations)
                 if precision == "exact" and exact is None:
                     exact = solution.values
@@ -127,7 +141,39 @@ def run_scaling(
                     )
                 )  # fmt: skip
                 say(f"  {precision}: {1e3 * whole:.4g} ms an iteration")
+        if has_peer and records[-1].precision == "float32":
+            records[-1] = _add_peer(records[-1], store, few, say)
     return records
+
+
+def find_peer(backend: Backend, store: str) -> tuple[bool, str]:
+    """Whether cuGraph is timed too; its version, or why it is not."""
+    if backend == "cpu":
+        return False, "left out, cuGraph needs a GPU"
+    try:
+        found = f"pylibcugraph {load_cugraph().__version__}"
+    except MissingDependencyError as error:
+        return False, f"left out, {error}"
+    with api.open_matrix(store) as A:
+        refusal = find_refusal(A.stored)
+    return (True, found) if refusal is None else (False, f"left out, {refusal}")
+
+
+def _add_peer(record: Record, store: str, ranks: np.ndarray, say: Callable[[str], None]) -> Record:
+    """Time cuGraph on workers of its own, and compare its ranks with those after `FEW` iterations."""
+    from distributed import Client
+
+    with start_workers(record.n_workers, "cuda") as cluster, Client(cluster) as client, api.open_matrix(store) as A:
+        try:
+            run = run_cugraph(client, record.n_workers, A.stored, FEW)
+        except BackendError as error:
+            say(f"  {error}")
+            return replace(record, peer_problem=str(error))
+    say(f"  cuGraph: {1e3 * run.iteration_s:.4g} ms an iteration")
+    difference = _compare(run.ranks, ranks)
+    if difference > TOLERANCE:
+        return replace(record, peer_difference=difference, peer_problem=f"its ranks differ by {difference:.2g}")
+    return replace(record, peer_s=run.iteration_s, peer_difference=difference)
 
 
 class MemoryWatch:
@@ -171,15 +217,15 @@ def watch_memory(backend: Backend) -> Iterator[MemoryWatch]:
         watch.stop()
 
 
-def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[float, float]:
-    """Seconds of a run of a few iterations, and of writing its ranks."""
+def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[np.ndarray, float, float]:
+    """Ranks of a run of a few iterations, its seconds, and those of writing the ranks."""
     began = time.perf_counter()
     solution = api.pagerank(matrix, **steps, max_iter=FEW)
     made = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         written = time.perf_counter()
         solution.save(f"{folder}/ranks.zarr")
-        return made - began, time.perf_counter() - written
+        return solution.values, made - began, time.perf_counter() - written
 
 
 def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
@@ -197,8 +243,11 @@ def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
     titles += ["held GB", "load peak GB", "load s", f"{FEW} iterations s", "write s", "to ranks s", "same"]
     for precision in dict.fromkeys(r.precision for r in records):
         own = [r for r in records if r.precision == precision]
-        parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
-        parts += [format_row(_list_cells(r, own[0])) for r in own]
+        peer_titles = ["cuGraph ms", "cuGraph / ours"] if any(r.peer_s for r in own) else []
+        shown = titles + peer_titles
+        parts += ["", f"### {precision}", "", format_row(shown), "|" + "---|" * len(shown)]
+        parts += [format_row(_list_cells(r, own[0]) + (_list_peer_cells(r) if peer_titles else [])) for r in own]
+        parts += [f"\ncuGraph on {r.n_workers} workers: {r.peer_problem}" for r in own if r.peer_problem]
     return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
 
 
@@ -221,6 +270,10 @@ def _list_cells(r: Record, first: Record) -> list[str]:
         *(f"{s:.3g}" for s in (r.load_s, r.few_s, r.write_s, r.load_s + r.few_s + r.write_s)),
         same,
     ]
+
+
+def _list_peer_cells(r: Record) -> list[str]:
+    return ["-", "-"] if r.peer_s is None else [f"{1e3 * r.peer_s:.4g}", f"{r.peer_s / r.iteration_s:.3g}"]
 
 
 def _split(event: Event) -> tuple[float, float, float]:
