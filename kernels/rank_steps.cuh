@@ -5,7 +5,8 @@
 // Shapes: vectors of the rows (n_rows), in the order of the format; two z (n_columns + 1) take turns, the last of each is 0.
 //   The first n_sent rows are columns too. The rows of a device may be in pieces, of which each has a Run of its own, and of which
 //   the last to be multiplied judges. Rows of one device of several have a slice of z, which ends with their sums, `shared`; the
-//   slices are exchanged between the last `step` and `join`, which judges. Where all rows are here there is no `join`.
+//   slices are exchanged between the last `step` and `join`, which judges. Where all rows are here there is no `join`. Devices
+//   that write into each other's memory do so in `step`, row by row, and `meet` then takes the place of exchange and `join`.
 // Types: RANK float | double is of x; Z float of z, or, in exact fixed point, int64 for a pattern and double in units of 2^-62 for
 //   values; WEIGHT unsigned | double. Float ranks with a float z are finished in float.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.
@@ -37,6 +38,8 @@ struct Run {
     int64* state;
     int64* history;
     int64 n_kept;
+    int64 n_others;                // devices that get each next z of these rows as it is made
+    Z* const* write_there[2];      // as `write`, in their memory
     __device__ __forceinline__ int64* sums(int64 step) const { return history + 4 * (step % n_kept); }
     // Where these rows add to the sums of x after so many steps.
     __device__ __forceinline__ int64* own_sums(int64 made) const { return shared[0] ? shared[made & 1] : sums(made); }
@@ -75,10 +78,11 @@ struct StepRows {
     const Run& run;
     Rest rest;
     Z* z_next;
+    Z* const* there;
     int64 own[4];
     __device__ __forceinline__ explicit StepRows(const Run& run)
         : run(run), rest(run, double(run.sums(run.state[2])[2]) / FIXED_POINT),
-          z_next(run.write[run.state[2] & 1]), own{0, 0, 0, 0} {}
+          z_next(run.write[run.state[2] & 1]), there(run.write_there[run.state[2] & 1]), own{0, 0, 0, 0} {}
     __device__ __forceinline__ const Z* z() const { return run.read[run.state[2] & 1]; }
     __device__ __forceinline__ Loaded load(int64 row) const { return {run.x[row], run.weight[row]}; }
     __device__ __forceinline__ void finish(int64 row, Loaded old, double product) {
@@ -87,7 +91,11 @@ struct StepRows {
         const Real moved = Real(rank) - Real(old.rank), change = moved < 0 ? -moved : moved;
         Z next;
         finish_row<Real>(change, Real(rank), old.weight, Real(run.per_z_unit), next, own);
-        if (row < run.n_sent) z_next[row] = next;
+        if (row < run.n_sent) {
+            z_next[row] = next;
+#pragma unroll 1
+            for (int k = 0; k < run.n_others; ++k) there[k][row] = next;
+        }
     }
     __device__ __forceinline__ void count_wrong() { ++own[3]; }
     // Ends the step of these rows; called by all threads of all thread blocks.
@@ -136,19 +144,55 @@ start(Run run) {
     add_sums(own, run.own_sums(0));
 }
 
-// Adds the sums that the slices of all devices brought, the first time those of the first x, and ends the step. 4 threads.
-extern "C" __global__ void join(Run run, int64 n_devices, const int64* tails) {
-    if (run.state[3]) return;
-    const int64 made = run.state[2] + 1;
+// Adds the sums that the slices of all devices brought, and ends the step; called by all threads, 4 or more, of the only block.
+__device__ __forceinline__ void add_slices(const Run& run, int64 made, int64 n_devices, const int64* tails) {
     const int s = threadIdx.x;
-    int64 sum = 0;
-    for (int64 d = 0; d < n_devices; ++d) {
-        const int64 other = reinterpret_cast<const int64*>(run.read[made & 1] + tails[d])[s];
-        sum = s == 1 ? max(sum, other) : sum + other;
+    if (s < 4) {
+        int64 sum = 0;
+        for (int64 d = 0; d < n_devices; ++d) {
+            const int64 other = __ldcg(reinterpret_cast<const int64*>(run.read[made & 1] + tails[d]) + s);
+            sum = s == 1 ? max(sum, other) : sum + other;
+        }
+        run.sums(made)[s] = sum;
+        run.own_sums(made + 1)[s] = 0;
     }
-    run.sums(made)[s] = sum;
-    run.own_sums(made + 1)[s] = 0;
     __threadfence();
     __syncthreads();
     if (s == 0) judge(run, made);
+}
+
+// Ends a step whose slices were exchanged, the first time those of the first x.
+extern "C" __global__ void join(Run run, int64 n_devices, const int64* tails) {
+    if (!run.state[3]) add_slices(run, run.state[2] + 1, n_devices, tails);
+}
+
+// Where devices that write into each other's memory meet.
+struct Meeting {
+    int64 rank, round;
+    const volatile int64* flags;      // of this device: the last round in which each of the others came
+    volatile int64* const* flag_of;   // on each device, the flag of this one
+    volatile int64* const* sums_of[2];  // on each device, the sums of this one in the slices of even z and of odd ones
+    const volatile int* is_given_up;  // on the host
+};
+
+// Ends a step whose slices every device wrote into the memory of all: tells the others so, with the sums of these rows, and waits
+// until they did. One block, of a thread for each device or more.
+extern "C" __global__ void meet(Run run, int64 n_devices, const int64* tails, Meeting meeting) {
+    if (run.state[3]) return;
+    const int64 made = run.state[2] + 1;
+    const int other = threadIdx.x;
+    int is_given_up = 0;
+    if (other < n_devices && other != meeting.rank) {
+        volatile int64* place = meeting.sums_of[made & 1][other];
+        for (int s = 0; s < 4; ++s) place[s] = __ldcg(run.own_sums(made) + s);
+        __threadfence_system();
+        *meeting.flag_of[other] = meeting.round;
+        for (unsigned looks = 1; meeting.flags[other] < meeting.round && !is_given_up; ++looks)
+            if (looks % 64 == 0) is_given_up = *meeting.is_given_up;
+        __threadfence_system();
+    }
+    if (!__syncthreads_or(is_given_up))
+        add_slices(run, made, n_devices, tails);
+    else if (threadIdx.x == 0)
+        run.state[3] = 2;
 }

@@ -1110,6 +1110,7 @@ def _solve(
         "kind": info.kind,
         "program": f"mgspmv {version('mgspmv')}",
         "hardware": outcome.hardware,
+        **({} if outcome.transport is None else {"transport": outcome.transport}),
     }
     changes = tuple(event.change for event in events)
     reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)

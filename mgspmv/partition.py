@@ -211,6 +211,8 @@ class Plan:
 
 SLICE_UNIT = 4
 """Elements that a worker's slice of z begins at a multiple of, for whatever they are."""
+MOST_OTHERS = 7
+"""Devices that one writes to while it multiplies: those of a host that are linked to each other."""
 SLICE_SUMS = 8
 """Elements at the end of a slice: room for the scalars, for elements of 4 bytes or of 8."""
 

@@ -23,13 +23,27 @@ class OneDevice:
     waits for the events of all.
     """
 
-    def __init__(self, slices: Slices, n_terms: int) -> None:
-        self.slices, self.n_terms = slices, n_terms
+    def __init__(self, slices: Slices, n_terms: int, is_direct: bool) -> None:
+        self.slices, self.n_terms, self.is_direct = slices, n_terms, is_direct
         self.barrier = Barrier(len(slices.counts))
         self.given: dict[int, tuple[Any, Any]] = {}
+        self.memory: dict[int, Any] = {}
 
     def share(self, rank: int) -> OneShare:
         return OneShare(self, rank)
+
+
+class OneMemory:
+    """What `SharedMemory` is asked for, all on one device."""
+
+    def __init__(self, own: Any, addresses: tuple[int, ...]) -> None:
+        import cupy
+
+        self.own, self.addresses, self.round = own, addresses, 0
+        self._pinned = cupy.cuda.alloc_pinned_memory(4)
+        self.is_given_up = int(self._pinned.ptr)
+        self.given_up: np.ndarray = np.frombuffer(self._pinned, np.int32, 1)
+        self.given_up[0] = 0
 
 
 class OneShare:
@@ -41,6 +55,20 @@ class OneShare:
     @property
     def received_elements(self) -> int:
         return self.slices.starts[-1] - self.slices.counts[self.rank]
+
+    def share(self, n_bytes: int) -> OneMemory | None:
+        import cupy
+
+        device = self._device
+        if not device.is_direct:
+            return None
+        own = cupy.zeros(n_bytes, np.uint8).data
+        cupy.cuda.get_current_stream().synchronize()
+        device.memory[self.rank] = own
+        device.barrier.wait(30)
+        addresses = tuple(int(device.memory[k].ptr) for k in range(len(self.slices.counts)))
+        device.barrier.wait(30)
+        return OneMemory(own, addresses)
 
     def enqueue(self, z: Any) -> None:
         import cupy
@@ -70,6 +98,7 @@ class Shares:
     bounds : first row of each share, and the number of rows
     read : the block of given rows of the matrix, on the device
     options : of `LaidRows`, for each share, and `streaming` where its rows come by
+    is_direct : whether shares write into the memory of all
     """
 
     def __init__(
@@ -79,6 +108,8 @@ class Shares:
         read: Callable[[int, int], CsrBlock],
         precision: Any,
         options: list[dict[str, Any]],
+        *,
+        is_direct: bool = False,
     ) -> None:
         import cupy
 
@@ -98,7 +129,7 @@ class Shares:
         self.slices = Slices(tuple(p.n_sent for p in places))
         columns = cupy.concatenate([p.columns + s for p, s in zip(places, self.slices.starts, strict=False)])
         columns = columns.astype(np.int32)
-        device = OneDevice(self.slices, max(block.nnz, block.n_rows))
+        device = OneDevice(self.slices, max(block.nnz, block.n_rows), is_direct)
         self.layouts = [
             rows.lay_out(p, columns, self.slices.starts[-1], own)
             for rows, p, own in zip(laid, places, streaming, strict=True)

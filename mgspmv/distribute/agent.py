@@ -292,6 +292,8 @@ def measure_given(key: str, z: np.ndarray, mass: float) -> float:
     return _get_rows(key).measure_given(z, mass)
 
 
-def collect_session(key: str) -> np.ndarray:
-    """See `Session.collect`."""
-    return get_agent().get_session(key).collect()
+def collect_session(key: str) -> tuple[np.ndarray, str]:
+    """See `Session.collect` and `Session.transport`."""
+    session = get_agent().get_session(key)
+    transport = session.transport
+    return session.collect(), transport

@@ -62,10 +62,11 @@ class DevicePart(Part):
 
     @property
     def nbytes(self) -> int:
-        """Bytes as of `Part`, and of blocks and layouts on the device."""
+        """Bytes as of `Part`, and on the device of blocks, layouts and what other devices write into."""
         streamed = (made for made in self._products.values() if isinstance(made, StreamedCsr))
         held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in self._layouts.values())]
-        return super().nbytes + sum(int(h.nbytes) for h in held)
+        shared = 0 if self.group is None else self.group.nbytes
+        return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 
     def close(self, reason: str) -> None:
         """Let go of the other workers: a task that waits for them is told the reason."""
@@ -162,13 +163,20 @@ class DevicePart(Part):
             self.group = join_group(links, hellos, self.rank, self.group, links.check)
 
     def bind_steps(
-        self, dtype: str | None, layout: StepLayout, precision: Precision, check: Callable[[], None]
+        self,
+        dtype: str | None,
+        layout: StepLayout,
+        precision: Precision,
+        check: Callable[[], None],
+        *,
+        may_share: bool = True,
     ) -> RankSteps:
         """The steps of PageRank on this device, together with those of the other workers; their layout is made once.
 
         Parameters
         ----------
         check : raises when a worker is gone or the work was given up
+        may_share : whether devices may write into each other's memory
 
         Raises
         ------
@@ -183,7 +191,7 @@ class DevicePart(Part):
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
         n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
-        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check))
+        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check, may_share=may_share))
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]

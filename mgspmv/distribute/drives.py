@@ -76,7 +76,7 @@ def run_distributed(
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
-    spec = RunSpec(run, matrix.members, options, threshold, *asked)
+    spec = RunSpec(run, matrix.members, options, threshold, *asked, may_share=matrix.places.may_share)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
@@ -89,12 +89,13 @@ def run_distributed(
             report("residual", 0, None)
             bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
             measured = time.perf_counter()
-            values = np.concatenate(workers.do("collect", agent.collect_session))
+            slices, transports = zip(*workers.do("collect", agent.collect_session), strict=True)
+            values = np.concatenate(slices)
             collected = time.perf_counter()
     seconds = sum_seconds(driven.events)
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
     seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
-    return Outcome(values, status, bound, workers.hardware, seconds)
+    return Outcome(values, status, bound, workers.hardware, seconds, transports[0])
 
 
 def _find_layout(

@@ -25,6 +25,8 @@ class Places:
     """NCCL, or Dask's comms."""
     device_memory: tuple[int | None, ...]
     """Bytes that are free on the device, of which others on it have the same; None where the host computes."""
+    may_share: bool = True
+    """Whether devices of one host may write into each other's memory, in place of NCCL."""
 
     @property
     def backend(self) -> Backend | None:
@@ -38,7 +40,8 @@ def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transp
     Parameters
     ----------
     backend : `auto` for devices where there are some, `cpu`, or `cuda` for devices on all
-    transport : `auto` for NCCL where every worker has a device of its own, `peer`, or `nccl`
+    transport : `auto` for NCCL where every worker has a device of its own, or memory that devices of one host share;
+        `nccl` for NCCL alone; `peer`
 
     Raises
     ------
@@ -50,7 +53,8 @@ def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transp
         w.device.memory // n_sharing[w.device.id] if own == "cuda" else None
         for w, own in zip(workers, backends, strict=True)
     )
-    return Places(backends, _choose_transport(workers, backends, n_sharing, transport), memory)
+    chosen = _choose_transport(workers, backends, n_sharing, transport)
+    return Places(backends, chosen, memory, may_share=transport != "nccl")
 
 
 def choose_backends(workers: Sequence[WorkerInfo], backend: str) -> tuple[Backend, ...]:

@@ -56,6 +56,8 @@ class RunSpec:
     """Of the rows, where the transport is `nccl`."""
     steps_at_once: int
     """Of devices between two looks, likewise."""
+    may_share: bool
+    """Whether devices may write into each other's memory, likewise."""
 
 
 class Session(ABC):
@@ -113,6 +115,11 @@ class Session(ABC):
         with self._working("residual"):
             assert self._loop is not None
             return self._measure(self._loop.mass)
+
+    @property
+    @abstractmethod
+    def transport(self) -> str:
+        """How slices went from worker to worker."""
 
     @abstractmethod
     def collect(self) -> np.ndarray:
@@ -228,6 +235,10 @@ class RowsSession(Session):
 
     # --- at the end
 
+    @property
+    def transport(self) -> str:
+        return "peer" if self._relay is None else "scheduler"
+
     def collect(self) -> np.ndarray:
         return self._rows.kernel.get(self._rows.x)
 
@@ -259,7 +270,10 @@ class DeviceSession(Session):
         spec, links = self._spec, self._links
         self._device_part.join_devices(links, links.connect())
         assert spec.layout is not None
-        self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        precision, may_share = spec.options.precision, spec.may_share
+        self._device = self._device_part.bind_steps(
+            spec.dtype, spec.layout, precision, links.check, may_share=may_share
+        )
         self._device.compile()
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
@@ -271,6 +285,10 @@ class DeviceSession(Session):
     def _measure(self, mass: float) -> float:
         assert self._device is not None
         return self._device.residual(mass) + self._spec.options.alpha * self._mass_rounding
+
+    @property
+    def transport(self) -> str:
+        return "direct" if self._device is not None and self._device.writes_there else "nccl"
 
     def collect(self) -> np.ndarray:
         assert self._device is not None

@@ -1,4 +1,5 @@
-"""Slices from device to device through NCCL, on the stream of the steps, without the host.
+"""Slices from device to device through NCCL, on the stream of the steps, without the host; or, on one host, through
+memory that the devices write into while they multiply.
 
 What the devices send each other is enqueued by each of them in the same order. A device that never comes leaves the
 others waiting inside NCCL, which does not notice by itself: who waits here looks at the workers' links meanwhile, and
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import ClusterError
+from mgspmv.exchange.direct import DirectMemory, open_memory
 from mgspmv.exchange.links import DaskLinks
-from mgspmv.partition import SLICE_SUMS, Slices
+from mgspmv.partition import MOST_OTHERS, SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
@@ -54,6 +56,13 @@ class NcclGroup:
         self._others = [*range(rank + 1, n_devices), *range(rank)]  # not all send to the same one first
         self._nccl = _import_nccl()
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
+        self._memory: DirectMemory | None = None
+        self._can_share = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device that others write into."""
+        return 0 if self._memory is None else self._memory.n_bytes
 
     @property
     def is_alive(self) -> bool:
@@ -108,6 +117,40 @@ class NcclGroup:
             self.abort()
             raise
 
+    def gather(self, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
+        """What each device has of so many elements, from all of them, on the device."""
+        import cupy
+
+        bounds = (0, *accumulate(sizes))
+        gathered = cupy.empty(bounds[-1], own.dtype)
+        parts = [gathered[a:b] for a, b in pairwise(bounds)]
+        parts[self.rank][:] = own
+        self.exchange([own] * len(parts), parts)
+        self.wait(cupy.cuda.get_current_stream(), check)
+        return gathered
+
+    def share(self, n_bytes: int, check: Callable[[], None]) -> DirectMemory | None:
+        """Memory of all devices that each of them writes into; None where they cannot. It is kept for the next time.
+
+        Raises
+        ------
+        CapacityError : there is no room for it on this device
+        """
+        import cupy
+
+        def gather(own: np.ndarray) -> np.ndarray:
+            found = self.gather(cupy.asarray(own), [len(own)] * self.n_devices, check).get()
+            return np.asarray(found).reshape(self.n_devices, len(own))
+
+        if self._can_share and (self._memory is None or self._memory.n_bytes < n_bytes):
+            if self._memory is not None:
+                self._memory.close()
+                gather(np.zeros(1, np.uint8))  # nobody has this device's open when it is freed
+            self._memory = None
+            self._memory = open_memory(self.rank, n_bytes, gather)
+            self._can_share = self._memory is not None
+        return self._memory
+
     def close(self) -> None:
         """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
         Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True).start()
@@ -118,8 +161,13 @@ class NcclGroup:
     def abort(self) -> None:
         """End what is under way, here; the others end theirs."""
         communicator, self._communicator = self._communicator, None
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.give_up()  # kernels that wait for it would be waited for
         if communicator is not None:
             communicator.abort()
+        if memory is not None:
+            memory.close()
 
 
 def join_group(
@@ -158,11 +206,21 @@ class NcclExchange:
     columns : which each device has of z
     n_terms : entries of the whole matrix, or rows, if those are more
     check : as for `NcclGroup`
+    may_share : whether devices that can write into each other's memory do so
     """
 
-    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group: NcclGroup,
+        columns: SharedColumns,
+        n_terms: int,
+        check: Callable[[], None],
+        *,
+        may_share: bool = True,
+    ) -> None:
         self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
         self._group, self._packing, self._check = group, columns.packing, check
+        self._may_share = may_share and columns.packing is None and group.n_devices <= MOST_OTHERS + 1
         self._packed: dict[int, Any] = {}
 
     @property
@@ -170,6 +228,10 @@ class NcclExchange:
         """Elements of z that come from others."""
         starts = self.slices.starts
         return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
+
+    def share(self, n_bytes: int) -> DirectMemory | None:
+        """Memory that all devices write into; None where they cannot, or where each gets only what it reads of z."""
+        return self._group.share(n_bytes, self._check) if self._may_share else None
 
     def enqueue(self, z: Any) -> None:
         """On the current stream: send of this device's slice of z what each of the others reads, and get theirs."""
@@ -235,9 +297,9 @@ def share_columns(
     import cupy
 
     n, rank = group.n_devices, group.rank
-    told = _gather(group, cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n, check).get().reshape(n, 2)
+    told = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n, check).get().reshape(n, 2)
     counts = told[:, 0].astype(np.int64)
-    slots = _gather(group, own, np.diff(bounds).tolist(), check)
+    slots = group.gather(own, np.diff(bounds).tolist(), check)
     pieces = [slots[a:b] for a, b in pairwise(bounds)]
     if told[:, 1].all() and mark is not None:
         is_read = mark()
@@ -246,7 +308,7 @@ def share_columns(
             for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))
         ]
         own_needs = cupy.asarray([len(one) for one in lists], np.int32)
-        needs = _gather(group, own_needs, [n] * n, check).get().reshape(n, n).astype(np.int64)
+        needs = group.gather(own_needs, [n] * n, check).get().reshape(n, n).astype(np.int64)
         if (needs.sum(axis=1) <= NEEDED * (counts.sum() - counts)).all():
             return _share_needed(group, pieces, lists, needs, int(counts[rank]), check)
     slices = Slices(tuple(map(int, counts)))
@@ -285,19 +347,6 @@ def _share_needed(
         for owner, (start, piece, one) in enumerate(zip(slices.starts, pieces, lists, strict=False))
     ]
     return SharedColumns(slices, cupy.concatenate(places).astype(np.int32), packing)
-
-
-def _gather(group: NcclGroup, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
-    """What each device has of so many elements, from all of them, on the device."""
-    import cupy
-
-    bounds = (0, *accumulate(sizes))
-    gathered = cupy.empty(bounds[-1], own.dtype)
-    parts = [gathered[a:b] for a, b in pairwise(bounds)]
-    parts[group.rank][:] = own
-    group.exchange([own] * len(parts), parts)
-    group.wait(cupy.cuda.get_current_stream(), check)
-    return gathered
 
 
 def _import_nccl() -> Any:

@@ -250,6 +250,8 @@ class Outcome:
     """What computed."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase."""
+    transport: str | None = None
+    """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:

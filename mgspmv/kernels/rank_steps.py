@@ -164,6 +164,23 @@ def find_bits(layout: str, n_terms: int) -> int:
 # --- several devices -------------------------------------------------------------------------------------------------
 
 
+FLAGS_BYTES = 256
+"""At the begin of shared memory: int64 flags of the devices."""
+
+
+class SharedMemory(Protocol):
+    """Memory of this device that others write into, and theirs, all of the same size."""
+
+    own: Any
+    """A CuPy `MemoryPointer`; flags are 0 at first."""
+    addresses: tuple[int, ...]
+    """Of the memory of each device, by rank; where this device finds them."""
+    is_given_up: int
+    """Address of an int32 of the host that is 0 until nobody is to wait for the others any more."""
+    round: int
+    """How often the devices met."""
+
+
 class Exchange(Protocol):
     """Brings the slices of z together that several devices make, each on its own stream."""
 
@@ -176,6 +193,10 @@ class Exchange(Protocol):
     @property
     def received_elements(self) -> int:
         """Elements of z that come from others."""
+        ...
+
+    def share(self, n_bytes: int) -> SharedMemory | None:
+        """Memory of all devices, which call this together; None where they cannot write into each other's."""
         ...
 
     def enqueue(self, z: Any) -> None:
@@ -245,7 +266,8 @@ class RankSteps:
     run.
 
     On several devices each has a layout of its rows, and all make the same calls. Sums that a method gives are those of
-    all rows; ranks and the residual are of the own ones.
+    all rows; ranks and the residual are of the own ones. Where they can write into each other's memory, elements of z
+    go to all of them as soon as they are made; else slices are exchanged when they are whole.
 
     Parameters
     ----------
@@ -280,6 +302,7 @@ class RankSteps:
         """Of each step of the last `advance`: in the product, and in the exchange."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
+        self._shared: SharedMemory | None = None
         self._kernels: dict[tuple[str, bool], Any] = {}
         with report_full_device("the tables of the matrix"):
             self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
@@ -301,6 +324,11 @@ class RankSteps:
         return self._exchange.received_elements * z.itemsize
 
     @property
+    def writes_there(self) -> bool:
+        """Whether this device writes its slice into the memory of the others."""
+        return self._shared is not None
+
+    @property
     def streams(self) -> bool:
         """Whether pieces come by in each step."""
         return not self.layout.feed.is_kept
@@ -310,6 +338,9 @@ class RankSteps:
         is_exact = self.precision == "exact"
         for name, exact in (("start", is_exact), ("step", is_exact), ("start", True), ("residual", True)):
             self._load(name, exact)
+        if self._exchange is not None:  # what waits for others is not to be waited for by what loads a kernel
+            for name in ("join", "meet"):
+                self._load(name, is_exact)
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
@@ -329,7 +360,7 @@ class RankSteps:
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # one is read
             *others, state, history = put_all(*rest, *sums)
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
-            z = [cupy.zeros(self._n_columns + 1, self._choose_z(is_exact)) for _ in range(2)]
+            z = self._make_z(is_exact)
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
@@ -381,8 +412,11 @@ class RankSteps:
         before = self._stream.record()
         self._step_unless_stopped(k)
         between = self._stream.record()
-        self._exchange.enqueue(self._arrays.z[(self._made + k + 1) % 2])
-        self._join()
+        if self._shared is not None:
+            self._meet(self._shared)
+        else:
+            self._exchange.enqueue(self._arrays.z[(self._made + k + 1) % 2])
+            self._join()
         return before, between, self._stream.record()
 
     def _step_unless_stopped(self, k: int) -> None:
@@ -397,6 +431,33 @@ class RankSteps:
         assert self._exchange is not None
         tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
         self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))
+
+    def _meet(self, shared: SharedMemory) -> None:
+        assert self._exchange is not None
+        shared.round += 1
+        flag_of, *sums_of = self._meeting
+        meeting = pack(self._exchange.rank, shared.round, shared.own.ptr, flag_of, *sums_of, shared.is_given_up)
+        tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
+        self._load("meet", self.precision == "exact")((1,), (32,), (self._runs[0], *tails, meeting))
+
+    def _make_z(self, is_exact: bool) -> list[Any]:
+        """Two z, in memory that other devices write into, where they can."""
+        cupy, n, dtype = self._cupy, self._n_columns + 1, self._choose_z(is_exact)
+        size = -(-n * dtype.itemsize // FLAGS_BYTES) * FLAGS_BYTES
+        self._shared = None if self._exchange is None else self._exchange.share(FLAGS_BYTES + 2 * size)
+        if self._exchange is None or self._shared is None:
+            return [cupy.zeros(n, dtype) for _ in range(2)]
+        places = [FLAGS_BYTES, FLAGS_BYTES + size]
+        z = [cupy.ndarray((n,), dtype, self._shared.own + place) for place in places]
+        for each in z:
+            each.fill(0)
+        slices, rank, addresses = self._exchange.slices, self._exchange.rank, np.array(self._shared.addresses)
+        tail = (slices.starts[rank] + slices.tails[rank]) * dtype.itemsize
+        self._meeting = put_all(addresses + 8 * rank, *(addresses + place + tail for place in places))
+        first = slices.starts[rank] + np.array(self.layout.sent[:-1], np.int64)[:, None]
+        others = np.delete(addresses, rank) + first * dtype.itemsize
+        self._there = put_all(*(others + place for place in reversed(places)))  # even steps write the odd z
+        return z
 
     def _rest(self) -> None:
         """Wait until all that was enqueued is done."""
@@ -447,7 +508,7 @@ class RankSteps:
         """Free what belongs to the run, and keep the matrix."""
         self._stream.synchronize()
         self.layout.feed.stop()
-        self._arrays, self._graph = _Arrays(), None
+        self._arrays, self._graph, self._shared = _Arrays(), None, None
 
     def fill(self, z: float) -> None:
         """Let all elements of z be the same, for a step to be timed with."""
@@ -474,6 +535,7 @@ class RankSteps:
         x, weight, *shares = arrays.vectors
         strides = [int(len(share) > 1) for share in shares]
         z, z_next = arrays.z[0], arrays.z[-1]
+        writes_there = self._shared is not None and len(arrays.z) == 2  # the residual's z is exchanged
         start, shared = 0, (None, None)
         if self._exchange is not None:
             slices, rank = self._exchange.slices, self._exchange.rank
@@ -488,7 +550,10 @@ class RankSteps:
             vectors = (x[row:], weight[row:], z, z_next, z_next[first:], z[first:], *shared, *own)
             judges = self._exchange is None and k == layout.feed.n - 1
             sizes = (end - row, after - column, *strides, *rule, int(judges))
-            runs.append(pack(*vectors, *sizes, arrays.state, arrays.history, KEPT_SUMS))
+            there = (
+                (self._there[0].shape[1], *(places[k] for places in self._there)) if writes_there else (0, None, None)
+            )
+            runs.append(pack(*vectors, *sizes, arrays.state, arrays.history, KEPT_SUMS, *there))
         return runs
 
     def _units(self, is_exact: bool) -> tuple[float, float]:

@@ -54,6 +54,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     mg.ingest((src, dst), folder / "dealt", kind="graph", n_vertices=n, order="dealt")
     mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
     mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
+    mg.generate("uniform", folder / "uniform", n_vertices=5000, n_edges=200_000)
     import scipy.sparse
 
     mg.ingest(scipy.sparse.random(700, 500, 0.05, random_state=1, format="csr"), folder / "matrix")
@@ -76,8 +77,11 @@ def test_exact_ranks_have_the_bits_of_this_process(name, devices, stores):
             assert got.changes == wanted.changes
             assert got.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=0.5)
             assert "H200" in got.matrix["hardware"] or "workers of" in got.matrix["hardware"]
-    got = mg.pagerank(A, **options, client=devices, transport="peer")
-    assert got.values.tobytes() == wanted.values.tobytes()
+            assert got.matrix["transport"] in (("direct", "nccl") if drive == "superstep" else ("scheduler",))
+    for transport in ("nccl", "peer"):
+        got = mg.pagerank(A, **options, client=devices, transport=transport)
+        assert got.values.tobytes() == wanted.values.tobytes()
+        assert got.matrix["transport"] == transport
 
 
 def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
@@ -94,6 +98,19 @@ def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
     with pytest.raises(ClusterError, match=r"transport='nccl' needs a GPU of its own for each worker, and 2 workers"):
         A.distribute(sharing, transport="nccl")
     assert mg.pagerank(A, tol=1e-9, client=sharing, backend="cpu").values.tobytes() == wanted.values.tobytes()
+
+
+def test_devices_of_one_host_write_into_each_others_memory(devices, stores):
+    """Where CUDA lets them, and each reads most columns; a grid, of which each reads few, goes by NCCL."""
+    n = len(devices.scheduler_info(n_workers=-1)["workers"])
+    for precision in ("exact", "float32"):
+        with stores["uniform"].distribute(devices, precision=precision) as D:
+            direct = [mg.pagerank(D, precision=precision, tol=1e-6) for _ in range(2)]
+            assert {s.matrix["transport"] for s in direct} == {"direct" if n > 1 else "nccl"}
+        by_nccl = mg.pagerank(stores["uniform"], precision=precision, tol=1e-6, client=devices, transport="nccl")
+        assert {s.values.tobytes() for s in direct} == {by_nccl.values.tobytes()}
+        assert by_nccl.events[-1].exchanged_bytes == direct[0].events[-1].exchanged_bytes
+    assert mg.pagerank(stores["grid"], client=devices).matrix["transport"] == "nccl"
 
 
 def test_events_say_what_each_device_did(devices, stores):

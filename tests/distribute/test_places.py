@@ -57,13 +57,13 @@ def test_hosts(backend, transport):
 @pytest.mark.parametrize("backend", ["auto", "cuda"])
 def test_a_device_for_each(backend, transport):
     workers = make_workers(gpu(0, 1000), gpu(1, 3000))
-    assert choose(workers, backend, transport) == Places(("cuda", "cuda"), "nccl", (1000, 3000))
+    assert choose(workers, backend, transport) == Places(("cuda", "cuda"), "nccl", (1000, 3000), transport == "auto")
 
 
 @pytest.mark.parametrize("transport", ["auto", "nccl"])
 def test_one_worker_sends_nothing_and_needs_no_nccl(transport):
     workers = make_workers(gpu(0, nccl_problem=NO_NCCL))
-    assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,))
+    assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,), transport == "auto")
 
 
 def test_devices_over_their_hosts():

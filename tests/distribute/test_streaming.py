@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from test_devices import count_devices, devices, stores  # noqa: F401  # fixtures
+import scipy.sparse
+from test_devices import count_devices, devices  # noqa: F401  # a fixture
 
 import mgspmv as mg
 from mgspmv.distribute.connect import start_cuda
 from mgspmv.errors import CapacityError, FormatError
+from mgspmv.model import default_threads
+from mgspmv.partition import plan_rows
 
 pytestmark = pytest.mark.gpu
 
@@ -18,11 +22,40 @@ HELD = {"host": "pinned memory", "store": "the store"}
 BY_HELD = pytest.mark.parametrize("held", HELD)
 
 
-def find_limits(A, held, *, n=1, share=0.4, precision="exact") -> dict[str, int]:
-    """Memory that holds the vectors and a share of the rows, on devices; and on hosts only what loading takes."""
-    workers = A.plan(n, device_memory=1 << 50, precision=precision).workers
-    device = max(w.vector_bytes + int(share * w.block_bytes) for w in workers)
-    return {"device_memory": device} | ({"host_memory": max(w.load_bytes for w in workers)} if held == "store" else {})
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """As those of devices, but no row is a large part of what a worker has: pieces are whole rows."""
+    folder = tmp_path_factory.mktemp("stores")
+    rng, n, nnz = np.random.default_rng(5), 9000, 150_000
+    src, dst = rng.zipf(1.4, nnz).clip(1, n) - 1, (n * rng.random(nnz) ** 1.3).astype(np.int64)
+    weights = rng.random(nnz) + 1e-3
+    mg.ingest((src, dst), folder / "pattern", kind="graph", n_vertices=n)
+    mg.ingest((src, dst, weights), folder / "weighted", kind="graph", n_vertices=n)
+    mg.ingest((src, dst), folder / "dealt", kind="graph", n_vertices=n, order="dealt")
+    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
+    mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
+    mg.ingest(scipy.sparse.random(3500, 500, 0.05, random_state=1, format="csr"), folder / "matrix")
+    return {path.name: mg.open_matrix(path) for path in folder.iterdir()}
+
+
+def find_limits(A, held, *, n=1, precision="exact", lays_out=True) -> dict[str, int]:
+    """Memory that holds the vectors and a share of the rows, on devices; and on hosts only what loading takes.
+
+    The least share with which the rows of each of n workers are held there: of few rows, the longest one alone may be
+    more than half of a worker's.
+    """
+    info, indptr = A.info, A.stored.read_array("indptr")
+    options: dict[str, Any] = {"precision": precision, "threads": max(1, default_threads() // n)}
+    workers = plan_rows(info, indptr, n, **options, device_memory=1 << 50, lays_out=lays_out).workers
+    for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
+        limits = {"device_memory": max(w.vector_bytes + int(share * w.block_bytes) for w in workers)}
+        if held == "store":
+            limits["host_memory"] = max(w.load_bytes for w in workers)
+        with suppress(CapacityError):
+            plan = plan_rows(info, indptr, n, **options, **limits, lays_out=lays_out, streams=True)
+            if {w.held for w in plan.workers} == {held}:
+                return limits
+    raise AssertionError(f"no limits let all rows of {n} workers come by from the {held}")
 
 
 def count_workers(client) -> int:
@@ -80,17 +113,19 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     x, xs, y = (rng.random(shape).astype(dtype) for shape in (A.shape[1], (A.shape[1], 3), A.shape[0]))
     matrix = A.to_scipy()
     tolerance: dict[str, Any] = {"rtol": 2e-5 if dtype == "float32" else 1e-12}
-    limits = find_limits(A, held, n=n, precision=dtype)
+    limits = find_limits(A, held, n=n, precision=dtype, lays_out=False)
     with pytest.warns(UserWarning, match="come by"):
         distributed = A.distribute_for_products(devices, precision=dtype, **limits)
     with distributed as D:
-        assert held in {w.held for w in D.plan.workers}
+        assert {w.held for w in D.plan.workers} == {held}
         for _ in range(2):
             np.testing.assert_allclose(D @ x, matrix @ x, **tolerance)
         np.testing.assert_allclose(cupy.asnumpy(D @ cupy.asarray(xs)), matrix @ xs, **tolerance)
         product = mg.spmv(D, x, alpha=2.0, beta=-0.5, y=y)
         np.testing.assert_allclose(product, 2.0 * (matrix @ x) - 0.5 * y, rtol=1e-3 if dtype == "float32" else 1e-9)
-    own: dict[str, Any] = {"backend": "cuda", "precision": dtype} | find_limits(A, held, precision=dtype)
+    own: dict[str, Any] = {"backend": "cuda", "precision": dtype} | find_limits(
+        A, held, precision=dtype, lays_out=False
+    )
     with pytest.warns(UserWarning, match="come by"):
         np.testing.assert_allclose(mg.spmv(A, x, **own), matrix @ x, **tolerance)
     np.testing.assert_allclose(mg.spmv(A, x, **own), matrix @ x, **tolerance)
@@ -141,13 +176,11 @@ def test_plans_predict_by_what_workers_measure(held, devices, stores):  # noqa: 
     assert here.seconds_per_iteration > 0
 
 
-def test_workers_of_which_one_has_room(stores):  # noqa: F811
+def test_workers_of_which_one_has_room(stores):
     """Devices that have all of their rows and one that has not make the same calls."""
     if count_devices() < 2:
         pytest.skip("needs 2 GPUs")
     from distributed import Client
-
-    from mgspmv.partition import plan_rows
 
     A = stores["rmat"]
     wanted = mg.pagerank(A, tol=1e-6, backend="cpu")

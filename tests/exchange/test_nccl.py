@@ -187,7 +187,7 @@ def nccl(monkeypatch):
     cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, get_current_stream=lambda: PlayedStream(played))
     functions = (np.asarray, np.arange, np.zeros, np.concatenate, np.sort, np.searchsorted, np.take)
     made = {f.__name__: partial(call_on_device, f) for f in functions}
-    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7, dtype)), **made)
+    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7).astype(dtype)), **made)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     yield played

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import cycle, islice
+from threading import Timer
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,22 +39,26 @@ MIXTURES = {
     "all kinds": [BLOCKS, SLICES, ORDERED],
     "in pieces": [{**BLOCKS, "piece_entries": 700}, {**SLICES, "piece_entries": 900}],
 }
-COMES_BY = [{**kind, "piece_entries": 900} for kind in (BLOCKS, ORDERED, SLICES)]
+PIECE = 4000
+COMES_BY = [{**kind, "piece_entries": PIECE} for kind in (BLOCKS, ORDERED, SLICES)]
 MIXTURES |= {
-    "from the host": [{**kind, "streaming": Streaming("host", 900, 0, 0, 0)} for kind in COMES_BY],
-    "from the store": [{**kind, "streaming": Streaming("store", 900, 0, 0, 0)} for kind in COMES_BY],
+    "from the host": [{**kind, "streaming": Streaming("host", PIECE, 0, 0, 0)} for kind in COMES_BY],
+    "from the store": [{**kind, "streaming": Streaming("store", PIECE, 0, 0, 0)} for kind in COMES_BY],
     "some of each": [
         BLOCKS,
-        {**COMES_BY[0], "streaming": Streaming("host", 900, 8000, 0, 0)},
-        {**COMES_BY[1], "streaming": Streaming("store", 900, 8000, 0, 0)},
+        {**COMES_BY[0], "streaming": Streaming("host", PIECE, 30_000, 0, 0)},
+        {**COMES_BY[1], "streaming": Streaming("store", PIECE, 30_000, 0, 0)},
     ],
 }
 BY_MIXTURE = pytest.mark.parametrize("mixture", MIXTURES)
+DIRECTLY = pytest.mark.parametrize("mixture", ["blocks by degree", "all kinds", "in pieces"])
+"""Shares of one device that wait for each other there must not wait for the host, as where pieces come by."""
 
 
-def make_shares(block, n, mixture, precision) -> Shares:
+def make_shares(block, n, mixture, precision, *, is_direct=False) -> Shares:
     options = list(islice(cycle(MIXTURES[mixture]), n))
-    return Shares(block, cut_evenly(block.n_rows, n), read_to_device(block), precision, options)
+    bounds, read = cut_evenly(block.n_rows, n), read_to_device(block)
+    return Shares(block, bounds, read, precision, options, is_direct=is_direct)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,48 @@ def test_exact_steps_have_the_bits_of_the_cpu(name, mixture, is_pattern):
         check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
         mass = 0.25
         assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.gpu
+@VALUES
+@DIRECTLY
+@pytest.mark.parametrize("name", MANY)
+def test_shares_that_write_into_the_memory_of_all(name, mixture, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    for n, kind in ((2, "all"), (3, "dangling")):
+        steps, played = make_shares(block, n, mixture, "exact", is_direct=True), PlayedDevice(block)
+        vectors = make_vectors(block.n_rows, weight, kind=kind)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        assert all(s.writes_there for s in steps.steps)
+        assert steps.residual(0.25) == pytest.approx(played.residual(0.25), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.gpu
+def test_shares_that_write_stop_together_and_run_again():
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors, rules = make_vectors(block.n_rows, weight), RankRules(0.85, 1e-9, False)
+    steps, played = make_shares(block, 3, "what suits", "exact", is_direct=True), PlayedDevice(block)
+    for _ in range(2):
+        sums = run_beside(steps, played, vectors, rules, 200)
+        assert 5 < len(sums[0]) < 100
+        check_bits(steps, played, sums)
+        assert steps.advance(3) == []
+    n = KEPT_SUMS + 61
+    check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED, n))
+    assert all(len(s.seconds) == n for s in steps.steps)
+
+
+@pytest.mark.gpu
+def test_a_share_that_nobody_meets_ends_when_it_is_given_up():
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    steps = make_shares(block, 2, "what suits", "exact", is_direct=True)
+    steps.start(make_vectors(block.n_rows, weight), UNSTOPPED)
+    left = steps.steps[0]
+    shared: Any = left._shared
+    giving_up = Timer(0.5, lambda: shared.given_up.fill(1))
+    giving_up.start()
+    assert left.advance(4) == []
+    giving_up.join()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,123 @@
+"""Memory of the GPUs of one host that each of them writes into while it computes, by CUDA's handles between processes.
+
+What one GPU stores is under way to the others, over NVLink or PCIe, while it multiplies on, and takes none of its
+multiprocessors. It waits for nobody by itself: kernels look at flags, and at one of the host that ends all waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import CapacityError
+
+UNIT = 2 << 20
+"""Bytes that memory comes in multiples of: CUDA shares no less, and what is beside smaller pieces with them."""
+_NOTE = np.dtype([("can", np.uint8), ("host", np.uint8, 32), ("handle", np.uint8, 64)])
+
+
+class DirectMemory:
+    """Memory of this device, and where it finds that of the others.
+
+    Attributes
+    ----------
+    own : a CuPy `MemoryPointer`; zeros at first
+    addresses : of each device's, by rank
+    is_given_up : address of an int32 of the host, not 0 after `give_up`
+    round : for the kernels that meet
+    n_bytes : of each
+    """
+
+    def __init__(self, own: Any, addresses: tuple[int, ...], rank: int, n_bytes: int) -> None:
+        import cupy
+
+        self.own, self.addresses, self.n_bytes, self.round = own, addresses, n_bytes, 0
+        self._opened = [address for k, address in enumerate(addresses) if k != rank]
+        self._pinned = cupy.cuda.alloc_pinned_memory(4)
+        self.is_given_up = int(self._pinned.ptr)
+        self._given_up: np.ndarray = np.frombuffer(self._pinned, np.int32, 1)
+        self._given_up[0] = 0
+
+    def give_up(self) -> None:
+        """End the waiting of all kernels here that wait for other devices."""
+        self._given_up[0] = 1
+
+    def close(self) -> None:
+        """Let go of the memory of the others, when no kernel uses it any more."""
+        import cupy
+
+        self.give_up()
+        cupy.cuda.Device().synchronize()
+        opened, self._opened = self._opened, []
+        for address in opened:
+            cupy.cuda.runtime.ipcCloseMemHandle(address)
+
+
+def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarray]) -> DirectMemory | None:
+    """Memory on each device that all can write into; None where a pair of them cannot. All devices call this together.
+
+    Parameters
+    ----------
+    gather : gives the (k,) uint8 of each rank to all: (n, k)
+
+    Raises
+    ------
+    CapacityError : there is no room for it on this device
+    """
+    from cupy.cuda import runtime
+
+    n_bytes = -(-n_bytes // UNIT) * UNIT
+    own = _allocate(n_bytes)
+    note = np.zeros(1, _NOTE)
+    note["host"] = _name_host()
+    try:
+        note["handle"] = np.frombuffer(runtime.ipcGetMemHandle(own.ptr), np.uint8)
+        note["can"] = 1
+    except runtime.CUDARuntimeError:  # as on what has no such handles
+        pass
+    notes = gather(note.view(np.uint8)).reshape(-1).view(_NOTE)
+    if not notes["can"].all() or (notes["host"] != notes["host"][0]).any():
+        return None
+    addresses: list[int] = []
+    for other, handle in enumerate(notes["handle"]):
+        try:
+            addresses.append(int(own.ptr) if other == rank else int(runtime.ipcOpenMemHandle(handle.tobytes())))
+        except runtime.CUDARuntimeError:  # it has no way there, or the process does not see that device
+            break
+    is_whole = len(addresses) == len(notes)
+    if gather(np.array([is_whole], np.uint8)).all():
+        return DirectMemory(own, tuple(addresses), rank, n_bytes)
+    for other, address in enumerate(addresses):
+        if other != rank:
+            runtime.ipcCloseMemHandle(address)
+    return None
+
+
+def _allocate(n_bytes: int) -> Any:
+    """Zeros that are not of CuPy's pool, which would share what else is in it."""
+    import cupy
+
+    try:
+        own = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
+    except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:
+        raise CapacityError(
+            f"the {n_bytes:,} bytes of vectors that other devices write into do not fit on this one: {error}; free "
+            "some, or use more devices"
+        ) from error
+    own.memset(0, n_bytes)
+    return own
+
+
+def _name_host() -> np.ndarray:
+    """(32,) uint8 that processes of one host have in common."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        import socket
+
+        name = socket.gethostname().encode()
+    return np.frombuffer(hashlib.sha256(name).digest(), np.uint8)
