@@ -46,7 +46,6 @@ from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
-from mgspmv.kernels.row_blocks import PIECE_ENTRIES
 from mgspmv.kernels.select import (
     BACKENDS,
     Backend,
@@ -83,7 +82,16 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.partition import Plan, limit, parse_bytes, plan_rows, predict_seconds, split_rows, warn_of_streaming
+from mgspmv.partition import (
+    Plan,
+    choose_piece,
+    limit,
+    parse_bytes,
+    plan_rows,
+    predict_seconds,
+    split_rows,
+    warn_of_streaming,
+)
 from mgspmv.results import Solution, load_solution
 from mgspmv.store import (
     DescribedMatrix,
@@ -705,8 +713,7 @@ class Matrix(DescribedMatrix):
 
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
-            n_entries = PIECE_ENTRIES if streaming is None else min(PIECE_ENTRIES, streaming.piece_entries)
-            rows = LaidRows(indptr, read, layout=named, piece_entries=n_entries)
+            rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
             is_read = read_vector(self.stored, "out_degree", 0, self.shape[0], threads) > 0
             places = rows.place_streamed(is_read, streaming)
             return rows.lay_out(places, places.all_columns, places.n_sent, streaming)

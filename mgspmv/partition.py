@@ -37,7 +37,11 @@ ROOM_USED = 0.97
 """Of the rows that a worker has room for by the last plan: what the next one gives it."""
 LAID_RATIO = 1.1
 """Bytes of an entry in a layout for steps over those in CSR, at most."""
-MOST_PIECE_ENTRIES, LEAST_PIECE_BYTES = 1 << 27, 1 << 10
+LEAST_PIECE_BYTES = 1 << 10
+PIECES = 16
+"""In how many pieces, about, a device reads many rows that it lays out; it holds one beside the layout."""
+LEAST_PIECE_ENTRIES, MOST_PIECE_ENTRIES = 1 << 25, 1 << 27
+"""Of those pieces: enough to keep the link to the host busy, and few enough to be little beside the layout."""
 """Of a piece that comes by a device."""
 PASSING: dict[str, int] = {"host": 4, "store": 10}
 """Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
@@ -408,11 +412,22 @@ def _place(
 def _lay_out(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
     """The worker with all of its rows in a layout on its device."""
     laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
-    making = (sizes.nonzero + sizes.index) * min(
-        worker.nnz, MOST_PIECE_ENTRIES
-    )  # a piece of CSR, and places of columns
+    making = (sizes.nonzero + sizes.index) * min(worker.nnz, choose_piece(worker.nnz))  # CSR, and places of columns
     order = sizes.index * (worker.stop - worker.start)
     return replace(worker, layout_bytes=laid + making, vector_bytes=worker.vector_bytes + order)
+
+
+def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
+    """Most entries of the pieces in which a device reads rows that it lays out.
+
+    Parameters
+    ----------
+    nnz : of all rows of the device
+    streaming : where they come by
+    """
+    few = nnz <= MOST_PIECE_ENTRIES  # they are read once, all together
+    n_entries = MOST_PIECE_ENTRIES if few else min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
+    return n_entries if streaming is None else min(n_entries, streaming.piece_entries)
 
 
 def _stream(worker: WorkerPlan, sizes: _Sizes, device: int, host: int | None) -> WorkerPlan:

@@ -36,7 +36,7 @@ class PlayedCupy:
         return np.array(array)
 
     def get_default_memory_pool(self) -> Any:
-        return SimpleNamespace(free_all_blocks=lambda: None)
+        return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0)
 
 
 class PlayedKernel:

@@ -19,6 +19,7 @@ from mgspmv.partition import (
     Plan,
     Rates,
     Streaming,
+    choose_piece,
     limit,
     parse_bytes,
     plan_rows,
@@ -628,7 +629,17 @@ def test_bytes_of_a_layout_by_hand(options: dict[str, Any], layout: int, vectors
 
 def test_a_layout_is_made_of_a_piece_at_a_time() -> None:
     (worker,) = plan_even(10, 2**26, **LAID, device_memory=10**12).workers
-    assert worker.layout_bytes == int(4.4 * 10 * 2**26) + 8 * 2**27
+    assert worker.layout_bytes == int(4.4 * 10 * 2**26) + 8 * (10 * 2**26 // 16)
+
+
+@pytest.mark.parametrize(
+    ("nnz", "wanted"),
+    [(0, 2**27), (2**27, 2**27), (2**27 + 1, 2**25), (2**29, 2**25), (2**30, 2**26), (2**31, 2**27), (2**33, 2**27)],
+)
+def test_few_entries_are_laid_out_at_once_and_others_in_about_16_pieces(nnz: int, wanted: int) -> None:
+    assert choose_piece(nnz) == wanted
+    assert choose_piece(nnz, Streaming("host", 700, 0, 0, 0)) == 700
+    assert choose_piece(nnz, Streaming("store", 2**28, 0, 0, 0)) == wanted
 
 
 def test_there_is_a_layout_on_devices_only_and_only_where_it_is_asked_for() -> None:

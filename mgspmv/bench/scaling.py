@@ -27,6 +27,8 @@ SKIPPED = 5
 """Iterations at the begin that do not count."""
 FEW = 10
 """Iterations of the run that is timed from the store to written ranks."""
+PERMITTED_SHARE, PERMITTED_BYTES = 1.1, 2_000_000_000
+"""Of the matrix as it is held in the end, beside the vectors of a run: what may be taken while it is loaded."""
 LOOK_S = 0.02
 """Seconds between two looks at the memory of the devices."""
 PRECISIONS = ("float32", "exact")
@@ -40,7 +42,9 @@ LEGEND = (
     "same: whether the ranks have the bits of those of one worker, in `exact`; in `float32` the largest relative "
     "difference to the exact ranks.",
     "held: by the worker that holds most, matrix and vectors. load peak: most that is taken of a device while the "
-    "matrix is loaded, of what was free before, with what CUDA and NCCL take.",
+    f"matrix is loaded, with what CUDA and NCCL take. permitted: {PERMITTED_SHARE:g} times the matrix as it is held, "
+    f"the vectors of a run, and {PERMITTED_BYTES / 1e9:g} GB.",
+    "predicted: by `plan`, from what the GPUs do with some of their rows; without the exchange.",
     "cuGraph: on as many GPUs, (time of 25 iterations - time of 5) / 20 of the slowest, told of all vertices or "
     f"of those with arcs, whichever is faster; its ranks after {FEW} iterations were compared with the ones here.",
     "cuGraph / ours: how many times as fast this is.",
@@ -56,13 +60,19 @@ class Record:
     n_workers: int
     precision: str
     hardware: str
+    transport: str
+    """How slices went from worker to worker."""
     load_s: float
     few_s: float
     """A run of `FEW` iterations."""
     write_s: float
     """Writing its ranks."""
     peak_bytes: int | None
-    """Most that loading took of a device; None on hosts."""
+    """Most that was taken of a device until iterations could begin; None on hosts."""
+    permitted_bytes: int | None
+    """What that is to be at most: `PERMITTED_SHARE` of the matrix, the vectors of a run, and `PERMITTED_BYTES`."""
+    predicted_s: float | None
+    """An iteration, as `plan` says; None on hosts."""
     iteration_s: float
     product_s: float
     exchange_s: float
@@ -112,38 +122,78 @@ def run_scaling(
     firsts: dict[str, str] = {}
     for n in counts:
         say(f"{n} workers")
+        before = look_at_devices(backend)
         with start_workers(n, backend) as cluster, Client(cluster) as client, api.open_matrix(store) as A:
             for precision in sorted(precisions, key=PRECISIONS.index, reverse=True):  # the exact ranks come first
-                began = time.perf_counter()
-                options: Any = {"precision": precision, "backend": backend, "transport": transport}
-                with watch_memory(backend) as watch, A.distribute(client, **options) as D:
-                    load_s, peak = time.perf_counter() - began, watch.stop()
-                    steps: Any = {"tol_mode": "fixed", "precision": precision}
-                    few, few_s, write_s = _time_few(D, steps)
-                    solution = api.pagerank(D, **steps, max_iter=iterations)
+                options: Any = {"precision": precision, "backend": backend}
+                predicted_s = A.plan(client=client, **options).seconds_per_iteration
+                run = _run(A, client, iterations, before, **options, transport=transport)
                 if precision == "exact" and exact is None:
-                    exact = solution.values
-                digest = hashlib.sha256(solution.values.tobytes()).hexdigest()[:16]
+                    exact = run.ranks
+                digest = hashlib.sha256(run.ranks.tobytes()).hexdigest()[:16]
                 first, difference = firsts.setdefault(precision, digest), None
                 if precision == "exact":
                     is_right = digest == first
                 else:
-                    difference = None if exact is None else _compare(solution.values, exact)
+                    difference = None if exact is None else _compare(run.ranks, exact)
                     is_right = difference is None or difference <= TOLERANCE
-                times = [_split(event) for event in solution.events[SKIPPED:]]
-                whole, product, exchange = (median(part) for part in zip(*times, strict=True))
-                last = solution.events[-1]
-                records.append(
-                    Record(
-                        n, precision, str(solution.matrix["hardware"]), load_s, few_s, write_s, peak, whole, product,
-                        exchange, A.nnz, max(last.exchanged_bytes), max(last.memory_bytes), digest, difference,
-                        is_right,
-                    )
-                )  # fmt: skip
-                say(f"  {precision}: {1e3 * whole:.4g} ms an iteration")
+                found: dict[str, Any] = {"digest": digest, "difference": difference, "is_right": is_right}
+                records.append(Record(n, precision, edges=A.nnz, predicted_s=predicted_s, **run.measured, **found))
+                say(f"  {precision}: {1e3 * records[-1].iteration_s:.4g} ms an iteration")
         if has_peer and records[-1].precision == "float32":
-            records[-1] = _add_peer(records[-1], store, few, say)
+            records[-1] = _add_peer(records[-1], store, run.few, say)
     return records
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What workers did with a matrix in one precision."""
+
+    measured: dict[str, Any]
+    """Fields of `Record`."""
+    few: np.ndarray
+    """Ranks after `FEW` iterations."""
+    ranks: np.ndarray
+    """Those after all."""
+
+
+def _run(A: api.Matrix, client: Any, iterations: int, before: Sequence[int], **options: Any) -> _Run:
+    """Load, run a few iterations, write their ranks, and run all.
+
+    Parameters
+    ----------
+    before : bytes taken of each device before there were workers
+    options : of `Matrix.distribute`
+    """
+    began = time.perf_counter()
+    with watch_memory(options["backend"], before) as watch, A.distribute(client, **options) as D:
+        load_s, peak = time.perf_counter() - began, watch.stop()
+        steps: Any = {"tol_mode": "fixed", "precision": options["precision"]}
+        few, few_s, write_s = _time_few(D, steps)
+        solution = api.pagerank(D, **steps, max_iter=iterations)
+        vectors = [w.vector_bytes for w in D.plan.workers]
+    last = solution.events[-1]
+    permitted = None
+    if peak is not None:
+        pairs = zip(last.memory_bytes, vectors, strict=True)
+        permitted = int(max(PERMITTED_SHARE * (held - own) + own for held, own in pairs)) + PERMITTED_BYTES
+    times = [_split(event) for event in solution.events[SKIPPED:]]
+    whole, product, exchange = (median(part) for part in zip(*times, strict=True))
+    measured = {
+        "hardware": str(solution.matrix["hardware"]),
+        "transport": str(solution.matrix["transport"]),
+        "load_s": load_s,
+        "few_s": few_s,
+        "write_s": write_s,
+        "peak_bytes": peak,
+        "permitted_bytes": permitted,
+        "iteration_s": whole,
+        "product_s": product,
+        "exchange_s": exchange,
+        "received_bytes": max(last.exchanged_bytes),
+        "memory_bytes": max(last.memory_bytes),
+    }
+    return _Run(measured, few, solution.values)
 
 
 def find_peer(backend: Backend, store: str) -> tuple[bool, str]:
@@ -177,18 +227,15 @@ def _add_peer(record: Record, store: str, ranks: np.ndarray, say: Callable[[str]
 
 
 class MemoryWatch:
-    """Looks at what is taken of the memory of devices, by whatever process."""
+    """Looks at what is taken of the memory of devices, by whatever process.
 
-    def __init__(self, has_devices: bool) -> None:
-        self._most, self._ends = 0, threading.Event()
-        self._handles: list[Any] = []
-        if has_devices:
-            import pynvml
+    Parameters
+    ----------
+    before : bytes of each that do not count; none where there are no devices
+    """
 
-            self._nvml = pynvml
-            pynvml.nvmlInit()
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
-        self._before = self._look()
+    def __init__(self, before: Sequence[int]) -> None:
+        self._before, self._most, self._ends = before, 0, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -196,21 +243,34 @@ class MemoryWatch:
         """Most bytes that were taken of a device since the begin; None where there are no devices."""
         self._ends.set()
         self._thread.join()
-        return self._most if self._handles else None
-
-    def _look(self) -> list[int]:
-        return [int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles]
+        return self._most if self._before else None
 
     def _run(self) -> None:
-        while self._handles and not self._ends.wait(LOOK_S):
-            taken = [now - before for now, before in zip(self._look(), self._before, strict=True)]
+        while self._before and not self._ends.wait(LOOK_S):
+            taken = [now - before for now, before in zip(look_at_devices("cuda"), self._before, strict=True)]
             self._most = max(self._most, *taken)
 
 
+def look_at_devices(backend: Backend) -> list[int]:
+    """Bytes that are taken of each device of this machine; none where hosts compute."""
+    if backend == "cpu":
+        return []
+    import pynvml
+
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
+    return [int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles]
+
+
 @contextmanager
-def watch_memory(backend: Backend) -> Iterator[MemoryWatch]:
-    """Watch until `stop`, or the end of the context."""
-    watch = MemoryWatch(backend == "cuda")
+def watch_memory(backend: Backend, before: Sequence[int] | None = None) -> Iterator[MemoryWatch]:
+    """Watch until `stop`, or the end of the context.
+
+    Parameters
+    ----------
+    before : what `look_at_devices` gave when nothing was taken; None for now
+    """
+    watch = MemoryWatch(look_at_devices(backend) if before is None else before)
     try:
         yield watch
     finally:
@@ -239,8 +299,9 @@ def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
 def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
-    titles = ["workers", "iteration ms", "product ms", "exchange ms", "G edges/s a worker", "efficiency", "received MB"]
-    titles += ["held GB", "load peak GB", "load s", f"{FEW} iterations s", "write s", "to ranks s", "same"]
+    titles = ["workers", "slices", "iteration ms", "product ms", "exchange ms", "predicted ms", "G edges/s a worker"]
+    titles += ["efficiency", "received MB", "held GB", "load peak GB", "permitted GB", "load s", f"{FEW} iterations s"]
+    titles += ["write s", "to ranks s", "same"]
     for precision in dict.fromkeys(r.precision for r in records):
         own = [r for r in records if r.precision == precision]
         peer_titles = ["cuGraph ms", "cuGraph / ours"] if any(r.peer_s for r in own) else []
@@ -259,14 +320,16 @@ def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any
 def _list_cells(r: Record, first: Record) -> list[str]:
     speedup = first.iteration_s * first.n_workers / r.iteration_s
     same = ("yes" if r.is_right else "NO") if r.difference is None else f"{r.difference:.2g}"
+    seconds = (r.iteration_s, r.product_s, r.exchange_s, r.predicted_s)
     return [
         f"{r.n_workers}",
-        *(f"{1e3 * s:.4g}" for s in (r.iteration_s, r.product_s, r.exchange_s)),
+        r.transport if r.n_workers > 1 else "-",
+        *("-" if s is None else f"{1e3 * s:.4g}" for s in seconds),
         f"{r.edges / r.iteration_s / r.n_workers / 1e9:.4g}",
         f"{speedup / r.n_workers:.0%}",
         f"{r.received_bytes / 1e6:.4g}",
         f"{r.memory_bytes / 1e9:.3g}",
-        "-" if r.peak_bytes is None else f"{r.peak_bytes / 1e9:.3g}",
+        *("-" if b is None else f"{b / 1e9:.3g}" for b in (r.peak_bytes, r.permitted_bytes)),
         *(f"{s:.3g}" for s in (r.load_s, r.few_s, r.write_s, r.load_s + r.few_s + r.write_s)),
         same,
     ]

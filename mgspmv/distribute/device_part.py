@@ -17,10 +17,10 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import describe_device, get, put, read_block, read_vector, report_full_device
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.row_blocks import PIECE_ENTRIES
 from mgspmv.kernels.select import StepLayout, bind_product
 from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
+from mgspmv.partition import choose_piece
 
 BESIDE = 4
 """How many times as small pieces are that come by beside others."""
@@ -206,7 +206,7 @@ class DevicePart(Part):
             return read_block(self.stored, start + first, start + last, dtype, self.threads)
 
         named, streaming = None if layout == "auto" else layout, self._streaming
-        piece_entries = PIECE_ENTRIES if streaming is None else min(PIECE_ENTRIES, streaming.piece_entries)
+        piece_entries = choose_piece(int(indptr[-1]), streaming)
         rows = LaidRows(indptr, read, layout=named, piece_entries=piece_entries, row_offset=start)
         n_cols = self.stored.info.shape[1]
         is_read = read_vector(self.stored, "out_degree", start, stop, self.threads) > 0
@@ -216,4 +216,6 @@ class DevicePart(Part):
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
             own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
+            places = replace(places, columns=None)  # the layout is to have their memory
+        del is_read
         return rows.lay_out(places, own, n_columns, streaming, check), columns

@@ -25,6 +25,8 @@ from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer: of the largest chunk of a store."""
 _ROOM = Lock()
+LITTLE = 1 << 28
+"""Bytes on the device that may be kept though nothing uses them, beside what a plan says."""
 TOGETHER_BYTES = 1 << 20
 """Most bytes of an array that is copied to the device together with others: a copy of its own takes longer to begin."""
 

@@ -18,13 +18,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from mgspmv.kernels.device import release_device_memory, report_full_device
+from mgspmv.kernels.device import LITTLE, release_device_memory, report_full_device
 from mgspmv.partition import Streaming
 
 AHEAD = 2
 """Pieces that are under way while one is computed with, or waits for it."""
-LITTLE = 1 << 28
-"""Bytes on the device that may be kept beside what the plan says."""
 ALIGNMENT = 256
 """Bytes that arrays in a buffer begin at a multiple of."""
 

@@ -23,7 +23,17 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.device import address, load_kernel, make_room, pack, put_all, shared_block_bytes, shared_memory
+from mgspmv.kernels.device import (
+    LITTLE,
+    address,
+    load_kernel,
+    make_room,
+    pack,
+    put_all,
+    release_device_memory,
+    shared_block_bytes,
+    shared_memory,
+)
 from mgspmv.kernels.formats import accumulate, to_host
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
@@ -50,8 +60,6 @@ SHARE_OF_SHARED_MEMORY = 0.5
 """What the sums of a block may take; the rest is cache, whose lines are all the reads that can be under way."""
 KEPT_COLUMNS = 1 << 28
 """Most columns whose places are kept on the device while a matrix that is there at once is laid out."""
-PIECE_ENTRIES = 1 << 27
-"""Most entries of CSR that are on the device for the format's sake; a larger matrix is read twice, piece by piece."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +297,7 @@ def build_row_blocks(
     whole = None
     if block is None:  # the tables of all rows are done with, and the layout needs their memory
         del indptr_there, lengths, starts, in_order
-        cupy.get_default_memory_pool().free_all_blocks()
+        release_device_memory()
         cells = _Cells(windows, columns, height)
     else:
         jobs = _cut_jobs(block_starts, windows.job_entries)
@@ -303,6 +311,7 @@ def build_row_blocks(
             return
         bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
         for first, last in pairwise(cuts):
+            release_device_memory(beyond=LITTLE)  # of the piece before, into which this one may not fit
             yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
 
     counts, taken = cupy.zeros((2, cells.n), np.uint32)
@@ -312,6 +321,8 @@ def build_row_blocks(
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # before the next one is read
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
+    if whole is None:
+        release_device_memory()
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)

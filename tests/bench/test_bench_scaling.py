@@ -16,9 +16,10 @@ from mgspmv.errors import MgspmvError, OptionError
 from mgspmv.model import Event
 
 RECORD = Record(
-    n_workers=1, precision="exact", hardware="1 workers of 2 threads", load_s=1.5, few_s=0.25, write_s=0.125,
-    peak_bytes=None, iteration_s=0.008, product_s=0.0075, exchange_s=0.0005, edges=16_000_000, received_bytes=0,
-    memory_bytes=2_000_000_000, digest="aa", difference=None, is_right=True,
+    n_workers=1, precision="exact", hardware="1 workers of 2 threads", transport="peer", load_s=1.5, few_s=0.25,
+    write_s=0.125, peak_bytes=None, permitted_bytes=None, predicted_s=None, iteration_s=0.008, product_s=0.0075,
+    exchange_s=0.0005, edges=16_000_000, received_bytes=0, memory_bytes=2_000_000_000, digest="aa", difference=None,
+    is_right=True,
 )  # fmt: skip
 
 
@@ -82,14 +83,16 @@ def test_parts_of_an_iteration():
 
 def test_report():
     two = replace(RECORD, n_workers=2, iteration_s=0.005, product_s=0.004, exchange_s=0.001, received_bytes=3_000_000)
-    two = replace(two, peak_bytes=4_000_000_000, is_right=False)
+    two = replace(two, peak_bytes=4_000_000_000, permitted_bytes=4_100_000_000, predicted_s=0.0045, is_right=False)
     single = replace(RECORD, precision="float32", difference=1.25e-7)
     lines = format_report({"command": "mgspmv bench scaling"}, [RECORD, two, single]).splitlines()
     assert lines[:3] == ["```", "command:  mgspmv bench scaling", "```"]
     rows = [line for line in lines if line.startswith("| ")]
-    assert rows[0].startswith("| workers | iteration ms | product ms | exchange ms | G edges/s a worker | efficiency |")
-    assert rows[1] == "| 1 | 8 | 7.5 | 0.5 | 2 | 100% | 0 | 2 | - | 1.5 | 0.25 | 0.125 | 1.88 | yes |"
-    assert rows[2] == "| 2 | 5 | 4 | 1 | 1.6 | 80% | 3 | 2 | 4 | 1.5 | 0.25 | 0.125 | 1.88 | NO |"
+    assert rows[0].startswith(
+        "| workers | slices | iteration ms | product ms | exchange ms | predicted ms | G edges/s a "
+    )
+    assert rows[1] == "| 1 | - | 8 | 7.5 | 0.5 | - | 2 | 100% | 0 | 2 | - | - | 1.5 | 0.25 | 0.125 | 1.88 | yes |"
+    assert rows[2] == "| 2 | peer | 5 | 4 | 1 | 4.5 | 1.6 | 80% | 3 | 2 | 4 | 4.1 | 1.5 | 0.25 | 0.125 | 1.88 | NO |"
     assert rows[4].endswith("| 1.2e-07 |")
     assert [line for line in lines if line.startswith("- ")] == [f"- {line}" for line in LEGEND]
     assert to_json({"a": "b"}, [single])["records"][0]["difference"] == 1.25e-7

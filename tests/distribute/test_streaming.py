@@ -66,7 +66,7 @@ def count_workers(client) -> int:
 @pytest.mark.parametrize("name", ["pattern", "weighted", "dealt", "grid", "rmat"])
 def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # noqa: F811
     A, n = stores[name], count_workers(devices)
-    options: dict[str, Any] = {"tol": 1e-6, "dangling": "uniform"}
+    options: dict[str, Any] = {"tol": 1e-3, "dangling": "uniform"}
     wanted = mg.pagerank(A, **options, backend="cpu")
     limits = find_limits(A, held, n=n)
     with pytest.warns(UserWarning, match=f"of {n} GPUs have no room for all of their rows: up to .* from {HELD[held]}"):
@@ -89,7 +89,7 @@ def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # no
 @BY_HELD
 def test_float32_ranks_have_the_bits_of_a_device_with_room(held, devices, stores):  # noqa: F811
     A, n = stores["rmat"], count_workers(devices)
-    options: dict[str, Any] = {"tol": 1e-5, "precision": "float32"}
+    options: dict[str, Any] = {"tol": 1e-3, "precision": "float32"}
     with A.distribute(devices, precision="float32") as D:
         assert {w.held for w in D.plan.workers} == {"device"}
         wanted = mg.pagerank(D, **options)
@@ -141,12 +141,12 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
 def test_products_beside_ranks(devices, stores):  # noqa: F811
     A, n = stores["weighted"], count_workers(devices)
     x = np.random.default_rng(0).random(A.shape[1])
-    wanted = mg.pagerank(A, tol=1e-6, backend="cpu").values.tobytes()
+    wanted = mg.pagerank(A, tol=1e-3, backend="cpu").values.tobytes()
     with pytest.warns(UserWarning, match="come by"):
         distributed = A.distribute(devices, **find_limits(A, "host", n=n))
     with distributed as D:
         for _ in range(2):
-            assert mg.pagerank(D, tol=1e-6).values.tobytes() == wanted
+            assert mg.pagerank(D, tol=1e-3).values.tobytes() == wanted
             np.testing.assert_allclose(D @ x, A.to_scipy() @ x, rtol=1e-12)
 
 
@@ -183,7 +183,7 @@ def test_workers_of_which_one_has_room(stores):
     from distributed import Client
 
     A = stores["rmat"]
-    wanted = mg.pagerank(A, tol=1e-6, backend="cpu")
+    wanted = mg.pagerank(A, tol=1e-3, backend="cpu")
     memory = find_limits(A, "host", n=2)["device_memory"]
     with start_cuda(2) as cluster, Client(cluster) as client, pytest.MonkeyPatch.context() as patch:
 
@@ -195,6 +195,6 @@ def test_workers_of_which_one_has_room(stores):
             distributed = A.distribute(client)
         with distributed as D:
             assert [w.held for w in D.plan.workers] == ["device", "host"]
-            got = mg.pagerank(D, tol=1e-6)
+            got = mg.pagerank(D, tol=1e-3)
             assert got.values.tobytes() == wanted.values.tobytes()
             assert len(mg.pagerank(D, tol_mode="fixed", max_iter=33).events) == 33

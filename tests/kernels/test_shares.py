@@ -167,12 +167,13 @@ def test_portions_and_a_second_run(mixture):
     block, weight = make_graph("skewed rows", is_pattern=True)
     vectors = make_vectors(block.n_rows, weight)
     steps, played = make_shares(block, 2, mixture, "exact"), PlayedDevice(block)
-    n = KEPT_SUMS + 61
+    comes_by = any("streaming" in own for own in MIXTURES[mixture])
+    n = 40 if comes_by else KEPT_SUMS + 61  # where pieces are made anew a step takes its time
     wanted = run_beside(steps, played, vectors, UNSTOPPED, n)
     check_bits(steps, played, wanted)
     assert all(len(s.seconds) == n and min(min(pair) for pair in s.seconds) > 0 for s in steps.steps)
     sums = [steps.start(vectors, UNSTOPPED)]
-    for portion in (1, 2, 4, 0, 130, n - 137):
+    for portion in (1, 2, 4, 0, n // 2, n - 7 - n // 2):
         sums += steps.advance(portion)
     assert sums == wanted[0]
 
