@@ -500,7 +500,8 @@ class Matrix(DescribedMatrix):
             are. On devices graphs are laid out for the steps of PageRank in `precision` at once
         transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a device of its
             own; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers
-            compute on devices of their own
+            compute on devices of their own, and there lets devices of one host write into each other's memory where
+            they can, which is faster; `Solution.matrix["transport"]` says what was done
         device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
             default: what is free. Where the devices have no room for all rows of a graph, and `transport` is `nccl`,
             some stay there and the others come by in each step of PageRank in `exact` or `float32`
