@@ -101,6 +101,7 @@ def _allocate(n_bytes: int) -> Any:
     """Zeros that are not of CuPy's pool, which would share what else is in it."""
     import cupy
 
+    cupy.get_default_memory_pool().free_all_blocks()  # what it keeps may be what is wanted here
     try:
         own = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
     except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:

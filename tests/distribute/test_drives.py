@@ -206,6 +206,8 @@ def placed(named, _client, _in_process):
 def test_options(drive, options, named, placed):
     options = {"alpha": 0.3, "tol": 1e-5 if options.get("tol_mode") != "fixed" else None} | options
     wanted, solution = mg.pagerank(named, **options), mg.pagerank(placed[drive], drive=drive, **options)
+    assert "transport" not in wanted.matrix
+    assert solution.matrix["transport"] == {"superstep": "peer", "scheduler": "scheduler"}[drive]
     check_same(solution, wanted)
     assert solution.options == wanted.options | {"drive": drive}
     assert solution.vertex_ids is not None

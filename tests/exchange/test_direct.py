@@ -66,6 +66,7 @@ def played(nccl, monkeypatch):
 
     memory = PlayedMemory()
     cupy.cuda.runtime = memory
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
     cupy.cuda.Memory, cupy.cuda.MemoryPointer = memory.allocate, memory.point
     cupy.cuda.memory = SimpleNamespace(OutOfMemoryError=MemoryError)
     monkeypatch.setattr(cupy.cuda.Device, "synchronize", lambda self: None, raising=False)
