@@ -58,7 +58,8 @@ class DirectMemory:
 
 
 def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarray]) -> DirectMemory | None:
-    """Memory on each device that all can write into; None where a pair of them cannot. All devices call this together.
+    """Memory on each device that all can write into; None where a pair of them cannot, or what is written does not
+    arrive, as between PCIe devices that a host isolates. All devices call this together.
 
     Parameters
     ----------
@@ -90,11 +91,34 @@ def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarr
             break
     is_whole = len(addresses) == len(notes)
     if gather(np.array([is_whole], np.uint8)).all():
-        return DirectMemory(own, tuple(addresses), rank, n_bytes)
+        arrives = _try_to_write(rank, addresses, gather)
+        if gather(np.array([arrives], np.uint8)).all():
+            return DirectMemory(own, tuple(addresses), rank, n_bytes)
     for other, address in enumerate(addresses):
         if other != rank:
             runtime.ipcCloseMemHandle(address)
     return None
+
+
+def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether what all others write into the memory of this device arrives there."""
+    n = len(addresses)
+    for other, address in enumerate(addresses):
+        if other != rank:
+            _find_words(address + 8 * rank, 1).fill(rank + 1)
+    gather(np.zeros(1, np.uint8))  # now all have written
+    own = _find_words(addresses[rank], n)
+    found = own.get()
+    own.fill(0)
+    return all(found[k] == k + 1 for k in range(n) if k != rank)
+
+
+def _find_words(address: int, n: int) -> Any:
+    """(n,) int64 at an address, for kernels of this device, which may be in the memory of another one."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(address, 8 * n, None, cupy.cuda.Device().id)
+    return cupy.ndarray((n,), np.int64, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _allocate(n_bytes: int) -> Any:

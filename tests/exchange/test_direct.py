@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_nccl import make_check, nccl, run_ranks, start_groups
+from test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
@@ -28,7 +28,7 @@ class PlayedMemory:
         self.held, self.opened, self.closed = {}, [], []
         self.refused: set[int] = set()
         """Addresses that nobody can open."""
-        self.has_handles, self.room = True, 1 << 40
+        self.has_handles, self.arrives, self.room = True, True, 1 << 40
 
     def allocate(self, n_bytes):
         if n_bytes > self.room:
@@ -55,8 +55,17 @@ class PlayedMemory:
         self.opened.append(ptr + 1)
         return ptr + 1
 
+    def find_words(self, address, n):
+        if address % 8 == 1 and not self.arrives:
+            return np.zeros(n, np.int64)
+        return on_device_of((ctypes.c_int64 * n).from_address(address - address % 8))
+
     def ipcCloseMemHandle(self, address):
         self.closed.append(address)
+
+
+def on_device_of(words):
+    return np.frombuffer(words, np.int64).view(DeviceArray)
 
 
 @pytest.fixture
@@ -70,6 +79,8 @@ def played(nccl, monkeypatch):
     cupy.cuda.Memory, cupy.cuda.MemoryPointer = memory.allocate, memory.point
     cupy.cuda.memory = SimpleNamespace(OutOfMemoryError=MemoryError)
     monkeypatch.setattr(cupy.cuda.Device, "synchronize", lambda self: None, raising=False)
+
+    monkeypatch.setattr(direct, "_find_words", memory.find_words)
 
     class Pinned(bytearray):
         ptr = 99
@@ -127,6 +138,13 @@ def test_without_handles_there_is_none(nccl, played):
     played.has_handles = False
     assert share_all(start_groups(nccl, 2), 1) == [None, None]
     assert not played.opened
+
+
+def test_where_what_is_written_does_not_arrive_there_is_none(nccl, played):
+    played.arrives = False
+    assert share_all(start_groups(nccl, 3), 1) == [None] * 3
+    assert len(played.opened) == 6
+    assert sorted(played.closed) == sorted(played.opened)
 
 
 def test_devices_of_two_hosts_have_none(nccl, played, monkeypatch):
