@@ -14,7 +14,15 @@ from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
 from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.device import describe_device, get, put, read_block, read_vector, report_full_device
+from mgspmv.kernels.device import (
+    describe_device,
+    get,
+    put,
+    read_block,
+    read_vector,
+    release_device_memory,
+    report_full_device,
+)
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout, bind_product
@@ -197,7 +205,6 @@ class DevicePart(Part):
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
     ) -> tuple[LaidPieces, SharedColumns | None]:
         """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
-
         start, stop = self.start, self.stop
         indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
         indptr -= indptr[0]
@@ -212,6 +219,7 @@ class DevicePart(Part):
         is_read = read_vector(self.stored, "out_degree", start, stop, self.threads) > 0
         places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.all_columns, None, places.n_sent
+        release_device_memory()  # what placing took: arrays that stay would be cut from it, and keep all of it
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
