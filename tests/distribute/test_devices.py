@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from clusters import check_left, find_held, find_left, start_cluster
+from clusters import check_left, find_held, find_left, start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -255,6 +259,39 @@ def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
         with pytest.raises(KeyboardInterrupt):
             mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
         assert mg.pagerank(D).values.tobytes() == mg.pagerank(A, backend="cpu").values.tobytes()
+
+
+def test_workers_that_dask_cuda_starts(stores, tmp_path):
+    """`dask scheduler` and `dask cuda worker`, as docs/cluster.md has them."""
+    A, address_file = stores["rmat"], tmp_path / "scheduler.json"
+    wanted = mg.pagerank(A, tol=1e-6, backend="cpu").values.tobytes()
+    with (
+        run_module("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", address_file),
+        run_module("dask_cuda.cli", "worker", "--scheduler-file", address_file, *NO_LIMITS),
+    ):
+        assert wait_for(address_file.exists, 60)
+        address = json.loads(address_file.read_text())["address"]
+        with Client(address) as client:
+            client.wait_for_workers(count_devices(), timeout=60)
+        solution = mg.pagerank(A, tol=1e-6, client=address)
+    assert solution.values.tobytes() == wanted
+    assert f"{count_devices()} workers of" in solution.matrix["hardware"]
+    assert solution.matrix["transport"] in ("direct", "nccl")
+
+
+NO_LIMITS = ("--device-memory-limit", "0", "--memory-limit", "0")
+
+
+@contextmanager
+def run_module(*command: Any) -> Iterator[None]:
+    """A Python module as a process of its own, which is ended with the context."""
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", *map(str, command), "--dashboard-address", ":0"], **quiet)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_more_workers_than_devices_are_refused():
