@@ -1,7 +1,7 @@
 // A run of PageRank steps that the host only begins: scalars and the stop are on the device.
 //
 // Formula: as in pagerank.cu. `history` (n_kept, 4) int64 holds the sums that belong to each x, the first from `start`, in turn;
-//   `state` is {next item, thread blocks done, steps made, stop: 1 converged, 2 wrong}. A step after the stop does nothing.
+//   `state` is {next item, thread blocks done, steps made, stop: 1 converged, 2 wrong or given up}. A step after the stop does nothing.
 // Shapes: vectors of the rows (n_rows), in the order of the format; two z (n_columns + 1) take turns, the last of each is 0.
 //   The first n_sent rows are columns too. The rows of a device may be in pieces, of which each has a Run of its own, and of which
 //   the last to be multiplied judges. Rows of one device of several have a slice of z, which ends with their sums, `shared`; the

@@ -503,7 +503,7 @@ class Matrix(DescribedMatrix):
             compute on devices of their own, and there lets devices of one host write into each other's memory where
             they can, which is faster; `Solution.matrix["transport"]` says what was done
         device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
-            default: what is free. Where the devices have no room for all rows of a graph, and `transport` is `nccl`,
+            default: what is free. Where the devices have no room for all rows of a graph, and do not send by `peer`,
             some stay there and the others come by in each step of PageRank in `exact` or `float32`
         timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
@@ -957,7 +957,8 @@ def pagerank(
     check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
     if transport != "auto" and client is None:
         raise OptionError(
-            "transport says how the workers that client reaches send slices; pass client too, or pass it to distribute"
+            "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
+            "it to distribute"
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
     distributed = _find_distributed(A, client)

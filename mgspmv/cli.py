@@ -805,6 +805,7 @@ def bench_scaling(
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*scaling.PRECISIONS, "both"))
+    check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_json(json)
     counts = _parse_counts(workers)
     chosen = choose_backend(backend)

@@ -38,11 +38,11 @@ ROOM_USED = 0.97
 LAID_RATIO = 1.1
 """Bytes of an entry in a layout for steps over those in CSR, at most."""
 LEAST_PIECE_BYTES = 1 << 10
+"""Of a piece that comes by a device."""
 PIECES = 16
 """In how many pieces, about, a device reads many rows that it lays out; it holds one beside the layout."""
 LEAST_PIECE_ENTRIES, MOST_PIECE_ENTRIES = 1 << 25, 1 << 27
 """Of those pieces: enough to keep the link to the host busy, and few enough to be little beside the layout."""
-"""Of a piece that comes by a device."""
 PASSING: dict[str, int] = {"host": 4, "store": 10}
 """Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
 others are read."""
@@ -215,8 +215,6 @@ class Plan:
 
 SLICE_UNIT = 4
 """Elements that a worker's slice of z begins at a multiple of, for whatever they are."""
-MOST_OTHERS = 7
-"""Devices that one writes to while it multiplies: those of a host that are linked to each other."""
 SLICE_SUMS = 8
 """Elements at the end of a slice: room for the scalars, for elements of 4 bytes or of 8."""
 

@@ -84,7 +84,8 @@ class DistributedMatrix(DescribedMatrix):
 
     @property
     def transport(self) -> Literal["nccl", "peer"]:
-        """How slices go from worker to worker in supersteps."""
+        """How slices go from worker to worker in supersteps; devices that may use NCCL may write directly as well, and
+        `Solution.matrix["transport"]` says what a run did."""
         return self.places.transport
 
     @property

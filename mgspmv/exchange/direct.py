@@ -15,6 +15,8 @@ import numpy as np
 
 from mgspmv.errors import CapacityError
 
+MOST_DEVICES = 8
+"""That write into each other's memory: more of one host were not at hand."""
 UNIT = 2 << 20
 """Bytes that memory comes in multiples of: CUDA shares no less, and what is beside smaller pieces with them."""
 _NOTE = np.dtype([("can", np.uint8), ("host", np.uint8, 32), ("handle", np.uint8, 64)])

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import ClusterError
-from mgspmv.exchange.direct import DirectMemory, open_memory
+from mgspmv.exchange.direct import MOST_DEVICES, DirectMemory, open_memory
 from mgspmv.exchange.links import DaskLinks
-from mgspmv.partition import MOST_OTHERS, SLICE_SUMS, Slices
+from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
@@ -220,7 +220,7 @@ class NcclExchange:
     ) -> None:
         self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
         self._group, self._packing, self._check = group, columns.packing, check
-        self._may_share = may_share and columns.packing is None and group.n_devices <= MOST_OTHERS + 1
+        self._may_share = may_share and columns.packing is None and group.n_devices <= MOST_DEVICES
         self._packed: dict[int, Any] = {}
 
     @property

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from clusters import wait_for
 from commands import invoke
 
 import mgspmv as mg
 from mgspmv.bench import scaling
+from mgspmv.bench.cugraph_workers import CugraphRun
 from mgspmv.bench.scaling import LEGEND, SKIPPED, Record, format_report, run_scaling, to_json
-from mgspmv.errors import MgspmvError, OptionError
+from mgspmv.errors import BackendError, MgspmvError, OptionError
 from mgspmv.model import Event
 
 RECORD = Record(
@@ -71,6 +75,89 @@ def test_wrong_ranks_are_seen(graph, monkeypatch):
     assert records[3].difference == pytest.approx(4e-4, rel=1e-6)
 
 
+def test_single_ranks_alone_are_compared_with_the_first_ones(graph, monkeypatch):
+    values = iter([np.full(4, 0.25), np.full(4, 0.25) * (1 + 1e-6), np.array([0.25, 0.25, 0.25, np.nan])])
+    pagerank = scaling.api.pagerank
+
+    def lie(matrix, *, max_iter, **options):
+        solution = pagerank(matrix, max_iter=max_iter, **options)
+        return solution if max_iter == scaling.FEW else replace(solution, values=next(values))
+
+    monkeypatch.setattr(scaling.api, "pagerank", lie)
+    first, near, wrong = run_scaling(graph, [1, 2, 3], "cpu", ["float32"], 7, lambda _: None)
+    assert (first.difference, near.difference) == (None, pytest.approx(1e-6, rel=1e-3))
+    assert [r.is_right for r in (first, near, wrong)] == [True, True, False]
+    rows = [line for line in format_report({}, [first, near]).splitlines() if line.startswith("| ")]
+    assert [row.split("|")[-2].strip() for row in rows[1:]] == ["-", "1e-06"]
+
+
+class Cluster:
+    """Nobody's workers."""
+
+    def __enter__(self) -> str:
+        return "tcp://10.0.0.1:8786"
+
+    def __exit__(self, *_) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("factor", "problem"),
+    [(1 + 9e-5, None), (1 + 2e-4, "its ranks differ by 0.0002"), (np.nan, "its ranks differ by nan")],
+)
+def test_cugraphs_ranks_must_be_those(graph, monkeypatch, factor, problem):
+    ranks = np.full(4, 0.25)
+    monkeypatch.setattr(scaling, "start_workers", lambda *_: Cluster())
+    monkeypatch.setattr("distributed.Client", lambda _: Cluster())
+    found = CugraphRun(0.012, ranks * factor)
+    monkeypatch.setattr(scaling, "run_cugraph", lambda client, n, stored, k: found)
+    single = replace(RECORD, precision="float32")
+    record = scaling._add_peer(single, graph, ranks, lambda _: None)
+    assert (record.peer_s, record.peer_problem) == ((0.012, None) if problem is None else (None, problem))
+    report = format_report({}, [record, replace(single, n_workers=2, peer_s=0.016, difference=0.0)])
+    assert "| cuGraph ms | cuGraph / ours |" in report
+    assert report.count("| 12 | 1.5 |") == (problem is None)
+    assert "| 16 | 2 |" in report
+    assert ("cuGraph on 1 workers: its ranks differ by" in report) == (problem is not None)
+
+
+def test_a_cugraph_that_fails_leaves_the_rest(graph, monkeypatch):
+    def fail(*_):
+        raise BackendError("cuGraph on 1 workers: no answer within 300 s")
+
+    monkeypatch.setattr(scaling, "start_workers", lambda *_: Cluster())
+    monkeypatch.setattr("distributed.Client", lambda _: Cluster())
+    monkeypatch.setattr(scaling, "run_cugraph", fail)
+    record = scaling._add_peer(RECORD, graph, np.full(4, 0.25), lambda _: None)
+    assert record == replace(RECORD, peer_problem="cuGraph on 1 workers: no answer within 300 s")
+
+
+def test_the_most_that_devices_had_taken_counts(monkeypatch):
+    """Of each beyond what was taken before there were workers."""
+    used, n_looks = [100, 2000], [0]
+
+    def get_memory(handle):
+        n_looks[0] += 1
+        return SimpleNamespace(used=used[handle])
+
+    played = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda k: k,
+        nvmlDeviceGetMemoryInfo=get_memory,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", played)
+    monkeypatch.setattr(scaling, "LOOK_S", 0.001)
+    assert scaling.look_at_devices("cuda") == [100, 2000]
+    with scaling.watch_memory("cuda", [50, 2000]) as watch:
+        for used[:] in ([400, 2000], [100, 2900], [100, 2000]):
+            seen = n_looks[0]
+            assert wait_for(lambda seen=seen: n_looks[0] >= seen + 4)
+        assert watch.stop() == 900
+    with scaling.watch_memory("cpu") as watch:
+        assert watch.stop() is None
+
+
 def test_too_few_iterations_are_refused(graph):
     with pytest.raises(OptionError, match="iterations must be more than 5, which do not count, not 5"):
         run_scaling(graph, [1], "cpu", ["exact"], 5, lambda _: None)
@@ -115,6 +202,7 @@ def test_the_command(graph, tmp_path):
     [
         (["--workers", "0,1"], "--workers must be numbers of at least 1, such as 1,2,4, not '0,1'"),
         (["--workers", "two"], "--workers must be numbers of at least 1, such as 1,2,4, not 'two'"),
+        (["--transport", "direct"], "--transport must be one of 'auto', 'nccl', 'peer', not 'direct'"),
         (["--precision", "float64"], "--precision must be one of 'float32', 'exact', 'both', not 'float64'"),
     ],
 )

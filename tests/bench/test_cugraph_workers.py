@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -30,12 +31,20 @@ class Played:
         self.given: dict[int, tuple[Any, ...]] = {}
         self.told: list[bool] = []
         self.problem: Exception | None = None
+        self.goes_on = threading.Event()
+        """What a rank waits for whose other one failed."""
+
+    def hang(self, *_: Any) -> None:
+        self.goes_on.wait(30)
+        raise RuntimeError("left alone")
 
     def init(self, rank: int, n: int, unique_id: Any, device: int) -> None:
         assert (n, unique_id, device) == (N_WORKERS, "id", 0)
         self.own.rank = rank
-        if self.problem is not None and rank == 1:
-            raise self.problem
+        if self.problem is not None:
+            if rank == 1:
+                raise self.problem
+            self.hang()
 
     def make_graph(self, handle: Any, properties: Any, sources: Any, destinations: Any, **options: Any) -> Any:
         assert handle == f"raft {self.own.rank}"
@@ -62,7 +71,7 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     play = Played()
     plc, comms, rmm = ModuleType("pylibcugraph"), ModuleType("pylibcugraph.comms"), ModuleType("rmm")
     plc.__dict__.update(
@@ -93,7 +102,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
         return block
 
     monkeypatch.setattr(cugraph_workers, "read_block", read_block)
-    return play
+    yield play
+    play.goes_on.set()
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +129,24 @@ def test_ranks_are_those_of_all_arcs(played, client, graph):
     assert run.iteration_s == pytest.approx(3e-3, abs=2e-3)
 
 
-def test_a_worker_that_fails_ends_it(played, client, graph):
+def test_a_worker_that_fails_ends_it_though_others_wait(played, client, graph):
     played.problem = RuntimeError("A nccl error occurred: no network")
-    played.barrier.abort()
-    with (
-        mg.open_matrix(graph) as A,
-        pytest.raises(BackendError, match=r"cuGraph on 2 workers: .*(no network|make_graph of cuGraph failed)"),
-    ):
+    wanted = "cuGraph on 2 workers: BackendError: cuGraph cannot connect the devices: A nccl error occurred: no network"
+    with mg.open_matrix(graph) as A, pytest.raises(BackendError, match=wanted):
+        cugraph_workers.run_cugraph(client, N_WORKERS, A.stored, 10)
+    assert not played.goes_on.is_set()
+
+
+def test_who_does_not_answer_is_not_waited_for(played, client, graph, monkeypatch):
+    monkeypatch.setattr(cugraph_workers, "WAIT_S", 1.0)
+    monkeypatch.setattr(sys.modules["pylibcugraph.comms"], "cugraph_comms_init", played.hang)
+    with mg.open_matrix(graph) as A, pytest.raises(BackendError, match="cuGraph on 2 workers: no answer within 1 s"):
+        cugraph_workers.run_cugraph(client, N_WORKERS, A.stored, 10)
+
+
+def test_what_nobody_thought_of_is_cugraphs_problem_too(played, client, graph):
+    played.problem = MemoryError("std::bad_alloc: out_of_memory")
+    with mg.open_matrix(graph) as A, pytest.raises(BackendError, match=r"MemoryError: std::bad_alloc"):
         cugraph_workers.run_cugraph(client, N_WORKERS, A.stored, 10)
 
 

@@ -11,9 +11,9 @@ from test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
-from mgspmv.exchange.direct import UNIT
+from mgspmv.exchange.direct import MOST_DEVICES, UNIT
 from mgspmv.exchange.nccl import NcclExchange, SharedColumns
-from mgspmv.partition import MOST_OTHERS, Slices
+from mgspmv.partition import Slices
 
 __all__ = ["nccl"]
 pytestmark = pytest.mark.timeout(60)
@@ -188,7 +188,7 @@ def test_where_slices_are_exchanged_in_any_case(nccl, played):
         assert NcclExchange(group, packed, 9, check).share(100) is None
         assert NcclExchange(group, whole, 9, check, may_share=False).share(100) is None
         assert NcclExchange(group, whole, 9, check).share(100) is not None
-        group.n_devices = MOST_OTHERS + 2
+        group.n_devices = MOST_DEVICES + 1
         assert NcclExchange(group, whole, 9, check).share(100) is None
 
     run_ranks(2, work)
