@@ -104,7 +104,9 @@ def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
             OptionError, match=r"was distributed for backend='cpu', and now backend='cuda' is asked for"
         ):
             mg.pagerank(D, backend="cuda")
-    with pytest.raises(OptionError, match="transport says how the workers that client reaches send slices"):
+    with pytest.raises(
+        OptionError, match=r"how workers send slices to each other; pass client too \(--cluster or --sch"
+    ):
         mg.pagerank(A, transport="peer")
 
 
