@@ -8,6 +8,7 @@ aborts.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,16 @@ from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
+CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "8")
+"""What NCCL is told, unless the environment says it: each of the 32 channels that it would open to each of the others
+takes memory, 0.95 GB in all on each of four H200, and few are as fast."""
 NEEDED = 0.5
 """Share of the others' columns up to which a device is sent those that it reads, which takes packing, and not all."""
 SHORT_S, LONG_S = 20e-6, 1e-3
 """Seconds between two looks at whether a device is done: at first, and later on."""
+
+_closing: list[Thread] = []
+"""They let go of groups of this process, whose memory is taken until they are done."""
 
 
 def find_nccl_problem() -> str | None:
@@ -153,7 +160,9 @@ class NcclGroup:
 
     def close(self) -> None:
         """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
-        Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True).start()
+        thread = Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True)
+        thread.start()
+        _closing.append(thread)
 
     def _describe(self, error: Exception) -> ClusterError:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
@@ -360,10 +369,13 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
     """A communicator. NCCL waits for others and cannot be interrupted: in a thread, which may be left behind."""
     import cupy
 
+    os.environ.setdefault(*CHANNELS)
     device, found = cupy.cuda.Device(), []
 
     def connect() -> None:
         try:
+            while _closing:
+                _closing.pop().join()
             with device:
                 found.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
         except BaseException as error:

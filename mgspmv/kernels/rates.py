@@ -70,9 +70,7 @@ def measure_device(
     indptr = stored.read_array("indptr", threads=threads)
     own = indptr[start : stop + 1] - indptr[start]
     n_entries = max(1, min(SAMPLE_ENTRIES, free_device_memory() // SAMPLE_BYTES))
-    cuts = cut_pieces(own, n_entries)
-    middle = (len(cuts) - 1) // 2
-    first, last = start + cuts[middle], start + cuts[middle + 1]
+    first, last = (start + cut for cut in choose_sample(own, n_entries))
 
     def read(a: int, b: int) -> CsrBlock:
         return read_block(stored, a, b, dtype, threads)
@@ -94,6 +92,16 @@ def measure_device(
             )
             store = n_bytes / _time_passing(rows, rows.place(is_read, [0, *bounds, n]))
     return Rates(device_bandwidth(), gathers, upload, store)
+
+
+def choose_sample(indptr: np.ndarray, n_entries: int) -> tuple[int, int]:
+    """First and last row of what holds the middle entry, of pieces of one size and at most so many entries: of those
+    cut one after the other, the last may have next to none."""
+    nnz = int(indptr[-1])
+    n_pieces = max(1, -(-nnz // n_entries))
+    cuts = cut_pieces(indptr, -(-nnz // n_pieces))
+    middle = int(np.searchsorted(indptr[cuts[1:-1]], nnz // 2, side="right"))
+    return cuts[middle], cuts[middle + 1]
 
 
 def _time_passing(rows: LaidRows, places: Places) -> float:

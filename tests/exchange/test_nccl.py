@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -314,6 +315,35 @@ def test_slices_with_their_scalars(nccl):
 
     n = slices.starts[-1]
     assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
+
+
+@pytest.mark.parametrize("said", [None, "32"])
+def test_few_channels_are_opened_unless_the_environment_says_how_many(nccl, monkeypatch, said):
+    monkeypatch.delenv("NCCL_MAX_P2P_NCHANNELS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("NCCL_MAX_P2P_NCHANNELS", said)
+    found = []
+    nccl.connecting = lambda rank: found.append(os.environ["NCCL_MAX_P2P_NCHANNELS"])
+    start_groups(nccl, 2)
+    assert found == [said or "8"] * 2
+
+
+def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
+    (group,) = start_groups(nccl, 1)
+    order, goes_on = [], threading.Event()
+
+    def abort():
+        goes_on.wait(20)
+        order.append("closed")
+
+    nccl.made[0].abort = abort
+    nccl.connecting = lambda rank: order.append("connects")
+    began = time.monotonic()
+    group.close()
+    assert time.monotonic() - began < 10  # it is not waited for here
+    threading.Timer(0.2, goes_on.set).start()
+    start_groups(nccl, 1)
+    assert order == ["closed", "connects"]
 
 
 # --- sharing columns -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mgspmv.kernels import pieces
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept, hold_pieces
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
-from mgspmv.kernels.rates import measure_device
+from mgspmv.kernels.rates import choose_sample, measure_device
 from mgspmv.partition import Streaming
 
 # --- which come when -------------------------------------------------------------------------------------------------
@@ -277,6 +277,22 @@ def test_a_piece_of_rows_that_were_read_at_once_has_its_own_entries(kind):
         layout = rows.build_share(places, places.columns, places.n_sent, k)
         assert layout.shape == (last - first, block.n_rows)
         assert layout.nnz == block.indptr[last] - block.indptr[first]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.26, 0.34, 0.499, 0.999, 1.0, 3.0])
+def test_rows_that_a_device_is_measured_with(share):
+    """Not the few that are left when the others make whole pieces."""
+    lengths = np.random.default_rng(1).integers(0, 40, 5000)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    n_entries = int(share * indptr[-1])
+    first, last = choose_sample(indptr, n_entries)
+    assert indptr[first] <= indptr[-1] // 2 < indptr[last]
+    assert min(n_entries, indptr[-1]) * 0.5 - 40 < indptr[last] - indptr[first] <= n_entries
+
+
+@pytest.mark.parametrize(("lengths", "wanted"), [([0, 0, 0], (0, 3)), ([1, 90, 1, 1], (1, 2)), ([5], (0, 1))])
+def test_few_rows_that_a_device_is_measured_with(lengths, wanted):
+    assert choose_sample(np.concatenate([[0], np.cumsum(lengths)]), 10) == wanted
 
 
 @pytest.mark.gpu
