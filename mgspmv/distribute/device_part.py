@@ -65,7 +65,7 @@ class DevicePart(Part):
         self._blocks: dict[str | None, CsrBlock] = {}
         self._products: dict[tuple[str, str], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[LaidPieces, SharedColumns | None]] = {}
-        self._streaming = spec.streaming
+        self._streaming, self._may_share = spec.streaming, spec.may_share
         super().__init__(spec)
 
     @property
@@ -168,7 +168,7 @@ class DevicePart(Part):
         hellos : what `greet` said there
         """
         if hellos:
-            self.group = join_group(links, hellos, self.rank, self.group, links.check)
+            self.group = join_group(links, hellos, self.rank, self.group, links.check, may_share=self._may_share)
 
     def bind_steps(
         self,
@@ -176,15 +176,12 @@ class DevicePart(Part):
         layout: StepLayout,
         precision: Precision,
         check: Callable[[], None],
-        *,
-        may_share: bool = True,
     ) -> RankSteps:
         """The steps of PageRank on this device, together with those of the other workers; their layout is made once.
 
         Parameters
         ----------
         check : raises when a worker is gone or the work was given up
-        may_share : whether devices may write into each other's memory
 
         Raises
         ------
@@ -199,7 +196,7 @@ class DevicePart(Part):
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
         n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
-        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check, may_share=may_share))
+        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check))
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]

@@ -76,7 +76,7 @@ def run_distributed(
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
-    spec = RunSpec(run, matrix.members, options, threshold, *asked, may_share=matrix.places.may_share)
+    spec = RunSpec(run, matrix.members, options, threshold, *asked)
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()

@@ -397,7 +397,16 @@ def _specify(
 ) -> list[PartSpec]:
     """What each worker is told of its rows."""
     return [
-        PartSpec(address, rank, plan.bounds, dtype, threads or w.threads, places.backends[rank], own.streaming)
+        PartSpec(
+            address,
+            rank,
+            plan.bounds,
+            dtype,
+            threads or w.threads,
+            places.backends[rank],
+            own.streaming,
+            places.may_share,
+        )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]
 

@@ -35,6 +35,8 @@ class PartSpec:
     """Where it computes."""
     streaming: Streaming | None = None
     """How its device computes with more rows than it has room for."""
+    may_share: bool = True
+    """Whether its device and the others of its host may write into each other's memory."""
 
 
 def get_array(array: Any) -> tuple[np.ndarray, bool]:

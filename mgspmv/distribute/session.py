@@ -56,8 +56,6 @@ class RunSpec:
     """Of the rows, where the transport is `nccl`."""
     steps_at_once: int
     """Of devices between two looks, likewise."""
-    may_share: bool
-    """Whether devices may write into each other's memory, likewise."""
 
 
 class Session(ABC):
@@ -270,10 +268,7 @@ class DeviceSession(Session):
         spec, links = self._spec, self._links
         self._device_part.join_devices(links, links.connect())
         assert spec.layout is not None
-        precision, may_share = spec.options.precision, spec.may_share
-        self._device = self._device_part.bind_steps(
-            spec.dtype, spec.layout, precision, links.check, may_share=may_share
-        )
+        self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
         self._device.compile()
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import ClusterError
-from mgspmv.exchange.direct import MOST_DEVICES, DirectMemory, open_memory
+from mgspmv.exchange.direct import MOST_DEVICES, DirectMemory, name_host, open_memory
 from mgspmv.exchange.links import DaskLinks
 from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
-CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "8")
-"""What NCCL is told, unless the environment says it: each of the 32 channels that it would open to each of the others
-takes memory, 0.95 GB in all on each of four H200, and few are as fast."""
+CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "4")
+"""What NCCL is told, unless the environment says it, where slices go directly: the 32 channels that it opens to each of
+the others take 1.1 GB more on each of four H200. It listens to the first of a process."""
 NEEDED = 0.5
 """Share of the others' columns up to which a device is sent those that it reads, which takes packing, and not all."""
 SHORT_S, LONG_S = 20e-6, 1e-3
@@ -52,19 +52,24 @@ class NcclGroup:
     ----------
     unique_id : what rank 0 made by `make_unique_id`
     check : raises when a worker is gone or the work was given up
+    may_share : whether the devices, all of one host then, write into each other's memory where they can
 
     Raises
     ------
     ClusterError : NCCL cannot connect the devices, or does not within `CONNECT_S`
     """
 
-    def __init__(self, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> None:
+    def __init__(
+        self, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None], *, may_share: bool
+    ) -> None:
+        if may_share:
+            os.environ.setdefault(*CHANNELS)
         self.rank, self.n_devices, self.name = rank, n_devices, unique_id.hex()
         self._others = [*range(rank + 1, n_devices), *range(rank)]  # not all send to the same one first
         self._nccl = _import_nccl()
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
         self._memory: DirectMemory | None = None
-        self._can_share = True
+        self._can_share = may_share
 
     @property
     def nbytes(self) -> int:
@@ -180,17 +185,24 @@ class NcclGroup:
 
 
 def join_group(
-    links: DaskLinks, hellos: dict[int, dict[str, Any]], rank: int, held: NcclGroup | None, check: Callable[[], None]
+    links: DaskLinks,
+    hellos: dict[int, dict[str, Any]],
+    rank: int,
+    held: NcclGroup | None,
+    check: Callable[[], None],
+    *,
+    may_share: bool,
 ) -> NcclGroup:
     """The group that all workers still have, or a new one.
 
     Parameters
     ----------
-    hellos : the first messages of the others, whose `group` is the name of the group that each holds
+    hellos : what `greet` said of the others
     held : here
+    may_share : whether devices of one host may write into each other's memory
     """
-    own = greet(held)["group"]
-    if own is not None and held is not None and all(hello["group"] == own for hello in hellos.values()):
+    own, groups = greet(held), {hello["group"] for hello in hellos.values()}
+    if held is not None and held.is_alive and groups == {own["group"]}:
         return held
     if held is not None:
         held.abort()
@@ -199,12 +211,14 @@ def join_group(
         links.send({other: {"unique_id": unique_id} for other in hellos})
     else:
         unique_id = links.receive([0])[1]["unique_id"]
-    return NcclGroup(rank, len(hellos) + 1, bytes(unique_id), check)
+    n_devices, is_one_host = len(hellos) + 1, all(hello["host"] == own["host"] for hello in hellos.values())
+    may_share = may_share and is_one_host and n_devices <= MOST_DEVICES
+    return NcclGroup(rank, n_devices, bytes(unique_id), check, may_share=may_share)
 
 
 def greet(held: NcclGroup | None) -> dict[str, Any]:
-    """What a worker's first message says of its group."""
-    return {"group": held.name if held is not None and held.is_alive else None}
+    """What a worker's first message says of its group, and of its host."""
+    return {"group": held.name if held is not None and held.is_alive else None, "host": name_host()}
 
 
 class NcclExchange:
@@ -215,21 +229,11 @@ class NcclExchange:
     columns : which each device has of z
     n_terms : entries of the whole matrix, or rows, if those are more
     check : as for `NcclGroup`
-    may_share : whether devices that can write into each other's memory do so
     """
 
-    def __init__(
-        self,
-        group: NcclGroup,
-        columns: SharedColumns,
-        n_terms: int,
-        check: Callable[[], None],
-        *,
-        may_share: bool = True,
-    ) -> None:
+    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int, check: Callable[[], None]) -> None:
         self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
         self._group, self._packing, self._check = group, columns.packing, check
-        self._may_share = may_share and columns.packing is None and group.n_devices <= MOST_DEVICES
         self._packed: dict[int, Any] = {}
 
     @property
@@ -240,7 +244,7 @@ class NcclExchange:
 
     def share(self, n_bytes: int) -> DirectMemory | None:
         """Memory that all devices write into; None where they cannot, or where each gets only what it reads of z."""
-        return self._group.share(n_bytes, self._check) if self._may_share else None
+        return self._group.share(n_bytes, self._check) if self._packing is None else None
 
     def enqueue(self, z: Any) -> None:
         """On the current stream: send of this device's slice of z what each of the others reads, and get theirs."""
@@ -369,7 +373,6 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
     """A communicator. NCCL waits for others and cannot be interrupted: in a thread, which may be left behind."""
     import cupy
 
-    os.environ.setdefault(*CHANNELS)
     device, found = cupy.cuda.Device(), []
 
     def connect() -> None:

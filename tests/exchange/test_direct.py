@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups
+from test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
@@ -147,17 +149,21 @@ def test_where_what_is_written_does_not_arrive_there_is_none(nccl, played):
     assert sorted(played.closed) == sorted(played.opened)
 
 
-def test_devices_of_two_hosts_have_none(nccl, played, monkeypatch):
-    names = iter(np.full(32, k, np.uint8) for k in range(2))
-    monkeypatch.setattr(direct, "_name_host", lambda: next(names))
-    assert share_all(start_groups(nccl, 2), 1) == [None, None]
-    assert not played.opened
+@pytest.mark.parametrize("may_share", [False, True])
+@pytest.mark.parametrize("others", ["of the host", "of another host", "too many"])
+def test_which_groups_have_some(nccl, played, others, may_share):
+    """Those of one host; where there are too many, not so many that are played connect."""
+    n = 2 if others != "too many" else MOST_DEVICES + 1
+    groups, _ = join_all([None] * n, hosts=[0, 1] if others == "of another host" else None, may_share=may_share)
+    shared = share_all(groups, 1)
+    assert [one is not None for one in shared] == [may_share and others == "of the host"] * n
+    assert bool(played.opened) == (shared[0] is not None)
 
 
 def test_a_host_has_the_same_name_for_all_its_processes():
-    name = direct._name_host()
-    assert (name.dtype, len(name)) == (np.uint8, 32)
-    assert name.tolist() == direct._name_host().tolist()
+    code = "from mgspmv.exchange.direct import name_host; print(name_host())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == direct.name_host()
 
 
 def test_no_room_is_said(nccl, played):
@@ -181,14 +187,11 @@ def test_who_aborts_gives_up_waiting_and_closes(nccl, played):
 
 def test_where_slices_are_exchanged_in_any_case(nccl, played):
     groups = start_groups(nccl, 2)
-    whole, packed = SharedColumns(Slices((4, 4)), None, None), SharedColumns(Slices((4, 4)), None, object())
+    whole, packed = (SharedColumns(Slices((4, 4)), None, packing) for packing in (None, object()))
 
     def work(rank):
         group, check = groups[rank], make_check()
         assert NcclExchange(group, packed, 9, check).share(100) is None
-        assert NcclExchange(group, whole, 9, check, may_share=False).share(100) is None
         assert NcclExchange(group, whole, 9, check).share(100) is not None
-        group.n_devices = MOST_DEVICES + 1
-        assert NcclExchange(group, whole, 9, check).share(100) is None
 
     run_ranks(2, work)

@@ -19,6 +19,7 @@ from peers import Network, StuckError, run_workers
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
+from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.nccl import (
     LONG_S,
     SHORT_S,
@@ -224,7 +225,7 @@ def exchange(group, array, bounds):
 
 def start_groups(nccl, n):
     unique_id = nccl.get_unique_id()
-    return run_ranks(n, lambda rank: NcclGroup(rank, n, unique_id, make_check()))
+    return run_ranks(n, lambda rank: NcclGroup(rank, n, unique_id, make_check(), may_share=True))
 
 
 class Failing:
@@ -317,15 +318,17 @@ def test_slices_with_their_scalars(nccl):
     assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
 
 
+@pytest.mark.parametrize("may_share", [False, True])
 @pytest.mark.parametrize("said", [None, "32"])
-def test_few_channels_are_opened_unless_the_environment_says_how_many(nccl, monkeypatch, said):
+def test_few_channels_are_opened_where_slices_go_directly(nccl, monkeypatch, said, may_share):
+    """Unless the environment says how many."""
     monkeypatch.delenv("NCCL_MAX_P2P_NCHANNELS", raising=False)
     if said is not None:
         monkeypatch.setenv("NCCL_MAX_P2P_NCHANNELS", said)
     found = []
-    nccl.connecting = lambda rank: found.append(os.environ["NCCL_MAX_P2P_NCHANNELS"])
-    start_groups(nccl, 2)
-    assert found == [said or "8"] * 2
+    nccl.connecting = lambda rank: found.append(os.environ.get("NCCL_MAX_P2P_NCHANNELS"))
+    join_all([None] * 2, may_share=may_share)
+    assert found == [said or ("4" if may_share else None)] * 2
 
 
 def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
@@ -578,7 +581,7 @@ def test_nccl_that_cannot_connect(nccl):
 
     nccl.connecting = refuse
     with pytest.raises(ClusterError) as caught:
-        NcclGroup(1, 2, nccl.get_unique_id(), make_check())
+        NcclGroup(1, 2, nccl.get_unique_id(), make_check(), may_share=True)
     assert str(caught.value) == (
         "NCCL cannot connect the devices of 2 workers: NCCL_ERROR_SYSTEM_ERROR: unhandled system error (rank 1); "
         "NCCL_DEBUG=INFO in the workers' environment says more"
@@ -590,7 +593,7 @@ def test_devices_that_do_not_find_each_other_in_time(nccl, monkeypatch):
     monkeypatch.setattr(module, "CONNECT_S", 0.2)
     began = time.monotonic()
     with pytest.raises(ClusterError) as caught:
-        NcclGroup(0, 2, nccl.get_unique_id(), make_check())
+        NcclGroup(0, 2, nccl.get_unique_id(), make_check(), may_share=True)
     assert 0.2 <= time.monotonic() - began < 10
     assert str(caught.value) == (
         "NCCL did not connect the devices of 2 workers within 0.2 s (rank 0); NCCL_DEBUG=INFO in the workers' "
@@ -603,7 +606,7 @@ def test_devices_that_do_not_find_each_other_in_time(nccl, monkeypatch):
 def test_workers_are_watched_while_devices_connect(nccl, error):
     failing = Failing(error)
     with pytest.raises(type(error)) as caught:
-        NcclGroup(0, 2, nccl.get_unique_id(), failing)
+        NcclGroup(0, 2, nccl.get_unique_id(), failing, may_share=True)
     assert caught.value is error
     assert failing.left == 0
 
@@ -627,16 +630,23 @@ class PlayedLinks:
         return self._boxes[self._rank].get(timeout=20)
 
 
-def join_all(held):
-    """The group of each rank, which held these before, and how many messages were sent."""
+def join_all(held, hosts=None, *, may_share=True):
+    """The group of each rank, which held these before, and how many messages were sent.
+
+    Parameters
+    ----------
+    hosts : of each rank but this; None for one
+    """
     n = len(held)
     boxes = [SimpleQueue() for _ in range(n)]
     links = [PlayedLinks(boxes, rank) for rank in range(n)]
     hellos = [greet(group) for group in held]
+    for hello, host in zip(hellos, hosts or (), strict=False):
+        hello["host"] = host
 
     def work(rank):
         others = {other: hellos[other] for other in range(n) if other != rank}
-        return join_group(links[rank], others, rank, held[rank], make_check())
+        return join_group(links[rank], others, rank, held[rank], make_check(), may_share=may_share)
 
     return run_ranks(n, work), sum(link.n_sent for link in links)
 
@@ -662,9 +672,10 @@ def test_who_has_no_group_makes_one_with_the_others(nccl):
     check_exchange(nccl, groups)
 
 
-def test_a_group_that_all_have_is_used_again(nccl):
-    held, _ = join_all([None] * 3)
-    groups, n_sent = join_all(held)
+@pytest.mark.parametrize("hosts", [None, "aab"])
+def test_a_group_that_all_have_is_used_again(nccl, hosts):
+    held, _ = join_all([None] * 3, hosts)
+    groups, n_sent = join_all(held, hosts)
     assert n_sent == 0
     assert all(group is before for group, before in zip(groups, held, strict=True))
     assert [c.n_aborted for c in nccl.made] == [0] * 3
@@ -693,10 +704,11 @@ def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
 
 def test_greetings_name_the_group_that_can_be_used(nccl):
     group, other = start_groups(nccl, 2)
-    assert greet(None) == {"group": None}
-    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex()}
+    host = name_host()
+    assert greet(None) == {"group": None, "host": host}
+    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex(), "host": host}
     group.abort()
-    assert greet(group) == {"group": None}
+    assert greet(group) == {"group": None, "host": host}
     assert greet(other)["group"] is not None
 
 
