@@ -27,6 +27,7 @@ from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.verify import verify_store
+from mgspmv.ingest.write import find_room, find_scratch, store_source
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
@@ -143,6 +144,9 @@ def ingest(
     order: OrderMethod = "none",
     overwrite: bool = False,
     format: Literal["matrix-market", "edge-list", "npz"] | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
     **edge_list_options: Any,
 ) -> MatrixInfo:
@@ -166,20 +170,29 @@ def ingest(
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
     format : default: by name and first line
+    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
+        what it takes already. Entries that do not fit go to files by way of which they are sorted. With `order`, and
+        for ids that are not small integers or numbered already, all rows or ids must fit
+    threads : to parse, sort and write; default one for each processor
+    scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
+        or the system's where the store is not local
     edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
         `n_vertices` of a tuple of arrays
 
     Raises
     ------
     SourceError : malformed input, with the line's number and text
-    ShapeError, CapacityError : an order, and the matrix is not square; it takes more than the memory that is free
+    ShapeError : an order, and the matrix is not square
+    CapacityError : what must fit into the memory does not
     StoreExistsError : the place is taken
     OptionError : an option that makes no sense or does not suit the source
     """
+    _check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    return _store(open_source(source, **asked), store, options, asked, overwrite, on_progress)
+    room: dict[str, Any] = {"memory": memory, "threads": threads, "scratch": scratch}
+    return _store(open_source(source, threads=threads, **asked), store, options, asked, overwrite, on_progress, **room)
 
 
 def generate(
@@ -213,7 +226,8 @@ def generate(
         store is the same for any number of workers, and without
     backend : with `client`: `auto` makes `rmat` and `uniform` without weights on the devices that workers have, and
         everything else on their hosts; `cpu` on hosts; `cuda` wants a device on each worker
-    threads, timeout : with `client`, as for `Matrix.distribute`
+    threads : of each worker, or of this process
+    timeout : with `client`, as for `Matrix.distribute`
     others : as for `ingest`
 
     Raises
@@ -229,7 +243,7 @@ def generate(
     check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     if client is None:
-        return _store(source, store, options, {}, overwrite, on_progress)
+        return _store(source, store, options, {}, overwrite, on_progress, threads=threads)
     from mgspmv.distribute.making import make_on_cluster
 
     provenance = _describe_making(source.layout().provenance, options, {})
@@ -245,14 +259,30 @@ def _store(
     reading: dict[str, Any],
     overwrite: bool,
     on_progress: Progress | None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> MatrixInfo:
-    report = on_progress or _ignore
-    matrix, layout = build_matrix(source, options, report)
+    report, room = on_progress or _ignore, find_room(_parse(memory), threads)
+    folder = find_scratch(store, scratch)
+    if options.order == "none":
+        store_source(
+            source,
+            store,
+            options,
+            lambda layout: _describe_making(layout.provenance, options, reading),
+            report,
+            overwrite=overwrite,
+            memory=room,
+            threads=threads,
+            folder=folder,
+        )
+        return open_store(store).info
+    matrix, layout = build_matrix(source, options, report, memory=room)
     provenance = _describe_making(layout.provenance, options, reading)
-    if options.order != "none":
-        need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
-        check_room(need_bytes, free_memory(), source.name)
-        matrix, provenance["reordering"] = change_order(matrix, options.order, report)
+    need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
+    check_room(need_bytes, free_memory() if memory is None else room - matrix.nbytes, source.name)
+    matrix, provenance["reordering"] = change_order(matrix, options.order, report)
     return write_store(
         store,
         matrix,

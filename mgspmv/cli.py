@@ -305,6 +305,13 @@ def ingest(
     extra_columns: Annotated[
         str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")
     ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most for this process, such as 4GiB; default half of the free.")
+    ] = None,
+    threads: Threads = None,
+    scratch: Annotated[
+        str | None, typer.Option(metavar="DIR", help="For what does not fit into memory; default beside the store.")
+    ] = None,
     json: Json = False,
 ) -> Answer:
     """Read a matrix or graph file into a store."""
@@ -314,6 +321,7 @@ def ingest(
     options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
     options |= {"symmetrize": symmetrize, "ignore_weights": ignore_weights, "transpose": transpose}
     options |= {"order": order, "overwrite": overwrite, "format": format}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
     edge_list = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter, "weights": weights}
     edge_list |= {"ids": ids, "extra_columns": extra_columns}
     began = time.perf_counter()

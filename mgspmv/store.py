@@ -22,8 +22,9 @@ import math
 import os
 import re
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -612,9 +613,9 @@ class Version:
         """Make an array of n elements, to be written by ranges; see `write_range`."""
         _create_array(self.group, name, n, np.dtype(dtype))
 
-    def mark_values(self, shape: tuple[int, int]) -> None:
-        """Say that the group is an anndata csr_matrix, as one with values is."""
-        self.group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
+    def write_array(self, name: str, array: np.ndarray, threads: int | None = None) -> str:
+        """Write a whole array, and give its digest."""
+        return _write_array(self.group, name, array, threads)
 
     def address(self) -> VersionAddress:
         """Where other processes find it.
@@ -640,14 +641,15 @@ class Version:
 
 @contextlib.contextmanager
 def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
-    """Open a store for one new version. What an exception leaves unfinished is removed; older versions go on success.
+    """Open a store for one new version. What an exception leaves unfinished is removed, with the store where there was
+    none before; older versions go on success.
 
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     StoreError : nothing can be written there
     """
-    check_target(store, overwrite=overwrite)
+    is_new = check_target(store, overwrite=overwrite)
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
     try:
         root = zarr.open_group(_locate(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
@@ -662,21 +664,32 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     except BaseException:
         if not version.is_named:  # else the write that names it may have come through
             del versions[name]
+            if is_new and not _list_versions(versions):
+                _remove_root(root, store)
         raise
     for older in numbers:
         del versions[older]
 
 
-def check_target(store: StoreLike, *, overwrite: bool) -> None:
-    """Raise StoreExistsError unless a store may be written here."""
+def _remove_root(root: zarr.Group, store: StoreLike) -> None:
+    sync(root.store.delete_dir("versions"))
+    sync(root.store.delete("zarr.json"))
+    if (path := _local_path(store)) is not None:
+        with contextlib.suppress(OSError):  # what else is there by now is not ours
+            path.rmdir()
+
+
+def check_target(store: StoreLike, *, overwrite: bool) -> bool:
+    """Raise StoreExistsError unless a store may be written here; whether nothing is there."""
     url = describe_store(store)
     attributes = _read_root_attributes(store, url)
     if attributes is None:
-        return
+        return True
     if not isinstance(ours := attributes.get(_KEY), dict) or "format_version" not in ours:
         raise StoreExistsError(f"{url} is a Zarr group that mgspmv did not write; choose another place")
     if ours.get("current") is not None and not overwrite:
         raise StoreExistsError(f"{url} holds a matrix; pass overwrite=True (--overwrite) or choose another place")
+    return False
 
 
 def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
@@ -711,7 +724,7 @@ def _write_csr(
     group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
 ) -> dict[str, str]:
     if matrix.data is not None:
-        group.attrs.update({**_ANNDATA_CSR, "shape": list(matrix.shape)})
+        mark_values(group, matrix.shape)
     names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
     present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
     done, total = 0, sum(len(array) for array in present.values())
@@ -722,6 +735,11 @@ def _write_csr(
         done += len(array)
     report("write", total, total)
     return digests
+
+
+def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
+    """Say that a group is an anndata csr_matrix, as one with values is."""
+    group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
 
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int | None) -> str:
@@ -759,6 +777,69 @@ def _create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Arra
         config={"write_empty_chunks": True},
         attributes=_ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
     )
+
+
+# --- writing arrays whose length is known in the end -----------------------------------------------------------------
+
+
+class GrowingArray:
+    """An array that is written from its begin on, chunk by chunk.
+
+    Parameters
+    ----------
+    most : elements that it may come to have
+    pool : its threads compress and write
+    n_ahead : chunks that may wait for them
+    """
+
+    def __init__(
+        self, group: zarr.Group, name: str, dtype: np.dtype[Any], most: int, pool: ThreadPoolExecutor, n_ahead: int
+    ) -> None:
+        self._group, self._name, self._dtype, self._most = group, name, dtype, most
+        self._pool, self._n_ahead = pool, n_ahead
+        self._chunk: np.ndarray = np.empty(min(most, CHUNK_ELEMENTS), dtype)
+        self._n_held = self._n_written = 0
+        self._put: Callable[[slice, np.ndarray], None] | None = None
+        self._writing: deque[Future[bytes]] = deque()
+        self._hashes: list[bytes] = []
+
+    def append(self, elements: np.ndarray) -> None:
+        """Put elements at its end."""
+        while len(elements):
+            taken = elements[: CHUNK_ELEMENTS - self._n_held]
+            self._chunk[self._n_held : self._n_held + len(taken)] = taken
+            self._n_held += len(taken)
+            elements = elements[len(taken) :]
+            if self._n_held == CHUNK_ELEMENTS:
+                self._flush()
+                self._chunk = np.empty(CHUNK_ELEMENTS, self._dtype)
+
+    def finish(self) -> str:
+        """Write what is left, and give the digest of the array."""
+        n = self._n_written + self._n_held
+        if self._n_held or not n:
+            self._flush()
+        while self._writing:
+            self._hashes.append(self._writing.popleft().result())
+        array = _get_array(self._group, self._name, self._group.path)
+        if array.shape != (n,):
+            array.resize((n,))
+        return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+
+    def _flush(self) -> None:
+        if self._put is None:  # as long as it may become, but with chunks as if its length were known
+            n = self._most if self._n_held == CHUNK_ELEMENTS else self._n_held
+            self._put = _find_writer(_create_array(self._group, self._name, n, self._dtype))
+        if self._n_held:
+            self._writing.append(self._pool.submit(self._write, self._n_written, self._chunk[: self._n_held]))
+            self._n_written, self._n_held = self._n_written + self._n_held, 0
+        while len(self._writing) > self._n_ahead:
+            self._hashes.append(self._writing.popleft().result())
+
+    def _write(self, first: int, elements: np.ndarray) -> bytes:
+        assert self._put is not None
+        self._put(slice(first, first + len(elements)), elements)
+        return hashlib.sha256(_encode(elements)).digest()
 
 
 # --- writing by several processes, each its range of every array ------------------------------------------------------
@@ -948,6 +1029,12 @@ def _local_path(store: StoreLike) -> Path | None:
         return None
     text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
     return None if "://" in text else Path(text)
+
+
+def find_folder(store: StoreLike) -> Path | None:
+    """The folder that a local store is in, or the nearest one that there is; None for what is elsewhere."""
+    path = store.root if type(store) is LocalStore else _local_path(store)
+    return None if path is None else next(folder for folder in path.absolute().parents if folder.is_dir())
 
 
 def _find_address(place: StoreLike, url: str) -> StoreLike:

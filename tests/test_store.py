@@ -574,9 +574,34 @@ def test_an_error_while_writing_leaves_no_trace(tiny_chunks):
 
     with pytest.raises(KeyboardInterrupt):
         write_store(place, make_arrays(make_scipy(5, 5)), on_progress=interrupt)
-    assert list_versions(place) == []
-    with pytest.raises(StoreUnfinishedError):
+    assert place._store_dict == {}
+    with pytest.raises(StoreNotFoundError):
         open_store(place)
+
+
+def test_an_error_while_replacing_leaves_what_was_there(tiny_chunks, tmp_path):
+    info = write_store(tmp_path / "m", make_arrays(make_scipy(5, 5)))
+    with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=True):
+        raise RuntimeError
+    assert open_store(tmp_path / "m").info == info
+    assert list_versions(LocalStore(tmp_path / "m")) == [info.version]
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["no folder", "an empty folder"])
+def test_an_error_before_there_was_a_store_leaves_none(tmp_path, is_there):
+    if is_there:
+        (tmp_path / "m").mkdir()
+    with pytest.raises(AttributeError), begin_version(tmp_path / "m", overwrite=False) as version:
+        version.write_array("indptr", np.arange(9)).missing  # noqa: B018  # an array is there when it fails
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_leaves_what_others_began_meanwhile(tmp_path):
+    with begin_version(tmp_path / "m", overwrite=False) as other:
+        with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=False):
+            raise RuntimeError
+        assert other.name in list_versions(LocalStore(tmp_path / "m"))
+        other.is_named = True
 
 
 @pytest.mark.parametrize("loses", ["zarr.json", None], ids=["without its zarr.json", "whole"])
@@ -784,8 +809,8 @@ def test_other_format_version_is_named_with_the_remedy(damaged, version):
 
 
 def test_unfinished(tmp_path):
-    with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=False):
-        raise RuntimeError
+    with begin_version(tmp_path / "m", overwrite=False):
+        pass  # and never commit
     with pytest.raises(StoreUnfinishedError, match=r"m was begun and never finished; run its `mgspmv ingest` again"):
         open_store(tmp_path / "m")
     write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))

@@ -35,6 +35,7 @@ from mgspmv.store import (
     begin_version,
     find_least,
     finish_ranges,
+    mark_values,
     write_range,
 )
 
@@ -236,7 +237,7 @@ class _Making:
         nnz, sizes = sum(lengths), {"indptr": (n_rows + 1, np.dtype(np.int64)), "indices": (sum(lengths), index)}
         if dtype is not None:
             sizes["data"] = (nnz, np.dtype(dtype))
-            version.mark_values(self._shape)
+            mark_values(version.group, self._shape)
         if self._kind != "matrix":
             sizes["out_degree"] = (n_cols, np.dtype(np.int64))
             if dtype is not None:

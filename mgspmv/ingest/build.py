@@ -1,34 +1,39 @@
-"""From the batches of a source to the CSR arrays of a store.
+"""From the batches of a source to the CSR arrays of a matrix.
 
-    batches (i, j[, v])  --orient-->  entries (row, col[, v])  --scatter by column-->  by columns  --transpose-->  CSR
+    batches (i, j[, v])  --orient-->  entries (row, col[, v])  --sort-->  blocks of rows  --merge-->  CSR
 
-Both sorting steps are stable counting sorts, O(entries + rows + columns), so that entries at the same place keep the
-order of the source, which `first` and the sums of `sum` depend on. Memory peaks at twice the entries: those read and
-those sorted by column, then those sorted by column and the CSR.
+Entries are sorted within a given memory, see `mgspmv.ingest.sorter`, and those at the same place keep the order of the
+source, which `first` and the sums of `sum` depend on. Blocks of rows come one after the other: the matrix is in memory
+as a whole only where someone holds all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
 
-from mgspmv.errors import OptionError, SourceError
+from mgspmv.errors import CapacityError, OptionError, SourceError
 from mgspmv.ingest.generate import GeneratedSource
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import (
     BUCKETS,
     INT32_LIMIT,
     CooBatch,
     CsrArrays,
+    CsrBlock,
     Duplicates,
     IngestOptions,
     Kind,
     bucket_shift,
+    default_threads,
     index_dtype,
 )
 from mgspmv.order import check_square
@@ -37,39 +42,285 @@ Report = Callable[[str, int, int | None], None]
 
 STOCHASTIC_TOLERANCE = 1e-6
 """How far from 1 the sum of a column of a left-stochastic matrix may be."""
+UNLIMITED = 1 << 62
+"""Bytes of memory, where nothing is to go by way of files."""
+_FILLED = 1 << 20
+"""Row pointers that are made at a time, where rows are empty."""
 
 
-def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
-    """Read a source to its end and sort it into CSR, in the order of the source.
+@dataclass(frozen=True, eq=False)
+class SortedSource:
+    """A source that was read to its end and checked, whose rows can be had as often as they are asked for."""
+
+    kind: Kind
+    shape: tuple[int, int]
+    dtype: np.dtype[Any] | None
+    """Of the values; None for a pattern."""
+    rule: Duplicates
+    layout: Layout
+    source: Source
+    positions: np.ndarray | None
+    """Numbers of the codes that the sorter holds, ascending; None where they are numbers."""
+    sorter: EntrySorter
+
+    @property
+    def most_entries(self) -> int:
+        """How many entries there are before those at one place are merged."""
+        return self.sorter.n_entries
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All entries, merged, row after row, as of `EntrySorter.blocks`.
+
+        Raises
+        ------
+        SourceError : what is there more than once was to be an error, or its sum does not fit into int64
+        """
+        return self.sorter.blocks(self.shape, self.positions, self._merge)
+
+    def _merge(self, block: CsrBlock) -> CsrBlock:
+        csr = (block.indptr, block.indices, block.data)
+        merged = _merge_duplicates(self.source, csr, self.rule, self.kind, self.layout, block.row_offset)
+        return CsrBlock(block.row_offset, block.n_cols, *merged)
+
+
+@contextlib.contextmanager
+def sort_source(
+    source: Source,
+    options: IngestOptions,
+    report: Report,
+    *,
+    memory: int = UNLIMITED,
+    threads: int | None = None,
+    folder: Path | None = None,
+) -> Iterator[SortedSource]:
+    """Read a source to its end, and have its entries ready in the order of their rows.
 
     Parameters
     ----------
     report : called with (phase, entries done, entries in all or None)
+    memory : bytes for the entries; where they take more, they go to files
+    threads : that sort
+    folder : for the files; None for the one that the system has for such
 
     Raises
     ------
-    SourceError : what the source holds does not suit the options: a self loop or a duplicate that was to be an error, a
-        graph that is not square, a weight that is not finite, a stochastic column that does not sum to 1
+    SourceError : what the source holds does not suit the options: a self loop that was to be an error, a graph that is
+        not square
     OptionError : duplicates='sum' and there are no values to sum
     ShapeError : a matrix that is to be renumbered and is not square
     """
-    batches = _read_batches(source, options, report)
-    layout = source.layout()
-    kind = options.kind or source.default_kind
-    _check_square(source, layout.shape, kind, options)
-    shape = layout.shape
-    if kind == "graph":
-        batches = [CooBatch(b.cols, b.rows, b.values) for b in batches]
-    if layout.positions is not None:
-        batches = _renumber(batches, layout.positions)
-    _check_range(source, batches, shape)
-    if options.self_loops == "error":
-        _refuse_self_loops(source, batches, layout)
-    report("sort", 0, None)
-    rule = choose_rule(options, is_pattern=_is_pattern(batches))
-    csr = _merge_duplicates(source, _sort_entries(batches, shape), rule, kind, layout)
-    matrix = CsrArrays(kind, shape, *csr, duplicates=rule, vertex_ids=layout.vertex_ids)
-    return _add_column_sums(source, matrix), layout
+    kind, threads = options.kind or source.default_kind, threads or default_threads()
+    with contextlib.ExitStack() as stack:
+        sorter = stack.enter_context(EntrySorter(memory, threads, folder))
+        feed = _Feed(source, options, kind)
+        for batch in source.batches():
+            feed.put(batch, sorter)
+            report("read", sorter.n_entries, None)
+        layout = source.layout()
+        _check_square(source, layout.shape, kind, options)
+        feed.check(layout)
+        positions = layout.positions
+        if positions is not None and not _is_ascending(positions):
+            report("number", 0, None)
+            sorter.reserve(memory // 2)
+            coded, sorter = sorter, stack.enter_context(EntrySorter(memory // 2, threads, folder))
+            for batch in coded.drain():
+                sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
+            coded.close()
+            positions = None
+        rule = choose_rule(options, is_pattern=feed.dtype is None)
+        yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source, positions, sorter)
+
+
+def build_matrix(
+    source: Source, options: IngestOptions, report: Report, *, memory: int = UNLIMITED
+) -> tuple[CsrArrays, Layout]:
+    """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
+
+    Raises
+    ------
+    SourceError : as for `sort_source` and `assemble`
+    OptionError, ShapeError : as for `sort_source`
+    CapacityError : the arrays take more than the memory
+    """
+    with sort_source(source, options, report, memory=memory) as sorted_source:
+        need = estimate_bytes(sorted_source)
+        if need > memory:
+            raise CapacityError(
+                f"the arrays of {source.name} take {need / 1e9:.3g} GB of memory, and {memory / 1e9:.3g} GB are allowed"
+                " for them; allow more (memory=, --memory), or ingest without order"
+            )
+        made = assemble(sorted_source, _HeldArray, report)
+    layout, parts = sorted_source.layout, made.arrays
+    columns: dict[str, Any] = {"out_degree": made.out_degree, "out_weight": made.out_weight}
+    csr = (parts["indptr"], parts["indices"], parts.get("data"))
+    matrix = CsrArrays(
+        sorted_source.kind,
+        layout.shape,
+        *csr,
+        duplicates=sorted_source.rule,
+        **columns,
+        vertex_ids=layout.vertex_ids,
+    )
+    return matrix, layout
+
+
+def estimate_bytes(matrix: SortedSource) -> int:
+    """Most bytes of the arrays of a matrix."""
+    item = index_dtype(matrix.shape[1]).itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
+    return item * matrix.most_entries + 8 * matrix.shape[0] + estimate_column_bytes(matrix)
+
+
+def estimate_column_bytes(matrix: SortedSource) -> int:
+    """Bytes of what is added up for columns."""
+    return 0 if matrix.kind == "matrix" else (8 if matrix.dtype is None else 32) * matrix.shape[1]
+
+
+class Appendable(Protocol):
+    """An array that is made from its begin on."""
+
+    def append(self, elements: np.ndarray) -> None:
+        """Put elements at its end."""
+        ...
+
+    def finish(self) -> Any:
+        """What was made; nothing is appended any more."""
+        ...
+
+
+class _HeldArray:
+    """An array in memory.
+
+    Parameters
+    ----------
+    most : elements that it may come to have
+    """
+
+    def __init__(self, name: str, dtype: np.dtype[Any], most: int) -> None:
+        self._array, self._n = np.empty(most, dtype), 0
+
+    def append(self, elements: np.ndarray) -> None:
+        self._array[self._n : self._n + len(elements)] = elements
+        self._n += len(elements)
+
+    def finish(self) -> np.ndarray:
+        return self._array if self._n == len(self._array) else self._array[: self._n].copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Assembled:
+    """What became of the rows of a matrix."""
+
+    nnz: int
+    arrays: dict[str, Any]
+    """What `finish` gave for `indptr`, `indices` and `data`, of which a pattern has none."""
+    out_degree: np.ndarray | None
+    out_weight: np.ndarray | None
+    least: float | None
+    """Least value; None where there is none, or it is not finite."""
+
+
+def assemble(
+    matrix: SortedSource,
+    make_array: Callable[[str, np.dtype[Any], int], Appendable],
+    report: Report,
+    transposed: EntrySorter | None = None,
+    phase: str = "sort",
+) -> Assembled:
+    """Make the arrays of a matrix, from its first row to its last.
+
+    Parameters
+    ----------
+    make_array : called with (name, dtype, most elements)
+    transposed : gets all entries, rows and columns exchanged
+    phase : for `report`
+
+    Raises
+    ------
+    SourceError : as for `SortedSource.blocks`; a weight that is not finite, a stochastic column that does not sum to 1
+    """
+    columns = None if matrix.kind == "matrix" else _ColumnSums(matrix)
+    indices = make_array("indices", index_dtype(matrix.shape[1]), matrix.most_entries)
+    data = None if matrix.dtype is None else make_array("data", matrix.dtype, matrix.most_entries)
+    pointers = RowPointers(make_array("indptr", np.dtype(np.int64), matrix.shape[0] + 1))
+    least, n_done = list[float](), 0
+    report(phase, 0, matrix.most_entries)
+    for block in matrix.blocks():
+        pointers.put(block)
+        indices.append(block.indices)
+        if data is not None and block.data is not None:
+            data.append(block.data)
+            least.append(float(block.data.min()))
+        if columns is not None:
+            columns.add(block)
+        if transposed is not None:
+            rows = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
+            transposed.add(CooBatch(block.indices, _shrink(rows), block.data))
+        n_done += block.nnz
+        report(phase, n_done, matrix.most_entries)
+    report(phase, matrix.most_entries, matrix.most_entries)
+    arrays = {"indptr": pointers.finish(matrix.shape[0]), "indices": indices.finish()}
+    arrays |= {} if data is None else {"data": data.finish()}
+    degree, weight = (None, None) if columns is None else columns.finish()
+    lowest = np.min(least) if least else np.nan
+    return Assembled(n_done, arrays, degree, weight, float(lowest) if np.isfinite(lowest) else None)
+
+
+class RowPointers:
+    """The row pointers of blocks that follow each other; of a row that has several, its end is that of the last."""
+
+    def __init__(self, array: Appendable) -> None:
+        self._array, self._row, self._n = array, 0, 0
+        self._array.append(np.zeros(1, np.int64))
+
+    def put(self, block: CsrBlock) -> None:
+        """Take the next block, whose last row may go on in the one after it."""
+        self._fill(block.row_offset)
+        ends = block.indptr[1:-1]
+        self._array.append(ends + self._n)
+        self._row += len(ends)
+        self._n += block.nnz
+
+    def finish(self, n_rows: int) -> Any:
+        """The array, of so many rows."""
+        self._fill(n_rows)
+        return self._array.finish()
+
+    def _fill(self, row: int) -> None:
+        while self._row < row:
+            n = min(row - self._row, _FILLED)
+            self._array.append(np.full(n, self._n, np.int64))
+            self._row += n
+
+
+class _ColumnSums:
+    """Entries of each column, and the sums of their values."""
+
+    def __init__(self, matrix: SortedSource) -> None:
+        n_cols = matrix.shape[1]
+        self._matrix, self._n_infinite = matrix, 0
+        self._degree = np.zeros(n_cols, np.int64)
+        self._sums = None if matrix.dtype is None else np.zeros((2, n_cols))
+
+    def add(self, block: CsrBlock) -> None:
+        _count(block.indices, self._degree)
+        if block.data is not None and self._sums is not None:
+            self._n_infinite += len(block.data) - int(np.count_nonzero(np.isfinite(block.data)))
+            _add_columns(block.indices, block.data, *self._sums)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Degrees, and weights where there are values."""
+        name, kind = self._matrix.source.name, self._matrix.kind
+        if self._n_infinite:
+            raise SourceError(
+                f"a {kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or pass "
+                "ignore_weights=True (--ignore-weights)",
+                source=name,
+            )
+        weight = None if self._sums is None else self._sums[0] + self._sums[1]
+        if kind == "stochastic":
+            _check_stochastic(self._matrix.source, self._degree, self._degree if weight is None else weight)
+        return self._degree, weight
 
 
 def count_buckets(source: GeneratedSource, options: IngestOptions, begin: int, end: int, threads: int) -> np.ndarray:
@@ -98,9 +349,15 @@ def build_rows(
         )
 
     shape, kind = source.layout().shape, options.kind or source.default_kind
-    batches = list(_map_batches(cut, source, options, 0, source.n_slots, threads))
-    rule = choose_rule(options, is_pattern=_is_pattern(batches))
-    return _merge_duplicates(source, _sort_entries(batches, (stop - start, shape[1])), rule, kind, source.layout())
+    dtype: np.dtype[Any] | None = None
+    with EntrySorter(UNLIMITED, threads) as sorter:
+        for batch in _map_batches(cut, source, options, 0, source.n_slots, threads):
+            dtype = None if batch.values is None else batch.values.dtype
+            sorter.add(batch)
+        rule, rows = choose_rule(options, is_pattern=dtype is None), (stop - start, shape[1])
+        own = SortedSource(kind, rows, dtype, rule, source.layout(), source, None, sorter)
+        made = assemble(replace(own, kind="matrix"), _HeldArray, lambda *_: None).arrays
+    return made["indptr"], made["indices"], made.get("data")
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
@@ -133,8 +390,8 @@ def _map_batches(
 
     def work(first: int) -> Any:
         batch = _prepare(source, source.make_entries(first, min(first + source.batch_entries, end)), options)
-        if options.self_loops == "error":
-            _refuse_self_loops(source, [batch], source.layout())
+        if options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
+            _refuse_self_loop(source, int(batch.rows[loops][0]), source.layout())
         return function(CooBatch(batch.cols, batch.rows, batch.values) if kind == "graph" else batch)
 
     with ThreadPoolExecutor(threads) as pool:
@@ -151,14 +408,48 @@ def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read_batches(source: Source, options: IngestOptions, report: Report) -> list[CooBatch]:
-    batches, n_entries = [], 0
-    for batch in source.batches():
-        prepared = _prepare(source, batch, options)
-        batches.append(prepared)
-        n_entries += len(prepared.rows)
-        report("read", n_entries, None)
-    return batches
+class _Feed:
+    """Puts the batches of a source into a sorter, and sees to what is known to be wrong only in the end."""
+
+    def __init__(self, source: Source, options: IngestOptions, kind: Kind) -> None:
+        self._source, self._options, self._kind = source, options, kind
+        self.dtype: np.dtype[Any] | None = None
+        """Of the values."""
+        self._n_batches = 0
+        self._lowest, self._highest = [0, 0], [-1, -1]
+        self._loop: int | None = None
+
+    def put(self, batch: CooBatch, sorter: EntrySorter) -> None:
+        prepared = _prepare(self._source, batch, self._options)
+        if not self._n_batches and prepared.values is not None:
+            self.dtype = prepared.values.dtype
+        self._n_batches += 1
+        if not len(prepared.rows):
+            return
+        if self._options.self_loops == "error" and self._loop is None:
+            loops = prepared.rows == prepared.cols
+            self._loop = int(prepared.rows[loops][0]) if loops.any() else None
+        if self._kind == "graph":
+            prepared = CooBatch(prepared.cols, prepared.rows, prepared.values)
+        for side, numbers in enumerate((prepared.rows, prepared.cols)):
+            self._lowest[side] = min(self._lowest[side], int(numbers.min()))
+            self._highest[side] = max(self._highest[side], int(numbers.max()))
+        if min(self._lowest) >= 0:
+            sorter.add(prepared)
+
+    def check(self, layout: Layout) -> None:
+        """
+        Raises
+        ------
+        SourceError : a number outside the matrix; a self loop that was to be an error
+        """
+        sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
+        for side, name in enumerate(("row", "column")):
+            if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
+                wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
+                raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
+        if self._loop is not None:
+            _refuse_self_loop(self._source, self._loop, layout)
 
 
 def _prepare(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatch:
@@ -212,35 +503,19 @@ def _stored_dtype(dtype: np.dtype[Any]) -> Any:
     return dtype if dtype in (np.float32, np.float64) else np.float64
 
 
-def _is_pattern(batches: list[CooBatch]) -> bool:
-    return not batches or batches[0].values is None
+def _is_ascending(positions: np.ndarray) -> bool:
+    """Whether codes that have a number have it in their order."""
+    numbers = positions[positions >= 0]
+    return bool((numbers[1:] > numbers[:-1]).all())
 
 
-def _renumber(batches: list[CooBatch], positions: np.ndarray) -> list[CooBatch]:
-    for k, batch in enumerate(batches):
-        batches[k] = CooBatch(positions[batch.rows], positions[batch.cols], batch.values)
-    return batches
-
-
-def _check_range(source: Source, batches: list[CooBatch], shape: tuple[int, int]) -> None:
-    """The counting sorts do not check bounds, so no number outside may reach them."""
-    for batch in batches:
-        for numbers, size, name in ((batch.rows, shape[0], "row"), (batch.cols, shape[1], "column")):
-            if len(numbers) and (numbers.min() < 0 or numbers.max() >= size):
-                wrong = numbers.min() if numbers.min() < 0 else numbers.max()
-                raise SourceError(f"{name} {wrong} is outside 0..{size - 1}", source=source.name)
-
-
-def _refuse_self_loops(source: Source, batches: list[CooBatch], layout: Layout) -> None:
-    for batch in batches:
-        loops = batch.rows == batch.cols
-        if loops.any():
-            vertex = batch.rows[loops][0]
-            label = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
-            raise SourceError(
-                f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
-                source=source.name,
-            )
+def _refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
+    vertex = code if layout.positions is None else int(layout.positions[code])
+    label = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
+    raise SourceError(
+        f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
+        source=source.name,
+    )
 
 
 def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: IngestOptions) -> None:
@@ -257,23 +532,7 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
         check_square(shape, source.name)
 
 
-# --- sorting ---------------------------------------------------------------------------------------------------------
-
-
-def _sort_entries(batches: list[CooBatch], shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """CSR with sorted rows, entries at the same place in the order of the source. Empties `batches`."""
-    n_rows, n_cols = shape
-    colptr = np.zeros(n_cols + 1, np.int64)
-    for batch in batches:
-        _count(batch.cols, colptr[1:])
-    np.cumsum(colptr, out=colptr)
-    rows = np.empty(colptr[-1], index_dtype(n_rows))
-    data = None if _is_pattern(batches) else np.empty(colptr[-1], batches[0].values.dtype)  # type: ignore[union-attr]  # no pattern
-    cursor = colptr[:-1].copy()
-    while batches:
-        batch = batches.pop(0)
-        _scatter(batch.cols, batch.rows, batch.values, cursor, rows, data)
-    return _transpose(colptr, rows, data, n_rows)
+# --- transposing ----------------------------------------------------------------------------------------------------
 
 
 def _transpose(
@@ -296,16 +555,6 @@ def _count(keys, counts):
 
 
 @njit(nogil=True, cache=True)
-def _scatter(keys, others, values, cursor, out_others, out_values):
-    for k in range(len(keys)):
-        place = cursor[keys[k]]
-        cursor[keys[k]] = place + 1
-        out_others[place] = others[k]
-        if values is not None:
-            out_values[place] = values[k]
-
-
-@njit(nogil=True, cache=True)
 def _scatter_rows(indptr, indices, data, cursor, out_indices, out_data):
     for i in range(len(indptr) - 1):
         for k in range(indptr[i], indptr[i + 1]):
@@ -325,12 +574,13 @@ def _merge_duplicates(
     rule: Duplicates,
     kind: Kind,
     layout: Layout,
+    row_offset: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     indptr, indices, data = csr
     if rule == "keep":
         return csr
     if rule == "error":
-        _refuse_duplicate(source, indptr, indices, kind, layout)
+        _refuse_duplicate(source, indptr, indices, kind, layout, row_offset)
         return csr
     is_integer = data is not None and data.dtype.kind == "i"
     nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
@@ -343,10 +593,13 @@ def _merge_duplicates(
     return indptr, indices[:nnz].copy(), None if data is None else data[:nnz].copy()
 
 
-def _refuse_duplicate(source: Source, indptr: np.ndarray, indices: np.ndarray, kind: Kind, layout: Layout) -> None:
+def _refuse_duplicate(
+    source: Source, indptr: np.ndarray, indices: np.ndarray, kind: Kind, layout: Layout, row_offset: int
+) -> None:
     row, col = _find_duplicate(indptr, indices)
     if row < 0:
         return
+    row += row_offset
     first, second = (col, row) if kind == "graph" else (row, col)
     if layout.vertex_ids is not None:
         first, second = layout.vertex_ids[first], layout.vertex_ids[second]
@@ -392,29 +645,6 @@ def _compact(indptr, indices, data, add, most):
 
 
 # --- column sums -----------------------------------------------------------------------------------------------------
-
-
-def _add_column_sums(source: Source, matrix: CsrArrays) -> CsrArrays:
-    if matrix.kind == "matrix":
-        return matrix
-    if matrix.data is not None:
-        _check_finite(source, matrix)
-    degree, sums = sum_columns(matrix.indices, matrix.data, matrix.shape[1])
-    weight = None if sums is None else sums[0] + sums[1]
-    if matrix.kind == "stochastic":
-        _check_stochastic(source, degree, degree if weight is None else weight)
-    return replace(matrix, out_degree=degree, out_weight=weight)
-
-
-def _check_finite(source: Source, matrix: CsrArrays) -> None:
-    assert matrix.data is not None
-    finite = np.isfinite(matrix.data)
-    if not finite.all():
-        raise SourceError(
-            f"a {matrix.kind} needs finite weights, {int((~finite).sum())} are NaN or infinite; clean the source, or "
-            "pass ignore_weights=True (--ignore-weights)",
-            source=source.name,
-        )
 
 
 def _check_stochastic(source: Source, degree: np.ndarray, total: np.ndarray) -> None:

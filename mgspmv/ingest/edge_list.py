@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.columns import (
     INT64_MAX,
     INT64_MIN,
@@ -34,7 +36,7 @@ from mgspmv.ingest.vertices import (
     Vertices,
     read_vertices,
 )
-from mgspmv.model import CooBatch, check_choice, index_dtype
+from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 
 _COMMENTS = b"#%"
 _CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
@@ -78,6 +80,7 @@ class EdgeListSource:
     ids : "int", "string", or "auto" to go by the first edge
     extra_columns : "ignore" columns beyond the third, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
+    threads : that parse
 
     Raises
     ------
@@ -99,6 +102,7 @@ class EdgeListSource:
         ids: Literal["auto", "int", "string"] = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
         batch_bytes: int = CHUNK_BYTES,
+        threads: int | None = None,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("ids", ids, ("auto", "int", "string"))
@@ -110,6 +114,7 @@ class EdgeListSource:
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
+        self._threads = threads or default_threads()
         self._layout: Layout | None = None
 
     def batches(self) -> Iterator[CooBatch]:
@@ -118,8 +123,11 @@ class EdgeListSource:
             head = _read_head(text, self._delimiter, self._ids)
             form = self._find_format(head)
             vertices, listed = self._find_vertices(form.columns[0])
-            for chunk in chain([head.used] if head.used else [], text.chunks()):
-                yield _encode_batch(chunk, form, vertices)
+            chunks = chain([head.used] if head.used else [], text.chunks())
+            with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
+                parsed = map_ahead(pool, lambda chunk: (chunk, read_columns(chunk, form)), chunks, self._threads)
+                for chunk, columns in parsed:
+                    yield _encode_batch(chunk, columns, form, vertices)
             self._layout = self._finish(head, vertices, {**text.provenance(), **listed})
 
     def layout(self) -> Layout:
@@ -259,8 +267,8 @@ def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
     return len(tokens) == len(split_line(names, delimiter)) and len(tokens) > 1 and all(map(is_integer, tokens[:2]))
 
 
-def _encode_batch(chunk: Chunk, form: TableFormat, vertices: Vertices) -> CooBatch:
-    sources, targets, *weights = read_columns(chunk, form)
+def _encode_batch(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> CooBatch:
+    sources, targets, *weights = columns
     rows, cols = vertices.encode(sources), vertices.encode(targets)
     _check_known(rows, cols, chunk, form)
     return CooBatch(rows, cols, weights[0] if weights else None)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
+from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_columns
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
-from mgspmv.model import CooBatch, index_dtype
+from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _COMMENTS = b"%"
 _BANNERS = ("%%matrixmarket", "%matrixmarket")
@@ -27,6 +29,10 @@ _EXAMPLE = "'%%MatrixMarket matrix coordinate real general'"
 _LAYOUTS = ("coordinate", "array")
 _FIELDS = {"real": "real", "double": "real", "integer": "integer", "unsigned-integer": "integer", "pattern": "pattern"}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+
+
+Run = Callable[[Callable[[Chunk], Any], Iterator[Chunk]], Iterator[Any]]
+"""Runs a function for each chunk, and gives what it made in their order."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class MatrixMarketSource:
     ----------
     path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
     batch_bytes : bytes of text a batch is made from
+    threads : that parse
 
     Raises
     ------
@@ -73,9 +80,11 @@ class MatrixMarketSource:
 
     default_kind: Literal["graph", "matrix"] = "matrix"
 
-    def __init__(self, path: str | os.PathLike[str], *, batch_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, batch_bytes: int = CHUNK_BYTES, threads: int | None = None
+    ) -> None:
         self.name = os.fspath(path)
-        self._batch_bytes = batch_bytes
+        self._batch_bytes, self._threads = batch_bytes, threads or default_threads()
         self._layout: Layout | None = None
 
     def batches(self) -> Iterator[CooBatch]:
@@ -83,8 +92,9 @@ class MatrixMarketSource:
         with TextStream(self.name, self._batch_bytes) as text:
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
-            for batch in read(text, header):
-                yield _mirror(batch, header.symmetry)
+            with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
+                for batch in read(text, header, lambda parse, chunks: map_ahead(pool, parse, chunks, self._threads)):
+                    yield _mirror(batch, header.symmetry)
             self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
 
     def layout(self) -> Layout:
@@ -177,23 +187,23 @@ def _parse_size(token: str, name: str, line: Line) -> int:
     return int(token)
 
 
-def _read_coordinate(text: TextStream, header: Header) -> Iterator[CooBatch]:
+def _read_coordinate(text: TextStream, header: Header, run: Run) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
-    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form):
+    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form, run):
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
         yield batch
 
 
-def _read_array(text: TextStream, header: Header) -> Iterator[CooBatch]:
+def _read_array(text: TextStream, header: Header, run: Run) -> Iterator[CooBatch]:
     form = TableFormat(_value_columns(header), " ", _COMMENTS)
     dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
-    for _, first, (values,) in _read_entries(text, header, form):
+    for _, first, (values,) in _read_entries(text, header, form, run):
         nonzero = np.flatnonzero(values)
         rows, cols = dense.locate(first, nonzero, header.n_cols)
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
@@ -208,11 +218,12 @@ def _value_columns(header: Header) -> tuple[Column, ...]:
     return (Column("value", "int64", low=INT64_MIN + (header.symmetry == "skew-symmetric")),)
 
 
-def _read_entries(text: TextStream, header: Header, form: TableFormat) -> Iterator[tuple[Chunk, int, list[Any]]]:
+def _read_entries(
+    text: TextStream, header: Header, form: TableFormat, run: Run
+) -> Iterator[tuple[Chunk, int, list[Any]]]:
     """Give chunks, the number of their first entry and their columns; raise unless there are as many as promised."""
     n_read = 0
-    for chunk in text.chunks():
-        columns = read_columns(chunk, form)
+    for chunk, columns in run(lambda chunk: (chunk, read_columns(chunk, form)), text.chunks()):
         n_new = len(columns[0])
         if n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - n_read)

@@ -19,13 +19,16 @@ FORMATS = ("matrix-market", "edge-list", "npz")
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
 
 
-def open_source(source: Any, *, format: str | None = None, **edge_list_options: Any) -> Source:
+def open_source(
+    source: Any, *, format: str | None = None, threads: int | None = None, **edge_list_options: Any
+) -> Source:
     """Open a path, URL or object for ingesting.
 
     Parameters
     ----------
     source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line
+    threads : that parse a text; default one for each processor
     edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; they suit no other format, but `n_vertices`
         suits a tuple of arrays too
 
@@ -43,13 +46,13 @@ def open_source(source: Any, *, format: str | None = None, **edge_list_options: 
         return ArraysSource(*source, **edge_list_options)
     chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
     if chosen == "edge-list":
-        return EdgeListSource(source, **edge_list_options)
+        return EdgeListSource(source, threads=threads, **edge_list_options)
     if edge_list_options:
         names = ", ".join(edge_list_options)
         raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")
     if not is_path:
         return source_from_object(source)
-    return NpzSource(source) if chosen == "npz" else MatrixMarketSource(source)
+    return NpzSource(source) if chosen == "npz" else MatrixMarketSource(source, threads=threads)
 
 
 def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
