@@ -23,7 +23,8 @@ from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.places import choose_backends
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.exchange.links import Member
-from mgspmv.ingest.build import build_rows, choose_rule, count_buckets, sum_columns
+from mgspmv.ingest.build import build_rows, count_buckets, sum_columns
+from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
 from mgspmv.kernels.select import Backend

@@ -14,14 +14,8 @@ import numpy as np
 import zarr
 
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.ingest.build import (
-    Assembled,
-    Report,
-    SortedSource,
-    assemble,
-    estimate_column_bytes,
-    sort_source,
-)
+from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
+from mgspmv.ingest.entries import Report, SortedSource, sort_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
@@ -99,77 +93,77 @@ def store_source(
     Raises
     ------
     SourceError, OptionError : as for `sort_source` and `assemble`
-    CapacityError : what is added up for columns takes more than the memory
+    CapacityError : entries at one place take more than the memory
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     """
     n, share = threads or default_threads(), memory // 2 if options.transpose else memory
     with sort_source(source, options, report, memory=share, threads=n, folder=folder) as matrix:
-        column_bytes = estimate_column_bytes(matrix)
-        if share - column_bytes < LEAST_SORTING:
-            raise CapacityError(
-                f"degrees and weights of {matrix.shape[1]:,} vertices take {column_bytes / 1e9:.3g} GB of memory, and "
-                f"{share / 1e9:.3g} GB are left for them; allow more (memory=, --memory)"
-            )
-        matrix.sorter.reserve(column_bytes)
+        column_bytes = find_column_bytes(matrix)
+        most_columns = max(1, share // 3 // max(1, column_bytes))
+        matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
         with begin_version(store, overwrite=overwrite) as version:
-            version.commit(_write_version(version, matrix, options, describe(matrix.layout), report, share, n, folder))
+            writer = _Writer(version, report, n, most_columns)
+            with EntrySorter(share, n, folder) as transposed:
+                made = writer.write(matrix, transposed if options.transpose else None)
+            version.commit(writer.describe(matrix, made, describe(matrix.layout)))
 
 
-def _write_version(
-    version: Version,
-    matrix: SortedSource,
-    options: IngestOptions,
-    provenance: dict[str, Any],
-    report: Report,
-    memory: int,
-    threads: int,
-    folder: Path | None,
-) -> dict[str, Any]:
-    """Write all arrays, and give the attributes."""
-    with ThreadPoolExecutor(threads, "mgspmv-write") as pool, EntrySorter(memory, threads, folder) as transposed:
-        made = _write_rows(version.group, matrix, report, pool, threads, transposed if options.transpose else None)
-        digests = dict(made.arrays)
-        beside = {"out_degree": made.out_degree, "out_weight": made.out_weight, "vertex_ids": matrix.layout.vertex_ids}
-        own = {name: array for name, array in beside.items() if array is not None}
-        digests |= {name: version.write_array(name, array, threads) for name, array in own.items()}
-        if options.transpose:
+class _Writer:
+    """Writes the arrays of a version.
+
+    Parameters
+    ----------
+    most_columns : that are added up at a time
+    """
+
+    def __init__(self, version: Version, report: Report, threads: int, most_columns: int) -> None:
+        self._version, self._report, self._threads, self._most_columns = version, report, threads, most_columns
+        self._digests: dict[str, str] = {}
+
+    def write(self, matrix: SortedSource, transposed: EntrySorter | None) -> Assembled:
+        """Write all of a matrix.
+
+        Parameters
+        ----------
+        transposed : for the entries of the transpose; None where none is wanted
+        """
+        made = self._write_rows(self._version.group, "", matrix, "sort and write", transposed)
+        if (ids := matrix.layout.vertex_ids) is not None:
+            self._digests["vertex_ids"] = self._version.write_array("vertex_ids", ids, self._threads)
+        if transposed is not None:
             matrix.sorter.close()
             other = replace(matrix, kind="matrix", shape=matrix.shape[::-1], rule="keep", positions=None)
-            group = version.group.create_group("transpose")
-            written = _write_rows(
-                group, replace(other, sorter=transposed), report, pool, threads, phase="write the transpose"
-            )
-            digests |= {f"transpose/{name}": digest for name, digest in written.arrays.items()}
-    index, ids = index_dtype(matrix.shape[1]), matrix.layout.vertex_ids
-    item = index.itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
-    of_columns = sum(array.nbytes for array in (made.out_degree, made.out_weight) if array is not None)
-    return version.describe(
-        digests,
-        kind=matrix.kind,
-        shape=list(matrix.shape),
-        nnz=made.nnz,
-        dtype=None if matrix.dtype is None else matrix.dtype.name,
-        index_dtype=index.name,
-        duplicates=matrix.rule,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        order=None,
-        min_weight=made.least,
-        nbytes=8 * (matrix.shape[0] + 1) + item * made.nnz + of_columns,
-        provenance=provenance,
-    )
+            group = self._version.group.create_group("transpose")
+            self._write_rows(group, "transpose/", replace(other, sorter=transposed), "write the transpose")
+        return made
 
+    def describe(self, matrix: SortedSource, made: Assembled, provenance: dict[str, Any]) -> dict[str, Any]:
+        """The attributes of the version."""
+        index, ids = index_dtype(matrix.shape[1]), matrix.layout.vertex_ids
+        item = index.itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
+        n_of_columns = sum(name in made.arrays for name in ("out_degree", "out_weight"))
+        return self._version.describe(
+            self._digests,
+            kind=matrix.kind,
+            shape=list(matrix.shape),
+            nnz=made.nnz,
+            dtype=None if matrix.dtype is None else matrix.dtype.name,
+            index_dtype=index.name,
+            duplicates=matrix.rule,
+            vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+            order=None,
+            min_weight=made.least,
+            nbytes=item * made.nnz + 8 * (matrix.shape[0] + 1 + n_of_columns * matrix.shape[1]),
+            provenance=provenance,
+        )
 
-def _write_rows(
-    group: zarr.Group,
-    matrix: SortedSource,
-    report: Report,
-    pool: ThreadPoolExecutor,
-    threads: int,
-    transposed: EntrySorter | None = None,
-    phase: str = "sort and write",
-) -> Assembled:
-    """The arrays of CSR, of which there are the digests then."""
-    if matrix.dtype is not None:
-        mark_values(group, matrix.shape)
-    make = partial(GrowingArray, group, pool=pool, n_ahead=threads)
-    return assemble(matrix, make, report, transposed, phase)
+    def _write_rows(
+        self, group: zarr.Group, prefix: str, matrix: SortedSource, phase: str, transposed: EntrySorter | None = None
+    ) -> Assembled:
+        if matrix.dtype is not None:
+            mark_values(group, matrix.shape)
+        with ThreadPoolExecutor(self._threads, "mgspmv-write") as pool:
+            make = partial(GrowingArray, group, pool=pool, n_ahead=self._threads)
+            made = assemble(matrix, make, self._report, transposed, phase, self._most_columns)
+        self._digests |= {f"{prefix}{name}": digest for name, digest in made.arrays.items()}
+        return made

@@ -135,7 +135,7 @@ def test_codes_are_numbered_by_positions():
 
 @pytest.mark.parametrize("positions", [[0, -1, -1, 1], [1, -1, -1, 0]], ids=["ascending", "not ascending"])
 def test_codes_may_be_beyond_int32_before_they_are_numbered(monkeypatch, positions):
-    monkeypatch.setattr(sys.modules["mgspmv.ingest.build"], "INT32_LIMIT", 2)
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.entries"], "INT32_LIMIT", 2)
     matrix = build(ListSource([(0, 3, 5.0), (0, 0, 1.0)], (2, 2), size=1, positions=np.array(positions)))
     wanted = [[1, 5], [0, 0]] if positions[0] == 0 else [[0, 0], [5, 1]]
     assert to_scipy(matrix).toarray().tolist() == wanted

@@ -1,0 +1,333 @@
+"""From the batches of a source to rows: entries as the options want them, sorted, and merged at each place.
+
+    batches (i, j[, v])  --orient-->  entries (row, col[, v])  --sort-->  blocks of rows  --merge-->
+
+Entries are sorted within a given memory, see `mgspmv.ingest.sorter`, and those at the same place keep the order of the
+source, which `first` and the sums of `sum` depend on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.source import Layout, Source
+from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
+from mgspmv.order import check_square
+
+Report = Callable[[str, int, int | None], None]
+
+UNLIMITED = 1 << 62
+"""Bytes of memory, where nothing is to go by way of files."""
+
+
+@dataclass(frozen=True, eq=False)
+class SortedSource:
+    """A source that was read to its end and checked, whose rows can be had as often as they are asked for."""
+
+    kind: Kind
+    shape: tuple[int, int]
+    dtype: np.dtype[Any] | None
+    """Of the values; None for a pattern."""
+    rule: Duplicates
+    layout: Layout
+    source: Source
+    positions: np.ndarray | None
+    """Numbers of the codes that the sorter holds, ascending; None where they are numbers."""
+    sorter: EntrySorter
+
+    @property
+    def most_entries(self) -> int:
+        """How many entries there are before those at one place are merged."""
+        return self.sorter.n_entries
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All entries, merged, row after row, as of `EntrySorter.blocks`.
+
+        Raises
+        ------
+        SourceError : what is there more than once was to be an error, or its sum does not fit into int64
+        """
+        return self.sorter.blocks(self.shape, self.positions, self._merge)
+
+    def _merge(self, block: CsrBlock) -> CsrBlock:
+        csr = (block.indptr, block.indices, block.data)
+        merged = _merge_duplicates(self.source, csr, self.rule, self.kind, self.layout, block.row_offset)
+        return CsrBlock(block.row_offset, block.n_cols, *merged)
+
+
+@contextlib.contextmanager
+def sort_source(
+    source: Source,
+    options: IngestOptions,
+    report: Report,
+    *,
+    memory: int = UNLIMITED,
+    threads: int | None = None,
+    folder: Path | None = None,
+) -> Iterator[SortedSource]:
+    """Read a source to its end, and have its entries ready in the order of their rows.
+
+    Parameters
+    ----------
+    report : called with (phase, entries done, entries in all or None)
+    memory : bytes for the entries; where they take more, they go to files
+    threads : that sort
+    folder : for the files; None for the one that the system has for such
+
+    Raises
+    ------
+    SourceError : what the source holds does not suit the options: a self loop that was to be an error, a graph that is
+        not square
+    OptionError : duplicates='sum' and there are no values to sum
+    ShapeError : a matrix that is to be renumbered and is not square
+    """
+    kind, threads = options.kind or source.default_kind, threads or default_threads()
+    with contextlib.ExitStack() as stack:
+        sorter = stack.enter_context(EntrySorter(memory, threads, folder))
+        feed = _Feed(source, options, kind)
+        for batch in source.batches():
+            feed.put(batch, sorter)
+            report("read", sorter.n_entries, None)
+        layout = source.layout()
+        _check_square(source, layout.shape, kind, options)
+        feed.check(layout)
+        positions = layout.positions
+        if positions is not None and not _is_ascending(positions):
+            report("number", 0, None)
+            sorter.reserve(memory // 2)
+            coded, sorter = sorter, stack.enter_context(EntrySorter(memory // 2, threads, folder))
+            for batch in coded.drain():
+                sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
+            coded.close()
+            positions = None
+        rule = choose_rule(options, is_pattern=feed.dtype is None)
+        yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source, positions, sorter)
+
+
+def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
+    """What is done with entries at the same place."""
+    return options.duplicates or ("first" if is_pattern else "sum")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Feed:
+    """Puts the batches of a source into a sorter, and sees to what is known to be wrong only in the end."""
+
+    def __init__(self, source: Source, options: IngestOptions, kind: Kind) -> None:
+        self._source, self._options, self._kind = source, options, kind
+        self.dtype: np.dtype[Any] | None = None
+        """Of the values."""
+        self._n_batches = 0
+        self._lowest, self._highest = [0, 0], [-1, -1]
+        self._loop: int | None = None
+
+    def put(self, batch: CooBatch, sorter: EntrySorter) -> None:
+        prepared = prepare_batch(self._source, batch, self._options)
+        if not self._n_batches and prepared.values is not None:
+            self.dtype = prepared.values.dtype
+        self._n_batches += 1
+        if not len(prepared.rows):
+            return
+        if self._options.self_loops == "error" and self._loop is None:
+            loops = prepared.rows == prepared.cols
+            self._loop = int(prepared.rows[loops][0]) if loops.any() else None
+        if self._kind == "graph":
+            prepared = CooBatch(prepared.cols, prepared.rows, prepared.values)
+        for side, numbers in enumerate((prepared.rows, prepared.cols)):
+            self._lowest[side] = min(self._lowest[side], int(numbers.min()))
+            self._highest[side] = max(self._highest[side], int(numbers.max()))
+        if min(self._lowest) >= 0:
+            sorter.add(prepared)
+
+    def check(self, layout: Layout) -> None:
+        """
+        Raises
+        ------
+        SourceError : a number outside the matrix; a self loop that was to be an error
+        """
+        sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
+        for side, name in enumerate(("row", "column")):
+            if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
+                wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
+                raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
+        if self._loop is not None:
+            refuse_self_loop(self._source, self._loop, layout)
+
+
+def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatch:
+    """Entries as the options want them: with values of the right dtype or none, without loops, mirrored.
+
+    Raises
+    ------
+    OptionError : duplicates='sum' and there are no values to sum
+    SourceError : a value that does not fit into the dtype
+    """
+    rows, cols = shrink(batch.rows), shrink(batch.cols)
+    values = None if options.ignore_weights or batch.values is None else batch.values
+    if values is not None:
+        values = _convert(source, values, options.dtype or _stored_dtype(values.dtype))
+    elif options.duplicates == "sum":
+        raise OptionError(
+            f"{source.name} is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a "
+            "multigraph, or 'first'"
+        )
+    if options.self_loops == "drop" and (loops := rows == cols).any():
+        rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
+    if options.symmetrize:
+        rows, cols, values = _mirror(rows, cols, values)
+    return CooBatch(rows, cols, values)
+
+
+def _mirror(
+    rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Each entry and, off the diagonal, its mirror image after it: what `first` leaves is then symmetric too."""
+    pairs = np.stack([rows, cols], axis=1)
+    keep = np.stack([np.ones(len(rows), bool), rows != cols], axis=1)
+    if values is not None:
+        values = np.repeat(values, 2)[keep.ravel()]
+    return pairs[keep], pairs[:, ::-1][keep], values
+
+
+def shrink(codes: np.ndarray) -> np.ndarray:
+    """As int32 where they fit."""
+    if codes.dtype == np.int32 or (len(codes) and (codes.max() >= INT32_LIMIT or codes.min() < -INT32_LIMIT)):
+        return codes
+    return codes.astype(np.int32)
+
+
+def _convert(source: Source, values: np.ndarray, dtype: Any) -> np.ndarray:
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        greatest = np.abs(values[np.isfinite(values)]).max()
+        raise SourceError(
+            f"the value {greatest:g} does not fit into {dtype}; pass dtype='float64'", source=source.name
+        ) from error
+
+
+def _stored_dtype(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "bui":
+        return np.int64
+    return dtype if dtype in (np.float32, np.float64) else np.float64
+
+
+def _is_ascending(positions: np.ndarray) -> bool:
+    """Whether codes that have a number have it in their order."""
+    numbers = positions[positions >= 0]
+    return bool((numbers[1:] > numbers[:-1]).all())
+
+
+def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
+    """Raise the error that says which vertex has one."""
+    vertex = code if layout.positions is None else int(layout.positions[code])
+    label = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
+    raise SourceError(
+        f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
+        source=source.name,
+    )
+
+
+def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: IngestOptions) -> None:
+    if shape[0] == shape[1]:
+        return
+    wish = f"kind={kind!r}" if kind != "matrix" else "symmetrize" if options.symmetrize else None
+    if wish:
+        raise SourceError(
+            f"a matrix of {shape[0]} rows and {shape[1]} columns is not square, which {wish} needs; "
+            "ingest it with kind='matrix'",
+            source=source.name,
+        )
+    if options.order != "none":
+        check_square(shape, source.name)
+
+
+# --- duplicates ------------------------------------------------------------------------------------------------------
+
+
+def _merge_duplicates(
+    source: Source,
+    csr: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    rule: Duplicates,
+    kind: Kind,
+    layout: Layout,
+    row_offset: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    indptr, indices, data = csr
+    if rule == "keep":
+        return csr
+    if rule == "error":
+        _refuse_duplicate(source, indptr, indices, kind, layout, row_offset)
+        return csr
+    is_integer = data is not None and data.dtype.kind == "i"
+    nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
+    if nnz < 0:
+        raise SourceError(
+            "the sum of the entries at one place does not fit into int64; pass dtype='float64'", source=source.name
+        )
+    if nnz == len(indices):
+        return csr
+    return indptr, indices[:nnz].copy(), None if data is None else data[:nnz].copy()
+
+
+def _refuse_duplicate(
+    source: Source, indptr: np.ndarray, indices: np.ndarray, kind: Kind, layout: Layout, row_offset: int
+) -> None:
+    row, col = _find_duplicate(indptr, indices)
+    if row < 0:
+        return
+    row += row_offset
+    first, second = (col, row) if kind == "graph" else (row, col)
+    if layout.vertex_ids is not None:
+        first, second = layout.vertex_ids[first], layout.vertex_ids[second]
+    raise SourceError(
+        f"the entry ({first}, {second}) is there more than once and duplicates='error'; "
+        "choose 'sum', 'first' or 'keep', or clean the source",
+        source=source.name,
+    )
+
+
+@njit(nogil=True, cache=True)
+def _find_duplicate(indptr, indices):
+    for i in range(len(indptr) - 1):
+        for k in range(indptr[i] + 1, indptr[i + 1]):
+            if indices[k] == indices[k - 1]:
+                return i, np.int64(indices[k])
+    return -1, np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def _compact(indptr, indices, data, add, most):
+    """Merge equal neighbours in each row in place; give the number of entries left, -1 if a sum is beyond `most`."""
+    out = 0
+    start = indptr[0]
+    for i in range(len(indptr) - 1):
+        stop = indptr[i + 1]
+        row_start = out
+        for k in range(start, stop):
+            if out > row_start and indices[out - 1] == indices[k]:
+                if data is not None and add:
+                    room = most - data[k] if data[k] > 0 else -most - 1 - data[k]
+                    if (data[k] > 0 and data[out - 1] > room) or (data[k] < 0 and data[out - 1] < room):
+                        return -1
+                    data[out - 1] += data[k]
+            else:
+                indices[out] = indices[k]
+                if data is not None:
+                    data[out] = data[k]
+                out += 1
+        start = stop
+        indptr[i + 1] = out
+    return out
