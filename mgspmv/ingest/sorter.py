@@ -35,6 +35,8 @@ GROUPED_ENTRIES = 1 << 22
 """Entries of a group: so many that those of a bucket are copied at once, and few beside the memory."""
 BLOCK_ENTRIES = 1 << 19
 """Entries that are sorted together, unless a bucket has more."""
+BLOCK_ROWS = 1 << 22
+"""Most rows of a block, unless a bucket has more."""
 DIGIT_BITS = 11
 KEY_BITS = 64
 SORT_BYTES, SORT_VALUE_BYTES = 40, 3
@@ -137,7 +139,7 @@ class EntrySorter:
         self._settle()
         counts = sum((np.diff(piece.bounds(self._shift)) for piece in self._pieces), np.zeros(N_BUCKETS, np.int64))
         most = max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
-        runs = list(_cut_runs(counts, min(BLOCK_ENTRIES, most)))
+        runs = list(_cut_runs(counts, min(BLOCK_ENTRIES, most), max(1, BLOCK_ROWS >> self._shift)))
 
         def sort(run: tuple[int, int]) -> CsrBlock:
             first, last = run
@@ -342,7 +344,7 @@ def _write_run(groups: Sequence[_Group], shift: int, folder: Path | None) -> _Ru
         for dtype, arrays in zip(dtypes, zip(*((g.rows, g.cols, g.values) for g in groups), strict=True), strict=True):
             if dtype is not None:
                 n_at_once = max(1, WRITE_BYTES // dtype.itemsize)
-                for first, last in _cut_runs(np.diff(starts), n_at_once):
+                for first, last in _cut_runs(np.diff(starts), n_at_once, N_BUCKETS):
                     slices = [
                         array[own[bucket] : own[bucket + 1]]
                         for bucket in range(first, last)
@@ -363,15 +365,15 @@ def _write_all(file: Any, array: np.ndarray) -> None:
         left = left[file.write(left) :]
 
 
-def _cut_runs(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Neighbouring buckets with at most so many entries, or one with more; those at both ends are not empty."""
+def _cut_runs(counts: np.ndarray, most: int, most_buckets: int) -> Iterator[tuple[int, int]]:
+    """So many neighbouring buckets with at most so many entries, or one with more; those at both ends are not empty."""
     filled = np.flatnonzero(counts)
     ends = np.cumsum(counts)
     k = 0
     while k < len(filled):
         first = int(filled[k])
         limit = ends[first] - counts[first] + most
-        last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
+        last = min(max(first + 1, int(np.searchsorted(ends, limit, side="right"))), first + most_buckets)
         k = int(np.searchsorted(filled, last))
         yield first, int(filled[k - 1]) + 1
 
