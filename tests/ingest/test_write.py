@@ -1,0 +1,235 @@
+"""Stores that were made within little memory are those that were made within much."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from zarr.storage import LocalStore, MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
+from mgspmv.ingest import write
+from mgspmv.ingest.build import build_matrix, transpose_arrays
+from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.objects import ArraysSource
+from mgspmv.ingest.open import open_source
+from mgspmv.ingest.write import find_room, find_scratch, store_source
+from mgspmv.model import IngestOptions
+from mgspmv.store import open_store, write_store
+
+PLENTY = 1 << 40
+GIB = 1 << 30
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Groups, blocks and chunks of which a small source makes many."""
+    for name, value in {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}.items():
+        monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
+    monkeypatch.setattr(sys.modules["mgspmv.store"], "CHUNK_ELEMENTS", 256)
+
+
+def store(source, place, *, memory=PLENTY, overwrite=False, report=lambda *_: None, **options):
+    given = IngestOptions(**options)
+    store_source(source, place, given, lambda layout: {}, report, overwrite=overwrite, memory=memory, threads=2)
+    return open_store(place).info
+
+
+OPTIONS = {
+    "plain": {},
+    "graph": {"kind": "graph"},
+    "graph with its transpose": {"kind": "graph", "transpose": True},
+    "kept": {"kind": "graph", "duplicates": "keep", "transpose": True},
+    "first": {"kind": "graph", "duplicates": "first"},
+    "symmetric": {"kind": "graph", "symmetrize": True, "self_loops": "drop"},
+    "pattern": {"kind": "graph", "ignore_weights": True, "transpose": True},
+    "float32": {"dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 60_000], ids=["much", "little"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_store_is_that_of_the_matrix_in_memory(small, name, memory, tmp_path):
+    make = lambda: make_generator("rmat", scale=9, edge_factor=8, weights=True)  # noqa: E731
+    options = OPTIONS[name]
+    info = store(make(), tmp_path / "a.zarr", memory=memory, **options)
+    matrix, _ = build_matrix(make(), IngestOptions(**options), lambda *_: None)
+    transpose = transpose_arrays(matrix) if options.get("transpose") else None
+    wanted = write_store(tmp_path / "b.zarr", matrix, transpose=transpose)
+    for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "has_transpose", "duplicates", "kind"):
+        assert getattr(info, field) == getattr(wanted, field), field
+    assert mg.verify(tmp_path / "a.zarr") == []
+    assert list_files(tmp_path / "a.zarr/versions" / info.version) == list_files(
+        tmp_path / "b.zarr/versions" / wanted.version
+    )
+
+
+def list_files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file()}
+
+
+@pytest.mark.parametrize("n_columns", [1, 7, 100, 1000])
+@pytest.mark.parametrize("weights", [False, True])
+def test_columns_are_added_up_in_ranges(small, n_columns, weights, tmp_path, monkeypatch):
+    make = lambda: make_generator("rmat", scale=7, edge_factor=8, weights=weights)  # noqa: E731
+    wanted = store(make(), MemoryStore(), kind="graph")
+    heard = []
+    monkeypatch.setattr(write, "find_column_bytes", lambda matrix: PLENTY // (3 * n_columns))
+    info = store(make(), tmp_path / "a.zarr", kind="graph", report=lambda phase, *_: heard.append(phase))
+    assert info.digest == wanted.digest
+    assert heard.count("add up columns") == -(-128 // n_columns) - 1
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 60_000], ids=["much", "little"])
+@pytest.mark.parametrize("ids", ["names", "far apart", "window"])
+def test_ids_are_numbered(small, ids, memory, tmp_path):
+    rng = np.random.default_rng(1)
+    ends = rng.integers(0, 200, (3000, 2)) ** 2
+    if ids == "far apart":
+        ends = ends * 10**9 - 10**11
+    text = "\n".join(f"v{a} v{b}" if ids == "names" else f"{a} {b}" for a, b in ends)
+    (tmp_path / "list").write_text(text)
+    info = store(open_source(tmp_path / "list"), tmp_path / "a.zarr", memory=memory)
+    matrix, _ = build_matrix(open_source(tmp_path / "list"), IngestOptions(), lambda *_: None)
+    assert info.digest == write_store(MemoryStore(), matrix).digest
+    stored = mg.open_matrix(tmp_path / "a.zarr")
+    label = (lambda a: f"v{a}") if ids == "names" else int
+    found = stored.to_scipy().tocoo()
+    arcs = {(stored.vertex_ids[j], stored.vertex_ids[i]) for i, j in zip(found.row, found.col, strict=True)}
+    assert arcs == {(label(a), label(b)) for a, b in ends}
+
+
+ERRORS = {
+    "a duplicate": ({"duplicates": "error", "kind": "matrix"}, [1, 1], [2, 2], [1.0, 1.0], "the entry"),
+    "no finite weight": ({"kind": "graph"}, [1, 2], [2, 1], [1.0, np.nan], "a graph needs finite weights, 1 are NaN"),
+    "not stochastic": ({"kind": "stochastic"}, [0, 1], [1, 0], [1.0, 0.5], "column 0 sums to 0.5"),
+    "a sum beyond int64": ({"kind": "matrix"}, [0, 0], [0, 0], [2**62, 2**62], "does not fit into int64"),
+}
+
+
+@pytest.mark.parametrize("was_there", [False, True], ids=["new", "overwritten"])
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_found_while_writing_leaves_what_was_there(name, was_there, tmp_path):
+    options, rows, cols, values, message = ERRORS[name]
+    before = store(make_generator("rmat", scale=4), tmp_path / "a.zarr") if was_there else None
+    source = ArraysSource(np.array(rows), np.array(cols), np.array(values), n_vertices=3)
+    with pytest.raises(SourceError, match=message):
+        store(source, tmp_path / "a.zarr", overwrite=was_there, **options)
+    if was_there:
+        assert open_store(tmp_path / "a.zarr").info == before
+    else:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(small, tmp_path):
+    def interrupt(phase, done, total):
+        if phase == "sort and write" and done > 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store(make_generator("rmat", scale=9), tmp_path / "a.zarr", memory=60_000, report=interrupt)
+    with pytest.raises(StoreNotFoundError):
+        open_store(tmp_path / "a.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- how much memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["100MB", GIB - 1, 0])
+def test_too_little_memory_is_refused(memory, tmp_path):
+    (tmp_path / "list").write_text("1 2\n")
+    with pytest.raises(OptionError, match=r"memory must be at least 1GiB \(1,073,741,824 bytes\), not [0-9,]+ bytes"):
+        mg.ingest(tmp_path / "list", tmp_path / "a.zarr", memory=memory)
+
+
+def test_memory_that_is_no_size(tmp_path):
+    (tmp_path / "list").write_text("1 2\n")
+    with pytest.raises(OptionError, match="a size is written like"):
+        mg.ingest(tmp_path / "list", tmp_path / "a.zarr", memory="much")
+
+
+def test_a_process_that_takes_it_all_already(monkeypatch):
+    import psutil
+
+    taken = psutil.Process().memory_info().rss
+    monkeypatch.setattr(write, "LEAST_MEMORY", 1)
+    with pytest.raises(CapacityError, match=r"this process takes .* GB already, and with memory=.* nothing is left"):
+        find_room(taken + 1000, 1)
+
+
+def test_half_of_what_is_free_is_the_default(monkeypatch):
+    monkeypatch.setattr(write, "free_memory", lambda: 100 * GIB)
+    assert find_room(None, 1) == 50 * GIB - write.BATCH_BYTES
+    assert find_room(80 * GIB, 1) < 80 * GIB
+
+
+def test_files_are_beside_the_store(tmp_path):
+    assert find_scratch(tmp_path / "a.zarr", None) == tmp_path
+    assert find_scratch(tmp_path / "not" / "there" / "a.zarr", None) == tmp_path
+    assert find_scratch(LocalStore(tmp_path / "a.zarr"), None) == tmp_path
+    assert find_scratch(f"file://{tmp_path}/a.zarr", None) == tmp_path
+    assert find_scratch("memory://a.zarr", None) is None
+    assert find_scratch(MemoryStore(), None) is None
+    assert find_scratch("s3://bucket/a.zarr", str(tmp_path)) == tmp_path
+
+
+def test_scratch_that_is_no_folder(tmp_path):
+    (tmp_path / "list").write_text("1 2\n")
+    with pytest.raises(OptionError, match=r"scratch must be a folder that is there, and '.*/none' is none"):
+        mg.ingest(tmp_path / "list", tmp_path / "a.zarr", scratch=tmp_path / "none")
+
+
+def test_an_order_needs_all_of_it_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda memory, threads: 10_000)
+    with pytest.raises(CapacityError, match=r"the arrays of .* allow more .*, or ingest without order"):
+        mg.generate("uniform", tmp_path / "a.zarr", n_vertices=5000, n_edges=9000, order="degree")
+
+
+PEAK = """
+    import resource, sys
+    import mgspmv as mg
+    info = mg.ingest(sys.argv[1], sys.argv[2], memory=sys.argv[3], format="matrix-market", duplicates="keep")
+    print(info.nnz, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("field", ["pattern", "integer"])
+def test_text_of_eight_times_the_memory(tmp_path, field):
+    """8 GiB of text through a pipe, by way of files, within 1 GiB."""
+    n_vertices, text_bytes = 1 << 22, 8 * GIB if field == "pattern" else 2 * GIB
+    free = os.statvfs(tempfile.gettempdir())
+    if free.f_bavail * free.f_frsize < 12 * GIB:
+        pytest.skip("needs 12 GiB of disk")
+    rng = np.random.default_rng(2)
+    ends = 1 + (rng.random((1 << 20, 2)) ** 2 * n_vertices).astype(np.int64)
+    value = "" if field == "pattern" else " 7"
+    body = "".join(f"{i} {j}{value}\n" for i, j in ends.tolist()).encode()
+    n_times = -(-text_bytes // len(body))
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", textwrap.dedent(PEAK), tmp_path / "pipe", tmp_path / "a.zarr", "1GiB"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with open(tmp_path / "pipe", "wb") as pipe:
+            sizes = f"{n_vertices} {n_vertices} {n_times * len(ends)}\n"
+            pipe.write(f"%%MatrixMarket matrix coordinate {field} general\n{sizes}".encode())
+            for _ in range(n_times):
+                pipe.write(body)
+        said, _ = process.communicate()
+    assert process.returncode == 0
+    nnz, peak = map(int, said.split())
+    assert nnz == n_times * len(ends)
+    assert peak <= 1.1 * GIB
+    stored = open_store(tmp_path / "a.zarr")
+    degrees = np.bincount(ends[:, 0] - 1, minlength=n_vertices) * n_times
+    assert (np.diff(stored.read_array("indptr")) == degrees).all()
+    first = np.sort(ends[ends[:, 0] == 1, 1] - 1)
+    assert (stored.read_array("indices", 0, n_times * len(first)) == np.repeat(first, n_times)).all()
