@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test lint types imports package check format sanitize bench bench-drives clean
+.PHONY: help quickstart test lint types imports package check format sanitize bench bench-drives bench-ingest clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
 
 bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cluster (ARGS="--help")
 	$(BIN)/python tests/benchmarks/drives.py $(ARGS)
+
+bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
+	$(BIN)/python tests/benchmarks/ingesting.py $(ARGS)
 
 clean: ## remove .venv, caches and whatever the targets made
 	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

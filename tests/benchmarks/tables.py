@@ -22,7 +22,7 @@ Table = tuple[str, Sequence[Sequence[str]]]
 
 DISTRIBUTIONS = (
     "mgspmv", "dask", "numpy", "scipy", "numba", "python-graphblas", "suitesparse-graphblas", "scikit-network",
-    "networkit", "igraph", "networkx",
+    "networkit", "igraph", "networkx", "pyarrow", "polars", "duckdb",
 )  # fmt: skip
 HEADER = (
     "scale", "program", "threads", "median ms", "least ms", "runs", "iterations", "ms / iter.", "error", "ratio",
