@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+AHEAD = 4
+"""Tasks under way for each thread that make up for the times between two that are read."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 

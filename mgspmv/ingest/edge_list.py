@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import (
     INT64_MAX,
     INT64_MIN,
@@ -125,7 +125,8 @@ class EdgeListSource:
             vertices, listed = self._find_vertices(form.columns[0])
             chunks = chain([head.used] if head.used else [], text.chunks())
             with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
-                parsed = map_ahead(pool, lambda chunk: (chunk, read_columns(chunk, form)), chunks, self._threads)
+                parse = lambda chunk: (chunk, read_columns(chunk, form))  # noqa: E731
+                parsed = map_ahead(pool, parse, chunks, AHEAD * self._threads)
                 for chunk, columns in parsed:
                     yield _encode_batch(chunk, columns, form, vertices)
             self._layout = self._finish(head, vertices, {**text.provenance(), **listed})

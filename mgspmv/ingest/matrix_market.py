@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
-from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_columns
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
@@ -92,8 +92,9 @@ class MatrixMarketSource:
         with TextStream(self.name, self._batch_bytes) as text:
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
+            n_ahead = AHEAD * self._threads
             with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
-                for batch in read(text, header, lambda parse, chunks: map_ahead(pool, parse, chunks, self._threads)):
+                for batch in read(text, header, lambda parse, chunks: map_ahead(pool, parse, chunks, n_ahead)):
                     yield _mirror(batch, header.symmetry)
             self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
 

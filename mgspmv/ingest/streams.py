@@ -245,7 +245,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     for piece in pieces:
         cut = piece.rfind(b"\n") + 1
         if cut:
-            yield b"".join((rest, piece[:cut]))
+            yield b"".join((rest, memoryview(piece)[:cut]))
             rest.clear()
         rest += piece[cut:]
         if len(rest) > LINE_LIMIT_BYTES:

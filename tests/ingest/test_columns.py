@@ -48,6 +48,11 @@ FORMS = [
     form(NAME, NAME, FINITE, delimiter=","),
     form(NAME, NAME, delimiter="\t"),
     form(INT, INT, IGNORED, delimiter=";"),
+    form(INT),
+    form(INT, INT),
+    form(SMALL, SMALL, SMALL),
+    form(INT, INT, delimiter=","),
+    form(INT, INT, delimiter="\t"),
 ]
 
 NUMBERS = (
@@ -92,6 +97,29 @@ def test_quick_parser_is_used(monkeypatch):
     assert read("1, 2\n", INT, INT, delimiter=",") == [[1], [2]]
     assert read("a b 2\n", NAME, NAME, FINITE) == [["a"], ["b"], [2.0]]
     assert read("New York , Oslo\n", NAME, NAME, delimiter=",") == [["New York"], ["Oslo"]]
+
+
+@pytest.mark.parametrize(("delimiter", "glue"), [(" ", " "), (" ", "\t"), (",", ","), (";", ";"), ("\t", "\t")])
+def test_integers_are_read_digit_by_digit(monkeypatch, delimiter, glue):
+    monkeypatch.setattr(columns, "_parse_quickly", None)
+    text = f"1{glue}2\n007{glue}{10**18 - 1}\n0{glue}0\n"
+    assert read(text, INT, INT, delimiter=delimiter) == [[1, 7, 0], [2, 10**18 - 1, 0]]
+    assert read(text[:4], SMALL, SMALL, delimiter=delimiter) == [[1], [2]]
+
+
+NOT_JUST_DIGITS = (
+    "1", "1 ", "1  2", " 1 2", "1 2 ", "1,2", "1 2 3", "-1 2", "+1 2", "1 2\n", "\n1 2", "# 1\n1 2", "1 x", "1 2\n3",
+    f"1 {10**18}", "1 2\n3 4 5", "1.0 2", "1\x002", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOT_JUST_DIGITS)
+def test_what_is_not_just_digits_is_left_to_others(text):
+    assert columns._parse_integers(f"{text}\n".encode(), form(INT, INT)) is None
+    assert columns._parse_integers(b"1 200\n", form(SMALL, SMALL)) is None
+    assert columns._parse_integers(b"1 2\n", form(INT, REAL)) is None
+    assert columns._parse_integers(b"1 2\n", form(INT, IGNORED)) is None
+    assert columns._parse_integers(b"", form(INT, INT)) is None
 
 
 def test_columns_can_be_written_to():
