@@ -27,7 +27,7 @@ from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.verify import verify_store
-from mgspmv.ingest.write import find_room, find_scratch, store_source
+from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
@@ -191,8 +191,9 @@ def ingest(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    room: dict[str, Any] = {"memory": memory, "threads": threads, "scratch": scratch}
-    return _store(open_source(source, threads=threads, **asked), store, options, asked, overwrite, on_progress, **room)
+    room = find_room(store, _parse(memory), threads, scratch)
+    opened = open_source(source, threads=room.threads, **asked)
+    return _store(opened, store, options, asked, room, overwrite, on_progress)
 
 
 def generate(
@@ -243,7 +244,7 @@ def generate(
     check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     if client is None:
-        return _store(source, store, options, {}, overwrite, on_progress, threads=threads)
+        return _store(source, store, options, {}, find_room(store, threads=threads), overwrite, on_progress)
     from mgspmv.distribute.making import make_on_cluster
 
     provenance = _describe_making(source.layout().provenance, options, {})
@@ -257,31 +258,19 @@ def _store(
     store: StoreLike,
     options: IngestOptions,
     reading: dict[str, Any],
+    room: Room,
     overwrite: bool,
     on_progress: Progress | None,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    scratch: str | os.PathLike[str] | None = None,
 ) -> MatrixInfo:
-    report, room = on_progress or _ignore, find_room(_parse(memory), threads)
-    folder = find_scratch(store, scratch)
+    report = on_progress or _ignore
     if options.order == "none":
-        store_source(
-            source,
-            store,
-            options,
-            lambda layout: _describe_making(layout.provenance, options, reading),
-            report,
-            overwrite=overwrite,
-            memory=room,
-            threads=threads,
-            folder=folder,
-        )
+        describe = lambda layout: _describe_making(layout.provenance, options, reading)  # noqa: E731
+        store_source(source, store, options, describe, report, room, overwrite=overwrite)
         return open_store(store).info
-    matrix, layout = build_matrix(source, options, report, memory=room)
+    matrix, layout = build_matrix(source, options, report, memory=room.memory, threads=room.threads)
     provenance = _describe_making(layout.provenance, options, reading)
     need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
-    check_room(need_bytes, free_memory() if memory is None else room - matrix.nbytes, source.name)
+    check_room(need_bytes, min(free_memory(), room.memory - matrix.nbytes), source.name)
     matrix, provenance["reordering"] = change_order(matrix, options.order, report)
     return write_store(
         store,

@@ -37,7 +37,7 @@ _FILLED = 1 << 20
 
 
 def build_matrix(
-    source: Source, options: IngestOptions, report: Report, *, memory: int = UNLIMITED
+    source: Source, options: IngestOptions, report: Report, *, memory: int = UNLIMITED, threads: int | None = None
 ) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
@@ -47,7 +47,7 @@ def build_matrix(
     OptionError, ShapeError : as for `sort_source`
     CapacityError : the arrays take more than the memory
     """
-    with sort_source(source, options, report, memory=memory) as sorted_source:
+    with sort_source(source, options, report, memory=memory, threads=threads) as sorted_source:
         need = estimate_bytes(sorted_source)
         if need > memory:
             raise CapacityError(

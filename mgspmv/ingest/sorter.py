@@ -86,6 +86,7 @@ class EntrySorter:
         for piece in self._pieces:
             piece.close()
         self._pieces, self._batches = [], []
+        self._grouping.clear()
 
     def add(self, batch: CooBatch) -> None:
         """Take entries, none before `origin`; all batches have values of one dtype, or none has."""
@@ -354,7 +355,7 @@ def _write_run(groups: Sequence[_Group], shift: int, folder: Path | None) -> _Ru
     except OSError as error:
         raise StoreError(
             f"cannot write what is sorted to {folder or tempfile.gettempdir()}: {error.strerror or error}; make room, "
-            "or allow more memory (memory=, --memory)"
+            "name another folder (scratch=, --scratch), or allow more memory (memory=, --memory)"
         ) from error
     return _Run(file, dtypes, shift, starts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,45 +29,52 @@ LEAST_SORTING = 64 << 20
 """Bytes with which entries can be sorted in pieces of a useful size."""
 
 
-def find_room(memory: int | None, threads: int | None) -> int:
-    """Bytes that entries may take, of what the whole process may.
+@dataclass(frozen=True)
+class Room:
+    """What ingesting may take."""
+
+    memory: int
+    """Bytes, for entries."""
+    threads: int
+    folder: Path | None
+    """For what does not fit into the memory; None for the one that the system has for such files."""
+
+
+def find_room(
+    store: StoreLike,
+    memory: int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+) -> Room:
+    """What there is for ingesting into a store.
 
     Parameters
     ----------
-    memory : of the process; None for half of what is free, beside what it has
+    memory : bytes that the whole process may take; None for half of what is free, beside what it has
+    threads : that are wanted, of which as many are taken as there is memory for; None for one for each processor
+    scratch : the folder; None for the one that the store is in, where it is local
 
     Raises
     ------
-    OptionError : less than `LEAST_MEMORY`
+    OptionError : less than `LEAST_MEMORY`; a scratch that is no folder
     CapacityError : the process takes nearly as much already
     """
     import psutil
 
     if memory is not None and memory < LEAST_MEMORY:
         raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
+    if scratch is not None and not Path(scratch).is_dir():
+        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(scratch)!r} is none")
     taken: int = psutil.Process(os.getpid()).memory_info().rss
     total = taken + free_memory() // 2 if memory is None else memory
-    room = total - taken - (threads or default_threads()) * BATCH_BYTES
-    if room < LEAST_SORTING:
+    n_threads = max(1, min(threads or default_threads(), (total - taken) // (2 * BATCH_BYTES)))
+    left = total - taken - n_threads * BATCH_BYTES
+    if left < LEAST_SORTING:
         raise CapacityError(
             f"this process takes {taken / 1e9:.3g} GB already, and with memory={total:,} nothing is left to sort with; "
             "allow more, or ingest in a process of its own"
         )
-    return room
-
-
-def find_scratch(store: StoreLike, scratch: str | os.PathLike[str] | None) -> Path | None:
-    """The folder for what does not fit into memory: the one that is asked for, else that of the store, else None.
-
-    Raises
-    ------
-    OptionError : it is no folder
-    """
-    if scratch is None:
-        return find_folder(store)
-    if not Path(scratch).is_dir():
-        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(scratch)!r} is none")
-    return Path(scratch)
+    return Room(left, n_threads, find_folder(store) if scratch is None else Path(scratch))
 
 
 def store_source(
@@ -76,19 +83,15 @@ def store_source(
     options: IngestOptions,
     describe: Callable[[Layout], dict[str, Any]],
     report: Report,
+    room: Room,
     *,
     overwrite: bool,
-    memory: int,
-    threads: int | None = None,
-    folder: Path | None = None,
 ) -> None:
     """Read a source and write it as the new version of a store, in the order of the source.
 
     Parameters
     ----------
     describe : gives the provenance
-    memory : bytes that entries may take; what takes more goes to files
-    folder : for these
 
     Raises
     ------
@@ -96,14 +99,14 @@ def store_source(
     CapacityError : entries at one place take more than the memory
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     """
-    n, share = threads or default_threads(), memory // 2 if options.transpose else memory
-    with sort_source(source, options, report, memory=share, threads=n, folder=folder) as matrix:
+    memory = room.memory // 2 if options.transpose else room.memory
+    with sort_source(source, options, report, memory=memory, threads=room.threads, folder=room.folder) as matrix:
         column_bytes = find_column_bytes(matrix)
-        most_columns = max(1, share // 3 // max(1, column_bytes))
+        most_columns = max(1, memory // 3 // max(1, column_bytes))
         matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
         with begin_version(store, overwrite=overwrite) as version:
-            writer = _Writer(version, report, n, most_columns)
-            with EntrySorter(share, n, folder) as transposed:
+            writer = _Writer(version, report, room.threads, most_columns)
+            with EntrySorter(memory, room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
             version.commit(writer.describe(matrix, made, describe(matrix.layout)))
 

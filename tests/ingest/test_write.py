@@ -20,7 +20,7 @@ from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.objects import ArraysSource
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.write import find_room, find_scratch, store_source
+from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store import open_store, write_store
 
@@ -38,7 +38,7 @@ def small(monkeypatch):
 
 def store(source, place, *, memory=PLENTY, overwrite=False, report=lambda *_: None, **options):
     given = IngestOptions(**options)
-    store_source(source, place, given, lambda layout: {}, report, overwrite=overwrite, memory=memory, threads=2)
+    store_source(source, place, given, lambda layout: {}, report, Room(memory, 2, None), overwrite=overwrite)
     return open_store(place).info
 
 
@@ -162,23 +162,29 @@ def test_a_process_that_takes_it_all_already(monkeypatch):
     taken = psutil.Process().memory_info().rss
     monkeypatch.setattr(write, "LEAST_MEMORY", 1)
     with pytest.raises(CapacityError, match=r"this process takes .* GB already, and with memory=.* nothing is left"):
-        find_room(taken + 1000, 1)
+        find_room("a.zarr", taken + 1000, 1)
 
 
 def test_half_of_what_is_free_is_the_default(monkeypatch):
     monkeypatch.setattr(write, "free_memory", lambda: 100 * GIB)
-    assert find_room(None, 1) == 50 * GIB - write.BATCH_BYTES
-    assert find_room(80 * GIB, 1) < 80 * GIB
+    assert find_room("a.zarr", threads=1).memory == 50 * GIB - write.BATCH_BYTES
+    assert find_room("a.zarr", 80 * GIB, 1).memory < 80 * GIB
+
+
+def test_threads_for_which_there_is_no_room_beside_the_entries_are_left_out():
+    room = find_room("a.zarr", 2 * GIB, 1000)
+    assert 2 <= room.threads <= 13
+    assert 0.4 * GIB < room.memory < 1.2 * GIB
 
 
 def test_files_are_beside_the_store(tmp_path):
-    assert find_scratch(tmp_path / "a.zarr", None) == tmp_path
-    assert find_scratch(tmp_path / "not" / "there" / "a.zarr", None) == tmp_path
-    assert find_scratch(LocalStore(tmp_path / "a.zarr"), None) == tmp_path
-    assert find_scratch(f"file://{tmp_path}/a.zarr", None) == tmp_path
-    assert find_scratch("memory://a.zarr", None) is None
-    assert find_scratch(MemoryStore(), None) is None
-    assert find_scratch("s3://bucket/a.zarr", str(tmp_path)) == tmp_path
+    for place in ("a.zarr", "not/there/a.zarr"):
+        assert find_room(tmp_path / place).folder == tmp_path
+    assert find_room(LocalStore(tmp_path / "a.zarr")).folder == tmp_path
+    assert find_room(f"file://{tmp_path}/a.zarr").folder == tmp_path
+    assert find_room("memory://a.zarr").folder is None
+    assert find_room(MemoryStore()).folder is None
+    assert find_room("s3://bucket/a.zarr", scratch=str(tmp_path)).folder == tmp_path
 
 
 def test_scratch_that_is_no_folder(tmp_path):
@@ -188,7 +194,7 @@ def test_scratch_that_is_no_folder(tmp_path):
 
 
 def test_an_order_needs_all_of_it_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda memory, threads: 10_000)
+    monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_, **given: Room(10_000, 2, None))
     with pytest.raises(CapacityError, match=r"the arrays of .* allow more .*, or ingest without order"):
         mg.generate("uniform", tmp_path / "a.zarr", n_vertices=5000, n_edges=9000, order="degree")
 
