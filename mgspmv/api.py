@@ -143,7 +143,7 @@ def ingest(
     dtype: Literal["float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
-    format: Literal["matrix-market", "edge-list", "npz"] | None = None,
+    format: Literal["matrix-market", "edge-list", "parquet", "npz"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
@@ -154,8 +154,9 @@ def ingest(
 
     Parameters
     ----------
-    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, or of a SciPy `.npz`;
-        a SciPy sparse or dense NumPy matrix; a NetworkX graph; a tuple (src, dst[, weight]) of arrays
+    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, of a Parquet table of
+        edges, or of a SciPy `.npz`; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a tuple (src, dst[,
+        weight]) of arrays
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists and
@@ -177,7 +178,8 @@ def ingest(
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
     edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
-        `n_vertices` of a tuple of arrays
+        `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of a Parquet table; `n_vertices` of a tuple of
+        arrays
 
     Raises
     ------

@@ -281,7 +281,9 @@ def _accept_version(
 
 @app.command()
 def ingest(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Matrix Market, edge list or .npz; path or URL.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Matrix Market, edge list, Parquet or .npz; path or URL.")
+    ],
     store: StorePath,
     kind: Kind = None,
     duplicates: Duplicates = None,
@@ -293,7 +295,7 @@ def ingest(
     order: Order = "none",
     overwrite: Overwrite = False,
     format: Annotated[
-        str | None, typer.Option(metavar="matrix-market|edge-list|npz", help="Default by name and first line.")
+        str | None, typer.Option(metavar="matrix-market|edge-list|parquet|npz", help="Default by name and first line.")
     ] = None,
     n_vertices: Annotated[int | None, typer.Option(metavar="N", help="Edge list: ids are 0..N-1.")] = None,
     vertices: Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")] = None,
@@ -304,6 +306,10 @@ def ingest(
     ids: Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")] = None,
     extra_columns: Annotated[
         str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Most for this process, such as 4GiB; default half of the free.")
@@ -322,8 +328,13 @@ def ingest(
     options |= {"symmetrize": symmetrize, "ignore_weights": ignore_weights, "transpose": transpose}
     options |= {"order": order, "overwrite": overwrite, "format": format}
     options |= {"memory": memory, "threads": threads, "scratch": scratch}
-    edge_list = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter, "weights": weights}
-    edge_list |= {"ids": ids, "extra_columns": extra_columns}
+    edge_list: dict[str, Any] = {
+        "n_vertices": n_vertices,
+        "vertices": vertices,
+        "delimiter": delimiter,
+        "weights": weights,
+    }
+    edge_list |= {"ids": ids, "extra_columns": extra_columns, "columns": columns.split(",") if columns else None}
     began = time.perf_counter()
     with open_progress() as progress:
         info = api.ingest(

@@ -32,7 +32,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.results import Solution, check_target
 
-READER_OPTIONS = ("format", "n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
+READER_OPTIONS = ("format", "n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns", "columns")
 """Keys of `[ingest]` that are for files only."""
 
 
@@ -84,13 +84,14 @@ class IngestSection(_Section):
     transpose: bool = False
     dtype: Literal["float32", "float64"] | None = None
     order: OrderMethod = "none"
-    format: Literal["matrix-market", "edge-list", "npz"] | None = None
+    format: Literal["matrix-market", "edge-list", "parquet", "npz"] | None = None
     n_vertices: int | None = None
     vertices: str | None = None
     delimiter: str | None = None
     weights: Literal["auto"] | bool = "auto"
     ids: Literal["auto", "int", "string"] | None = None
     extra_columns: Literal["error", "ignore"] | None = None
+    columns: list[str] | None = None
 
     @property
     def options(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class EdgeListSource:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("ids", ids, ("auto", "int", "string"))
         check_choice("extra_columns", extra_columns, ("error", "ignore"))
-        _check_vertex_options(n_vertices, vertices, ids)
+        check_vertex_options(n_vertices, vertices, ids)
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n#%'):
             raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
         self.name = os.fspath(path)
@@ -221,7 +221,8 @@ class EdgeListSource:
         )
 
 
-def _check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:
+def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:
+    """Raise OptionError for options that contradict each other."""
     if n_vertices is None:
         return
     if n_vertices < 0:

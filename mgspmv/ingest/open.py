@@ -12,11 +12,13 @@ from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
+from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Source
 from mgspmv.model import IngestOptions, check_choice
 
-FORMATS = ("matrix-market", "edge-list", "npz")
+FORMATS = ("matrix-market", "edge-list", "parquet", "npz")
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
+PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
 
 
 def open_source(
@@ -29,8 +31,8 @@ def open_source(
     source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line
     threads : that parse a text; default one for each processor
-    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; they suit no other format, but `n_vertices`
-        suits a tuple of arrays too
+    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `ParquetSource`, one of
+        `PARQUET_OPTIONS`; they suit no other format, but `n_vertices` suits a tuple of arrays too
 
     Raises
     ------
@@ -45,10 +47,14 @@ def open_source(
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return ArraysSource(*source, **edge_list_options)
     chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
+    if chosen == "edge-list" and "columns" in edge_list_options:
+        raise OptionError("columns suits a Parquet file, and this source is read as edge-list; leave it out")
     if chosen == "edge-list":
         return EdgeListSource(source, threads=threads, **edge_list_options)
+    if chosen == "parquet" and edge_list_options.keys() <= set(PARQUET_OPTIONS):
+        return ParquetSource(source, **edge_list_options)
     if edge_list_options:
-        names = ", ".join(edge_list_options)
+        names = ", ".join(name for name in edge_list_options if chosen != "parquet" or name not in PARQUET_OPTIONS)
         raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")
     if not is_path:
         return source_from_object(source)
@@ -56,12 +62,15 @@ def open_source(
 
 
 def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
-    return "npz" if os.fspath(path).endswith(".npz") else detect_format(path, delimiter)
+    for format, suffixes in {"npz": (".npz",), "parquet": (".parquet", ".pq")}.items():
+        if os.fspath(path).endswith(suffixes):
+            return format
+    return detect_format(path, delimiter)
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    for name in options.keys() - set(EDGE_LIST_OPTIONS):
-        known = [*EDGE_LIST_OPTIONS, *(field.name for field in fields(IngestOptions)), "format", "overwrite"]
+    for name in options.keys() - {*EDGE_LIST_OPTIONS, *PARQUET_OPTIONS}:
+        known = [*EDGE_LIST_OPTIONS, "columns", *(field.name for field in fields(IngestOptions)), "format", "overwrite"]
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; of an edge list there are {', '.join(EDGE_LIST_OPTIONS)}"
         raise OptionError(f"ingest has no option {name!r}{hint}")

@@ -90,7 +90,7 @@ class TextStream:
 
     def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES) -> None:
         self.name = os.fspath(path)
-        self._raw = _CountedFile(_open_bytes(self.name), self.name)
+        self._raw = _CountedFile(open_bytes(self.name), self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = _find_compression(self._buffered.peek(16))
         self._decompressed = self._open_decompressed()  # kept, for Arrow's stream closes the file when it goes
@@ -189,7 +189,8 @@ class _CountedFile(io.RawIOBase):
         super().close()
 
 
-def _open_bytes(name: str) -> IO[bytes]:
+def open_bytes(name: str) -> IO[bytes]:
+    """A file at a path or URL, for reading; errors as of `TextStream`."""
     try:
         if "://" in name:
             return _open_url(name)

@@ -7,7 +7,7 @@ import sys
 
 import ingesting
 import pytest
-from ingesting import OURS, PROGRAMS, Row, Run, add_runs
+from ingesting import OURS, OURS_PARQUET, PROGRAMS, Row, Run, add_runs
 
 COMMAND = ["--scale", "8", "--entries", "2000", "--repeats", "2"]
 
@@ -21,6 +21,7 @@ def test_programs_make_the_same_store(capsys, tmp_path):
         assert rows[name]["runs"][0]["seconds"].keys() >= {"parse", "sort"}
     assert "parse" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
+    assert len(rows[OURS_PARQUET]["runs"]) == 2
 
 
 def test_another_matrix_gets_no_time(monkeypatch, capsys):
@@ -47,3 +48,10 @@ def test_what_is_wanted(seconds, judged):
     cells = {row.program: ingesting._cells(row) for row in rows}
     assert [cells[name][-1] for name in took] == ["", judged, "", "1.3 NOT MET"]
     assert cells["polars"][-2] == "1.50"
+
+
+@pytest.mark.parametrize(("seconds", "judged"), [(2.0, "15 M / s met"), (2.1, "15 M / s NOT MET")])
+def test_what_is_wanted_from_parquet(seconds, judged):
+    took = {OURS: 1.0, OURS_PARQUET: seconds}
+    rows = add_runs([Row(30_000_000, name, 2) for name in took], {k: (Run({"parse": s}, ""),) for k, s in took.items()})
+    assert ingesting._cells(rows[1])[-1] == judged

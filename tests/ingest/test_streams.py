@@ -196,7 +196,7 @@ def test_failure_while_reading(monkeypatch, codec):
             raise ConnectionResetError("the line is dead")
 
     half = COMPRESS[codec](os.urandom(2**19))[: 2**18]
-    monkeypatch.setattr(streams, "_open_bytes", lambda name: Connection(half))
+    monkeypatch.setattr(streams, "open_bytes", lambda name: Connection(half))
     monkeypatch.setattr(streams, "LINE_LIMIT_BYTES", 2**30)
     with pytest.raises(SourceError, match="x: cannot be read: the line is dead"):
         read_lines("x")

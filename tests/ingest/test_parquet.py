@@ -1,0 +1,273 @@
+"""Parquet tables of edges: the same graphs as the same edges in a text, and refusals that name the row."""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.open import PARQUET_OPTIONS, open_source
+from mgspmv.ingest.parquet import ParquetSource
+
+EDGES = ([5, 5, 7, 2, 7], [7, 2, 5, 7, 7], [1.5, 2.0, 0.25, 3.0, 4.0])
+
+
+def write(path, *columns, names=("src", "dst", "weight"), **options):
+    table = pa.table(list(columns), names=list(names[: len(columns)]))
+    pq.write_table(table, path, **options)
+    return path
+
+
+def read(path, **options):
+    """All entries, and the layout."""
+    source = ParquetSource(path, **options)
+    batches = list(source.batches())
+    values = None if batches[0].values is None else np.concatenate([b.values for b in batches])
+    layout = source.layout()
+    codes = [np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols")]
+    numbers = codes if layout.positions is None else [layout.positions[c] for c in codes]
+    return *(c.tolist() for c in numbers), values, layout
+
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers(tmp_path, dtype):
+    rows, cols, values, layout = read(write(tmp_path / "e.parquet", *(pa.array(e, dtype) for e in EDGES[:2])))
+    assert (rows, cols, values) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], None)
+    assert layout.shape == (3, 3)
+    assert layout.vertex_ids.tolist() == [2, 5, 7]
+
+
+STRINGS = [
+    pa.string(),
+    pa.large_string(),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.large_string()),
+]
+
+
+@pytest.mark.parametrize("dtype", STRINGS, ids=str)
+def test_names(tmp_path, dtype):
+    names = [pa.array([f"v{k}" for k in ends]).cast(dtype) for ends in EDGES[:2]]
+    rows, cols, _, layout = read(write(tmp_path / "e.parquet", *names), batch_rows=2)
+    assert (rows, cols) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2])
+    assert layout.vertex_ids.tolist() == ["v2", "v5", "v7"]
+
+
+WEIGHTS = {
+    "float64": (pa.float64(), np.float64),
+    "float32": (pa.float32(), np.float32),
+    "float16": (pa.float16(), np.float64),
+    "int32": (pa.int32(), np.int32),
+    "uint8": (pa.uint8(), np.uint8),
+    "decimal": (pa.decimal128(9, 2), np.float64),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights(tmp_path, name):
+    dtype, wanted = WEIGHTS[name]
+    given = [
+        np.float16(w) if name == "float16" else decimal.Decimal(w) if name == "decimal" else int(w) for w in range(5)
+    ]
+    *_, values, _ = read(write(tmp_path / "e.parquet", *EDGES[:2], pa.array(given, dtype)))
+    assert values.dtype == wanted
+    assert values.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "has_weights"), [({}, True), ({"weights": True}, True), ({"weights": False}, False)]
+)
+def test_whether_there_are_weights(tmp_path, options, has_weights):
+    *_, values, _ = read(write(tmp_path / "e.parquet", *EDGES), **options)
+    assert (values is not None) == has_weights
+
+
+def test_columns_by_name(tmp_path):
+    path = write(tmp_path / "e.parquet", ["x"] * 5, *EDGES[::-1], names=("label", "w", "to", "from"))
+    rows, cols, values, _ = read(path, columns=["from", "to", "w"])
+    assert (rows, cols, values.tolist()) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], EDGES[2])
+    assert read(path, columns=("to", "from"))[2] is None
+    assert read(path, columns=("to", "from", "w"), weights=False)[2] is None
+
+
+def test_more_columns_may_be_ignored(tmp_path):
+    path = write(tmp_path / "e.parquet", *EDGES, ["x"] * 5, names=("a", "b", "c", "d"))
+    assert read(path, extra_columns="ignore")[2].tolist() == EDGES[2]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+def test_the_store_is_that_of_the_text(tmp_path, compression):
+    """In several row groups and batches."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(-(10**12), 10**12, 300)[rng.integers(0, 300, (2, 5000))]
+    weights = rng.random(5000)
+    path = write(tmp_path / "e.parquet", *ends, weights, row_group_size=700, compression=compression)
+    text = "".join(f"{a} {b} {w!r}\n" for a, b, w in zip(*ends.tolist(), weights.tolist(), strict=True))
+    (tmp_path / "e.txt").write_text(text)
+    infos = [mg.ingest(name, MemoryStore(), duplicates="keep") for name in (path, tmp_path / "e.txt")]
+    assert infos[0].digest == infos[1].digest
+    source = infos[0].provenance["source"]
+    assert source["format"] == "parquet"
+    assert source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert source["bytes"] == path.stat().st_size
+    assert source["header"] == {"columns": ["src", "dst", "weight"], "rows": 5000, "row_groups": 8}
+
+
+def test_the_number_of_vertices_may_be_given(tmp_path):
+    path = write(tmp_path / "e.parquet", *EDGES[:2])
+    rows, _, _, layout = read(path, n_vertices=9)
+    assert (rows, layout.shape, layout.vertex_ids) == (EDGES[0], (9, 9), None)
+    with pytest.raises(
+        SourceError, match=r"e.parquet: row 2: expected 0..6, as n_vertices=7 says in column 'src', found 7"
+    ):
+        read(path, n_vertices=7)
+
+
+def test_vertices_may_be_listed(tmp_path):
+    (tmp_path / "v").write_text("9\n7\n5\n2\n")
+    rows, _, _, layout = read(write(tmp_path / "e.parquet", *EDGES[:2]), vertices=tmp_path / "v")
+    assert (rows, layout.vertex_ids.tolist()) == ([1, 1, 2, 0, 2], [2, 5, 7, 9])
+    (tmp_path / "v").write_text("7\n5\n")
+    with pytest.raises(SourceError, match=r"row 3: 2 in column 'src' is not in the list of vertices; add it there"):
+        read(write(tmp_path / "e.parquet", [5, 5, 7, 2], [7, 7, 7, 7]), vertices=tmp_path / "v")
+
+
+def test_names_that_are_listed(tmp_path):
+    (tmp_path / "v").write_text("b\na\nc\n")
+    rows, cols, _, layout = read(write(tmp_path / "e.parquet", ["c"], ["a"]), vertices=tmp_path / "v")
+    assert (rows, cols, layout.vertex_ids.tolist()) == ([2], [0], ["a", "b", "c"])
+
+
+def test_no_edges(tmp_path):
+    path = write(tmp_path / "e.parquet", pa.array([], pa.int64()), pa.array([], pa.int64()), pa.array([], pa.float64()))
+    rows, cols, values, layout = read(path, n_vertices=3)
+    assert (rows, cols, values.tolist(), layout.shape) == ([], [], [], (3, 3))
+
+
+def test_urls(tmp_path):
+    path = write(tmp_path / "e.parquet", *EDGES)
+    with fsspec.open(f"memory://{tmp_path}/e.parquet", "wb") as file:
+        file.write(path.read_bytes())
+    info = mg.ingest(f"memory://{tmp_path}/e.parquet", MemoryStore())
+    assert info.digest == mg.ingest(path, MemoryStore()).digest
+    assert "sha256" not in info.provenance["source"]
+
+
+def test_any_name_with_its_format(tmp_path):
+    path = write(tmp_path / "edges", *EDGES)
+    assert mg.ingest(path, MemoryStore(), format="parquet").nnz == 5
+    assert isinstance(open_source(write(tmp_path / "e.pq", *EDGES)), ParquetSource)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+TABLES = {
+    "one column": (([1, 2],), {}, r"expected columns of sources and targets, found 1: src"),
+    "no weights": (([1], [2]), {"weights": True}, r"expected columns of sources, targets and weights, found 2"),
+    "four columns": (([1], [2], [3], [4]), {}, r"found 4: src, dst, weight, more; name those by columns=\(...\)"),
+    "numbers as ids": (([1.0], [2.0]), {}, r"expected ids in column 'src' to be integers or strings, found double"),
+    "truth as ids": (([1], [True]), {}, r"expected ids in column 'dst' to be integers or strings, found bool"),
+    "two kinds of ids": (([1], ["a"]), {}, r"ids in columns 'src' and 'dst' are int64 and string; store both"),
+    "names as weights": (([1], [2], ["w"]), {}, r"expected weights in column 'weight' to be numbers, found string"),
+    "no such column": (([1], [2]), {"columns": ("source", "dst")}, r"expected one column 'source', found the columns"),
+    "nearly such a column": (([1], [2]), {"columns": ("srcs", "dst")}, r"did you mean 'src'\?"),
+    "a number of names": ((["a"], ["b"]), {"n_vertices": 2}, r"n_vertices is for ids that are integers"),
+    "nothing as id": (([1, 2, None], [1, 2, 3]), {}, r"row 2 has nothing in column 'src'; drop such rows, or"),
+    "nothing as weight": (([1, 2], [1, 2], [None, 1.0]), {}, r"row 0 has nothing in column 'weight'"),
+    "an id beyond int64": (([1, 2**63], [2, 3]), {}, r"row 1: expected a 64-bit integer .* found 92233"),
+    "an id below 0": (([1, 0], [2, -3]), {"n_vertices": 5}, r"row 1: expected 0..4, as n_vertices=5 .* found -3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_do_not_fit(tmp_path, name):
+    columns, options, message = TABLES[name]
+    columns = [pa.array(c, pa.uint64()) if 2**63 in c else c for c in columns]
+    path = write(tmp_path / "e.parquet", *columns, names=("src", "dst", "weight", "more"))
+    with pytest.raises(SourceError, match=rf"e.parquet.*{message}"):
+        read(path, **options)
+
+
+def test_rows_are_counted_over_batches(tmp_path):
+    path = write(tmp_path / "e.parquet", [1, 2, 3, 4, None], [1, 1, 1, 1, 1])
+    with pytest.raises(SourceError, match="row 4 has nothing"):
+        read(path, batch_rows=2)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3, 40, 300, -1])
+def test_files_that_are_cut_short(tmp_path, n_bytes):
+    path = write(tmp_path / "e.parquet", *EDGES)
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    with pytest.raises(SourceError, match=r"e.parquet: this is no Parquet file, or it is damaged or cut short"):
+        read(path)
+
+
+def test_files_with_flipped_bits_are_refused_or_read(tmp_path):
+    """Never anything else than a SourceError."""
+    path = write(
+        tmp_path / "e.parquet", *(np.arange(3000) % k for k in (7, 11)), compression="zstd", write_page_checksum=True
+    )
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    n_refused = 0
+    for place in rng.integers(0, len(whole), 150).tolist():
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            read(path)
+        except SourceError:
+            n_refused += 1
+    assert n_refused > 20
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(SourceNotFoundError, match="there is no such file"):
+        read(tmp_path / "none.parquet")
+    with pytest.raises(SourceError, match="is a directory"):
+        read(tmp_path)
+
+
+def test_layout_is_not_known_before_the_end(tmp_path):
+    with pytest.raises(SourceError, match="the layout is known once all batches were read"):
+        ParquetSource(write(tmp_path / "e.parquet", *EDGES)).layout()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["a"]}, r"columns must name those of sources, targets and, maybe, weights, not 1: \['a'\]"),
+        ({"columns": ["a", "b"], "weights": True}, "weights are wanted and columns=.* names none; name a third"),
+        ({"n_vertices": -1}, "n_vertices must be 0 or more"),
+        ({"n_vertices": 1, "vertices": "v"}, "n_vertices and vertices both say what the vertices are"),
+        ({"weights": "no"}, "weights must be one of"),
+        ({"delimiter": ","}, "delimiter suits an edge list, and this source is read as parquet"),
+    ],
+)
+def test_options(tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
+        open_source(write(tmp_path / "e.parquet", *EDGES), **options)
+
+
+def test_columns_suit_parquet_only(tmp_path):
+    (tmp_path / "e.txt").write_text("1 2\n")
+    with pytest.raises(OptionError, match="columns suits a Parquet file, and this source is read as edge-list"):
+        open_source(tmp_path / "e.txt", columns=["a", "b"])
+    (tmp_path / "e.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
+    with pytest.raises(OptionError, match="columns suits an edge list, and this source is read as matrix-market"):
+        open_source(tmp_path / "e.mtx", columns=["a", "b"])
+
+
+def test_options_are_those_of_the_source():
+    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows"}
+    assert ParquetSource.default_kind == EdgeListSource.default_kind
