@@ -106,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_entries(path: Path, scale: int, n_wanted: int) -> int:
-    """Write a Matrix Market file of about so many entries, in any order, and a Parquet table of them beside it; how many
-    there are."""
+    """Write about so many entries, in any order, to a Matrix Market file and a Parquet table; how many there are."""
     n = 1 << scale
     batches = make_generator("rmat", scale=scale, edge_factor=-(-n_wanted // n), seed=1).batches()
     keys = np.unique(np.concatenate([b.rows.astype(np.int64) << scale | b.cols for b in batches]))
