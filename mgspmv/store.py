@@ -60,6 +60,8 @@ from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads
 FORMAT_VERSION = 1
 CHUNK_ELEMENTS = 1 << 20
 """Elements of a chunk, whatever their size: 4 MiB of int32, 8 MiB of int64 or float64. Also the unit of the digests."""
+MANY_CHUNKS = 16
+"""Of an array, beside which some more in memory are few."""
 
 _KEY = "mgspmv"
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
@@ -789,14 +791,14 @@ class GrowingArray:
     ----------
     most : elements that it may come to have
     pool : its threads compress and write
-    n_ahead : chunks that may wait for them
+    n_ahead : chunks that may wait for them, of an array that may come to have `MANY_CHUNKS`; of a smaller one none does
     """
 
     def __init__(
         self, group: zarr.Group, name: str, dtype: np.dtype[Any], most: int, pool: ThreadPoolExecutor, n_ahead: int
     ) -> None:
         self._group, self._name, self._dtype, self._most = group, name, dtype, most
-        self._pool, self._n_ahead = pool, n_ahead
+        self._pool, self._n_ahead = pool, n_ahead if most >= MANY_CHUNKS * CHUNK_ELEMENTS else 0
         self._chunk: np.ndarray = np.empty(min(most, CHUNK_ELEMENTS), dtype)
         self._n_held = self._n_written = 0
         self._put: Callable[[slice, np.ndarray], None] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-AHEAD = 4
+AHEAD = 2
 """Tasks under way for each thread that make up for the times between two that are read."""
 
 T = TypeVar("T")

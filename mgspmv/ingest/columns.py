@@ -150,15 +150,15 @@ def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
     if len(dtypes) != 1 or not dtypes <= {"int32", "int64"} or not data:
         return None
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
-    found = np.empty((len(form.columns), len(data) // (2 * len(form.columns)) + 1), dtypes.pop())
+    text = np.frombuffer(data, np.uint8)
+    found = np.empty((len(form.columns), int(np.count_nonzero(text == _LINE_FEED))), dtypes.pop())
     separators = (_SPACE, _TAB) if form.delimiter == " " else (ord(form.delimiter),) * 2
-    n = _read_digits(np.frombuffer(data, np.uint8), separators, limits, found)
-    return None if n < 0 else [column[:n] for column in found]
+    return list(found) if _read_digits(text, separators, limits, found) else None
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _read_digits(text: Any, separators: Any, limits: Any, found: Any) -> int:
-    """Fill columns with the integers of lines that end in line feeds; how many lines, -1 if one is not like that."""
+def _read_digits(text: Any, separators: Any, limits: Any, found: Any) -> bool:
+    """Fill columns with the integers of lines that end in line feeds; whether all lines are like that."""
     at, n_lines, n_columns = 0, 0, len(found)
     while at < len(text):
         for k in range(n_columns):
@@ -169,16 +169,16 @@ def _read_digits(text: Any, separators: Any, limits: Any, found: Any) -> int:
                 at += 1
                 digit = np.int64(text[at]) - _ZERO
             if at == first or at - first > _SURE_DIGITS or value < limits[k, 0] or value > limits[k, 1]:
-                return -1
+                return False
             if k + 1 < n_columns:
                 if text[at] != separators[0] and text[at] != separators[1]:
-                    return -1
+                    return False
             elif text[at] != _LINE_FEED:
-                return -1
+                return False
             found[k, n_lines] = value
             at += 1
         n_lines += 1
-    return n_lines
+    return True
 
 
 def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:

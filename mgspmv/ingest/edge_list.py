@@ -28,7 +28,7 @@ from mgspmv.ingest.columns import (
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
 from mgspmv.ingest.vertices import (
     NumberedVertices,
     OccurringIntegers,
@@ -101,7 +101,7 @@ class EdgeListSource:
         weights: Literal["auto"] | bool = "auto",
         ids: Literal["auto", "int", "string"] = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
-        batch_bytes: int = CHUNK_BYTES,
+        batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))

@@ -20,7 +20,7 @@ from mgspmv.errors import SourceError, UnsupportedSourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_columns
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import CHUNK_BYTES, Chunk, Line, TextStream
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _COMMENTS = b"%"
@@ -81,7 +81,7 @@ class MatrixMarketSource:
     default_kind: Literal["graph", "matrix"] = "matrix"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, batch_bytes: int = CHUNK_BYTES, threads: int | None = None
+        self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None
     ) -> None:
         self.name = os.fspath(path)
         self._batch_bytes, self._threads = batch_bytes, threads or default_threads()

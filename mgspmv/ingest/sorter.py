@@ -31,8 +31,8 @@ from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 N_BUCKETS = 1 << 10
 """As many as memory is scattered to at a time without missing its caches and tables of pages each time."""
-GROUPED_ENTRIES = 1 << 22
-"""Entries of a group: so many that those of a bucket are copied at once, and few beside the memory."""
+GROUPED_ENTRIES = 1 << 20
+"""Entries of a group, of many in all: those of a bucket are copied at once; of few, a group has a part of them."""
 BLOCK_ENTRIES = 1 << 19
 """Entries that are sorted together, unless a bucket has more."""
 BLOCK_ROWS = 1 << 22
@@ -72,6 +72,7 @@ class EntrySorter:
         self._n_waiting = 0
         self._grouping: deque[Future[_Group]] = deque()
         self._pieces: list[_Group | _Run] = []
+        self._bounds: list[np.ndarray] = []
         self._pool = ThreadPoolExecutor(threads, "mgspmv-sort")
 
     def __enter__(self) -> EntrySorter:
@@ -96,7 +97,8 @@ class EntrySorter:
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
-        if self._n_waiting >= min(GROUPED_ENTRIES, self._memory // (4 * (self._threads + 1) * _entry_bytes(batch))):
+        wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 8, self.n_entries // 16))
+        if self._n_waiting >= min(wanted, self._memory // (4 * (self._threads + 1) * _entry_bytes(batch))):
             self._group_waiting()
         self._spill_if_full()
 
@@ -138,9 +140,11 @@ class EntrySorter:
         CapacityError : entries at one place take more memory than there is
         """
         self._settle()
-        counts = sum((np.diff(piece.bounds(self._shift)) for piece in self._pieces), np.zeros(N_BUCKETS, np.int64))
+        self._bounds = [piece.bounds(self._shift) for piece in self._pieces]
+        counts = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
         most = max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
-        runs = list(_cut_runs(counts, min(BLOCK_ENTRIES, most), max(1, BLOCK_ROWS >> self._shift)))
+        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
+        runs = list(_cut_runs(counts, min(own, most), max(1, BLOCK_ROWS >> self._shift)))
 
         def sort(run: tuple[int, int]) -> CsrBlock:
             first, last = run
@@ -193,8 +197,7 @@ class EntrySorter:
 
     def _take(self, first: int, last: int, most: int | None = None) -> Iterator[Entries]:
         """The entries of buckets first .. last - 1, piece by piece, by so many at a time."""
-        for piece in self._pieces:
-            bounds = piece.bounds(self._shift)
+        for piece, bounds in zip(self._pieces, self._bounds, strict=True):
             a, b = int(bounds[first]), int(bounds[last])
             step = max(1, most or b - a)
             for start in range(a, b, step):

@@ -19,6 +19,9 @@ from mgspmv.errors import MissingDependencyError, OptionError, SourceError, Sour
 CHUNK_BYTES = 4 * 2**20
 """Default size of a chunk: at least four bytes an entry make at most about a million entries."""
 
+BATCH_BYTES = 2**20
+"""Default size of the chunks that several threads parse, some of which are under way at a time."""
+
 LINE_LIMIT_BYTES = 2**20
 """A longer line is taken as a sign that the file is not a text."""
 

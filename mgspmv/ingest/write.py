@@ -166,7 +166,7 @@ class _Writer:
         if matrix.dtype is not None:
             mark_values(group, matrix.shape)
         with ThreadPoolExecutor(self._threads, "mgspmv-write") as pool:
-            make = partial(GrowingArray, group, pool=pool, n_ahead=self._threads)
+            make = partial(GrowingArray, group, pool=pool, n_ahead=1)
             made = assemble(matrix, make, self._report, transposed, phase, self._most_columns)
         self._digests |= {f"{prefix}{name}": digest for name, digest in made.arrays.items()}
         return made

@@ -172,9 +172,11 @@ def test_half_of_what_is_free_is_the_default(monkeypatch):
 
 
 def test_threads_for_which_there_is_no_room_beside_the_entries_are_left_out():
-    room = find_room("a.zarr", 2 * GIB, 1000)
-    assert 2 <= room.threads <= 13
-    assert 0.4 * GIB < room.memory < 1.2 * GIB
+    import psutil
+
+    room = find_room("a.zarr", psutil.Process().memory_info().rss + GIB, 1000)
+    assert 2 <= room.threads <= 6
+    assert 0.4 * GIB < room.memory < 0.7 * GIB
 
 
 def test_files_are_beside_the_store(tmp_path):
@@ -200,10 +202,12 @@ def test_an_order_needs_all_of_it_in_memory(tmp_path, monkeypatch):
 
 
 PEAK = """
-    import resource, sys
+    import sys
+    from pathlib import Path
     import mgspmv as mg
     info = mg.ingest(sys.argv[1], sys.argv[2], memory=sys.argv[3], format="matrix-market", duplicates="keep")
-    print(info.nnz, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(info.nnz, 1024 * int(peak.split()[1]))
 """
 
 
