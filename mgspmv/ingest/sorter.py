@@ -140,7 +140,7 @@ class EntrySorter:
         CapacityError : entries at one place take more memory than there is
         """
         self._settle()
-        self._bounds = [piece.bounds(self._shift) for piece in self._pieces]
+        self._find_bounds()
         counts = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
         most = max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
         own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
@@ -182,15 +182,21 @@ class EntrySorter:
             self._pieces.append(self._grouping.popleft().result())
 
     def _spill_if_full(self) -> None:
-        if sum(g.nbytes for g in self._pieces if isinstance(g, _Group)) <= self._memory // 2:
-            return
+        if sum(g.nbytes for g in self._pieces if isinstance(g, _Group)) > self._memory // 2:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Have all entries in files."""
         self._settle()
-        groups = [piece for piece in self._pieces if isinstance(piece, _Group)]
-        run = _write_run(groups, self._shift, self._folder)
-        self.n_spilled_bytes += run.nbytes
-        self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
+        if groups := [piece for piece in self._pieces if isinstance(piece, _Group)]:
+            run = _write_run(groups, self._shift, self._folder)
+            self.n_spilled_bytes += run.nbytes
+            self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
 
     # --- as rows go
+
+    def _find_bounds(self) -> None:
+        self._bounds = [piece.bounds(self._shift) for piece in self._pieces]
 
     def _sort_bytes(self) -> int:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
@@ -226,10 +232,13 @@ class EntrySorter:
         lowest = self._origin + (bucket << self._shift)
         row, origin = (self._row, lowest) if self._shift else (lowest, 0)
         if not self._shift and self._row is not None:
+            row, col = [self._row, lowest] if positions is None else positions[[self._row, lowest]].tolist()
             raise CapacityError(
-                f"the entries at row {self._row}, column {lowest} take more than the memory that there is for sorting; "
+                f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
                 "allow more (memory=, --memory), or clean the source of what comes again"
             )
+        self._spill()  # what is sorted next has all of the memory
+        self._find_bounds()
         with EntrySorter(self._memory, self._threads, self._folder, row=row, origin=origin) as sorter:
             for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
                 sorter.add(CooBatch(*part))

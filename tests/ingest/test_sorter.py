@@ -189,6 +189,33 @@ def test_a_place_that_does_not_fit_is_an_error(small):
         sort([same], (5, 5), 5000)
 
 
+def test_such_a_place_is_named_by_its_number(small):
+    same = CooBatch(np.full(3000, 7, np.int32), np.full(3000, 5, np.int32), None)
+    positions = np.array([-1, -1, -1, -1, -1, 0, -1, 1])
+    with pytest.raises(CapacityError, match="the entries at row 1, column 0 take more"):
+        sort([same], (2, 2), 5000, positions=positions)
+
+
+@pytest.mark.parametrize("shape", [(30, 500), (1, 3000), (3000, 2)])
+def test_a_bucket_that_is_split_has_all_of_the_memory(small, shape, monkeypatch):
+    """And all sorters together hold no more of it than one may."""
+    made, memory = [], 6000
+    begin = EntrySorter.__init__
+
+    def note(self, *args, **options):
+        begin(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(EntrySorter, "__init__", note)
+    with EntrySorter(memory, 2) as sorter:
+        for batch in make_batches(3000, shape):
+            sorter.add(batch)
+        for _ in sorter.blocks(shape):
+            held = [piece.nbytes for each in made for piece in each._pieces if isinstance(piece, sorter_module._Group)]
+            assert sum(held) <= memory // 2
+    assert len(made) > 1
+
+
 def test_files_have_no_names_and_go(small, tmp_path):
     with EntrySorter(3000, 1, tmp_path) as sorter:
         for batch in make_batches(900, (50, 50)):
