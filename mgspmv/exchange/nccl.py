@@ -167,7 +167,7 @@ class NcclGroup:
         """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
         thread = Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True)
         thread.start()
-        _closing.append(thread)
+        _closing[:] = [*(other for other in _closing if other.is_alive()), thread]
 
     def _describe(self, error: Exception) -> ClusterError:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
@@ -377,8 +377,8 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
 
     def connect() -> None:
         try:
-            while _closing:
-                _closing.pop().join()
+            for closing in tuple(_closing):
+                closing.join()
             with device:
                 found.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
         except BaseException as error:
