@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from types import TracebackType
@@ -266,7 +267,7 @@ def _store(
 ) -> MatrixInfo:
     report = on_progress or _ignore
     if options.order == "none":
-        describe = lambda layout: _describe_making(layout.provenance, options, reading)  # noqa: E731
+        describe = partial(_describe_making, options=options, reading=reading)
         store_source(source, store, options, describe, report, room, overwrite=overwrite)
         return open_store(store).info
     matrix, layout = build_matrix(source, options, report, memory=room.memory, threads=room.threads)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -21,6 +22,7 @@ import pyarrow.compute
 import pyarrow.csv
 from numba import njit
 
+from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.streams import Chunk, Line
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -100,6 +102,12 @@ def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
         if columns is not None:
             return columns
     return _parse_lines(chunk, form)
+
+
+def read_chunks(chunks: Iterable[Chunk], form: TableFormat, threads: int) -> Iterator[tuple[Chunk, list[Any]]]:
+    """Parse chunks by several threads, and give each with its columns, in order; see `read_columns`."""
+    with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
+        yield from map_ahead(pool, lambda chunk: (chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
 
 
 def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:

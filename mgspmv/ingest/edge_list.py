@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -13,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import (
     INT64_MAX,
     INT64_MIN,
@@ -23,11 +21,11 @@ from mgspmv.ingest.columns import (
     is_integer,
     is_number,
     nth_line,
-    read_columns,
+    read_chunks,
     split_line,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
 from mgspmv.ingest.vertices import (
     NumberedVertices,
@@ -57,7 +55,7 @@ class _Head:
     """The first edge if it was read already, so it will not come again."""
 
 
-class EdgeListSource:
+class EdgeListSource(FileSource):
     """An edge list as a `Source`: `source target` or `source target weight` a line, each an arc source -> target.
 
     Lines that start with `#` or `%` are comments, blank lines are skipped. Columns are separated by commas, tabs or
@@ -110,12 +108,11 @@ class EdgeListSource:
         check_vertex_options(n_vertices, vertices, ids)
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n#%'):
             raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
-        self.name = os.fspath(path)
+        super().__init__(path)
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
         self._threads = threads or default_threads()
-        self._layout: Layout | None = None
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -124,23 +121,9 @@ class EdgeListSource:
             form = self._find_format(head)
             vertices, listed = self._find_vertices(form.columns[0])
             chunks = chain([head.used] if head.used else [], text.chunks())
-            with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
-                parse = lambda chunk: (chunk, read_columns(chunk, form))  # noqa: E731
-                parsed = map_ahead(pool, parse, chunks, AHEAD * self._threads)
-                for chunk, columns in parsed:
-                    yield _encode_batch(chunk, columns, form, vertices)
+            for chunk, columns in read_chunks(chunks, form, self._threads):
+                yield _encode_batch(chunk, columns, form, vertices)
             self._layout = self._finish(head, vertices, {**text.provenance(), **listed})
-
-    def layout(self) -> Layout:
-        """Give the number of vertices, their ids and where it all came from.
-
-        Raises
-        ------
-        SourceError : the last batch was not read yet
-        """
-        if self._layout is None:
-            raise SourceError("the layout is known once all batches were read", source=self.name)
-        return self._layout
 
     def _find_format(self, head: _Head) -> TableFormat:
         if head.first is None:

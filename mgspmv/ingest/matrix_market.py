@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
-from mgspmv.ingest.ahead import AHEAD, map_ahead
-from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_columns
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_chunks
+from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -29,10 +27,6 @@ _EXAMPLE = "'%%MatrixMarket matrix coordinate real general'"
 _LAYOUTS = ("coordinate", "array")
 _FIELDS = {"real": "real", "double": "real", "integer": "integer", "unsigned-integer": "integer", "pattern": "pattern"}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
-
-
-Run = Callable[[Callable[[Chunk], Any], Iterator[Chunk]], Iterator[Any]]
-"""Runs a function for each chunk, and gives what it made in their order."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class Header:
         return self.n_rows, self.n_cols
 
 
-class MatrixMarketSource:
+class MatrixMarketSource(FileSource):
     """A Matrix Market file as a `Source`.
 
     Read are the object `matrix`; the layouts coordinate and array; the fields real, integer and pattern; the symmetries
@@ -83,31 +77,17 @@ class MatrixMarketSource:
     def __init__(
         self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None
     ) -> None:
-        self.name = os.fspath(path)
+        super().__init__(path)
         self._batch_bytes, self._threads = batch_bytes, threads or default_threads()
-        self._layout: Layout | None = None
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
         with TextStream(self.name, self._batch_bytes) as text:
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
-            n_ahead = AHEAD * self._threads
-            with ThreadPoolExecutor(self._threads, "mgspmv-parse") as pool:
-                for batch in read(text, header, lambda parse, chunks: map_ahead(pool, parse, chunks, n_ahead)):
-                    yield _mirror(batch, header.symmetry)
+            for batch in read(text, header, self._threads):
+                yield _mirror(batch, header.symmetry)
             self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
-
-    def layout(self) -> Layout:
-        """Give the shape and where it all came from.
-
-        Raises
-        ------
-        SourceError : the last batch was not read yet
-        """
-        if self._layout is None:
-            raise SourceError("the layout is known once all batches were read", source=self.name)
-        return self._layout
 
 
 def is_banner(line: Line) -> bool:
@@ -188,23 +168,23 @@ def _parse_size(token: str, name: str, line: Line) -> int:
     return int(token)
 
 
-def _read_coordinate(text: TextStream, header: Header, run: Run) -> Iterator[CooBatch]:
+def _read_coordinate(text: TextStream, header: Header, threads: int) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
-    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form, run):
+    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form, threads):
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
         yield batch
 
 
-def _read_array(text: TextStream, header: Header, run: Run) -> Iterator[CooBatch]:
+def _read_array(text: TextStream, header: Header, threads: int) -> Iterator[CooBatch]:
     form = TableFormat(_value_columns(header), " ", _COMMENTS)
     dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
-    for _, first, (values,) in _read_entries(text, header, form, run):
+    for _, first, (values,) in _read_entries(text, header, form, threads):
         nonzero = np.flatnonzero(values)
         rows, cols = dense.locate(first, nonzero, header.n_cols)
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
@@ -220,11 +200,11 @@ def _value_columns(header: Header) -> tuple[Column, ...]:
 
 
 def _read_entries(
-    text: TextStream, header: Header, form: TableFormat, run: Run
+    text: TextStream, header: Header, form: TableFormat, threads: int
 ) -> Iterator[tuple[Chunk, int, list[Any]]]:
     """Give chunks, the number of their first entry and their columns; raise unless there are as many as promised."""
     n_read = 0
-    for chunk, columns in run(lambda chunk: (chunk, read_columns(chunk, form)), text.chunks()):
+    for chunk, columns in read_chunks(text.chunks(), form, threads):
         n_new = len(columns[0])
         if n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - n_read)

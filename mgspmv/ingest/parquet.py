@@ -18,7 +18,7 @@ import pyarrow.parquet
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import open_bytes
 from mgspmv.ingest.vertices import NumberedVertices, OccurringIntegers, OccurringNames, Vertices, read_vertices
 from mgspmv.model import CooBatch, check_choice, index_dtype
@@ -29,7 +29,7 @@ HASHED_BYTES = 1 << 20
 """Read at a time to be hashed."""
 
 
-class ParquetSource:
+class ParquetSource(FileSource):
     """A Parquet file of edges as a `Source`: columns of sources, targets and, maybe, weights, each row an arc.
 
     Ids are integers of any width that fit into 64 bits with a sign, or strings. What the vertices are is as for
@@ -77,10 +77,9 @@ class ParquetSource:
             raise OptionError(
                 f"weights are wanted and columns={list(columns)} names none; name a third, or leave it out"
             )
-        self.name = os.fspath(path)
+        super().__init__(path)
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._batch_rows = n_vertices, vertices, batch_rows
-        self._layout: Layout | None = None
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -105,17 +104,6 @@ class ParquetSource:
             nothing = np.zeros(0, np.int32)
             yield CooBatch(nothing, nothing, np.zeros(0) if len(names) > 2 else None)
         self._layout = self._finish(vertices, {**self._describe(table, names, digest), **listed})
-
-    def layout(self) -> Layout:
-        """Give the number of vertices, their ids and where it all came from.
-
-        Raises
-        ------
-        SourceError : the last batch was not read yet
-        """
-        if self._layout is None:
-            raise SourceError("the layout is known once all batches were read", source=self.name)
-        return self._layout
 
     def _refuse(self, message: str) -> SourceError:
         return SourceError(message, source=self.name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from mgspmv.errors import SourceError
 from mgspmv.model import CooBatch
 
 
@@ -40,3 +42,28 @@ class Source(Protocol):
     def layout(self) -> Layout:
         """Shape and ids; to be called after the last batch."""
         ...
+
+
+class FileSource:
+    """What readers of files have in common: their layout is known at the end.
+
+    Parameters
+    ----------
+    path : local path or URL
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._layout: Layout | None = None
+        """Set once the last batch was given."""
+
+    def layout(self) -> Layout:
+        """Give the shape, the vertices' ids and where it all came from.
+
+        Raises
+        ------
+        SourceError : the last batch was not read yet
+        """
+        if self._layout is None:
+            raise SourceError("the layout is known once all batches were read", source=self.name)
+        return self._layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.entries import Report, SortedSource, sort_source
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Source
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
 from mgspmv.store import GrowingArray, StoreLike, Version, begin_version, find_folder, mark_values
 
@@ -56,7 +57,7 @@ def find_room(
 
     Raises
     ------
-    OptionError : less than `LEAST_MEMORY`; a scratch that is no folder
+    OptionError : less than `LEAST_MEMORY`; a scratch that is no folder, or one where nothing can be written
     CapacityError : the process takes nearly as much already
     """
     import psutil
@@ -65,6 +66,8 @@ def find_room(
         raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
     if scratch is not None and not Path(scratch).is_dir():
         raise OptionError(f"scratch must be a folder that is there, and {os.fspath(scratch)!r} is none")
+    if scratch is not None:
+        _check_writable(scratch)
     taken: int = psutil.Process(os.getpid()).memory_info().rss
     total = taken + free_memory() // 2 if memory is None else memory
     n_threads = max(1, min(threads or default_threads(), (total - taken) // (2 * BATCH_BYTES)))
@@ -77,11 +80,21 @@ def find_room(
     return Room(left, n_threads, find_folder(store) if scratch is None else Path(scratch))
 
 
+def _check_writable(folder: str | os.PathLike[str]) -> None:
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OptionError(
+            f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
+            f"({error.strerror or error})"
+        ) from error
+
+
 def store_source(
     source: Source,
     store: StoreLike,
     options: IngestOptions,
-    describe: Callable[[Layout], dict[str, Any]],
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
     report: Report,
     room: Room,
     *,
@@ -91,7 +104,7 @@ def store_source(
 
     Parameters
     ----------
-    describe : gives the provenance
+    describe : makes the store's provenance of the source's
 
     Raises
     ------
@@ -108,7 +121,7 @@ def store_source(
             writer = _Writer(version, report, room.threads, most_columns)
             with EntrySorter(memory, room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
-            version.commit(writer.describe(matrix, made, describe(matrix.layout)))
+            version.commit(writer.describe(matrix, made, describe(matrix.layout.provenance)))
 
 
 class _Writer:

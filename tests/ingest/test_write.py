@@ -195,6 +195,12 @@ def test_scratch_that_is_no_folder(tmp_path):
         mg.ingest(tmp_path / "list", tmp_path / "a.zarr", scratch=tmp_path / "none")
 
 
+def test_scratch_that_takes_no_files(tmp_path):
+    (tmp_path / "list").write_text("1 2\n")
+    with pytest.raises(OptionError, match=r"scratch must be a folder that can be written to, and '/proc' is none \("):
+        mg.ingest(tmp_path / "list", tmp_path / "a.zarr", scratch="/proc")
+
+
 def test_an_order_needs_all_of_it_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_, **given: Room(10_000, 2, None))
     with pytest.raises(CapacityError, match=r"the arrays of .* allow more .*, or ingest without order"):
@@ -214,8 +220,8 @@ PEAK = """
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("field", ["pattern", "integer"])
-def test_text_of_eight_times_the_memory(tmp_path, field):
-    """8 GiB of text through a pipe, by way of files, within 1 GiB."""
+def test_text_of_many_times_the_memory(tmp_path, field):
+    """8 GiB of text without values, 2 GiB of one with, through a pipe and by way of files, within 1 GiB."""
     n_vertices, text_bytes = 1 << 22, 8 * GIB if field == "pattern" else 2 * GIB
     free = os.statvfs(tempfile.gettempdir())
     if free.f_bavail * free.f_frsize < 12 * GIB:
