@@ -195,7 +195,7 @@ def ingest(
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     room = find_room(store, _parse(memory), threads, scratch)
-    opened = open_source(source, threads=room.threads, **asked)
+    opened = open_source(source, threads=room.threads, memory=room.ids_memory, **asked)
     return _store(opened, store, options, asked, room, overwrite, on_progress)
 
 
@@ -270,7 +270,7 @@ def _store(
         describe = partial(_describe_making, options=options, reading=reading)
         store_source(source, store, options, describe, report, room, overwrite=overwrite)
         return open_store(store).info
-    matrix, layout = build_matrix(source, options, report, memory=room.memory, threads=room.threads)
+    matrix, layout = build_matrix(source, options, report, memory=room.memory, threads=room.threads, folder=room.folder)
     provenance = _describe_making(layout.provenance, options, reading)
     need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
     check_room(need_bytes, min(free_memory(), room.memory - matrix.nbytes), source.name)

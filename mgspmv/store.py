@@ -615,8 +615,8 @@ class Version:
         """Make an array of n elements, to be written by ranges; see `write_range`."""
         _create_array(self.group, name, n, np.dtype(dtype))
 
-    def write_array(self, name: str, array: np.ndarray, threads: int | None = None) -> str:
-        """Write a whole array, and give its digest."""
+    def write_array(self, name: str, array: Any, threads: int | None = None) -> str:
+        """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
         return _write_array(self.group, name, array, threads)
 
     def address(self) -> VersionAddress:
@@ -744,8 +744,8 @@ def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
     group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
 
 
-def _write_array(group: zarr.Group, name: str, array: np.ndarray, threads: int | None) -> str:
-    """Write an array and give its digest."""
+def _write_array(group: zarr.Group, name: str, array: Any, threads: int | None) -> str:
+    """Write an array, or what is sliced like one, and give its digest."""
     target = _create_array(group, name, len(array), str if _is_string(array) else array.dtype)
     put = _find_writer(target)
 
@@ -951,7 +951,7 @@ def find_least(data: np.ndarray | None) -> float | None:
 # --- digests and verification ----------------------------------------------------------------------------------------
 
 
-def digest_array(array: np.ndarray, threads: int | None = None) -> str:
+def digest_array(array: Any, threads: int | None = None) -> str:
     """SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, so that pieces can be hashed apart."""
     pieces = list(_pieces(0, len(array)))
     with ThreadPoolExecutor(threads or default_threads()) as pool:
@@ -1067,8 +1067,8 @@ def _as_buffer(array: np.ndarray) -> Any:
     return default_buffer_prototype().nd_buffer.from_ndarray_like(array)  # type: ignore[arg-type]  # zarr wants less than it says
 
 
-def _is_string(array: np.ndarray | zarr.Array[Any]) -> bool:
-    return array.dtype.kind in "OUT"
+def _is_string(array: Any) -> bool:
+    return bool(array.dtype.kind in "OUT")
 
 
 def _is_ascending(array: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,7 +38,13 @@ _FILLED = 1 << 20
 
 
 def build_matrix(
-    source: Source, options: IngestOptions, report: Report, *, memory: int = UNLIMITED, threads: int | None = None
+    source: Source,
+    options: IngestOptions,
+    report: Report,
+    *,
+    memory: int = UNLIMITED,
+    threads: int | None = None,
+    folder: Path | None = None,
 ) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
@@ -47,7 +54,7 @@ def build_matrix(
     OptionError, ShapeError : as for `sort_source`
     CapacityError : the arrays take more than the memory
     """
-    with sort_source(source, options, report, memory=memory, threads=threads) as sorted_source:
+    with sort_source(source, options, report, memory=memory, threads=threads, folder=folder) as sorted_source:
         need = estimate_bytes(sorted_source)
         if need > memory:
             raise CapacityError(
@@ -55,9 +62,10 @@ def build_matrix(
                 " for them; allow more (memory=, --memory), or ingest without order"
             )
         made = assemble(sorted_source, _HeldArray, report)
-    layout, arrays = sorted_source.layout, {"data": None} | made.arrays
-    own: dict[str, Any] = arrays | {"duplicates": sorted_source.rule, "vertex_ids": layout.vertex_ids}
-    return CsrArrays(sorted_source.kind, layout.shape, **own), layout
+        layout, arrays = sorted_source.layout, {"data": None} | made.arrays
+        vertex_ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
+    own: dict[str, Any] = arrays | {"duplicates": sorted_source.rule, "vertex_ids": vertex_ids}
+    return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
 
 
 def estimate_bytes(matrix: SortedSource) -> int:

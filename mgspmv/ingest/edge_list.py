@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
-
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.columns import (
     INT64_MAX,
@@ -32,6 +30,7 @@ from mgspmv.ingest.vertices import (
     OccurringIntegers,
     OccurringNames,
     Vertices,
+    find_unknown,
     read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
@@ -79,6 +78,7 @@ class EdgeListSource(FileSource):
     extra_columns : "ignore" columns beyond the third, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
     threads : that parse
+    memory : bytes that the vertices' ids may take before they are numbered by way of files; None for any
 
     Raises
     ------
@@ -101,6 +101,7 @@ class EdgeListSource(FileSource):
         extra_columns: Literal["error", "ignore"] = "error",
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
+        memory: int | None = None,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("ids", ids, ("auto", "int", "string"))
@@ -112,7 +113,7 @@ class EdgeListSource(FileSource):
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
-        self._threads = threads or default_threads()
+        self._threads, self._memory = threads or default_threads(), memory
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -191,7 +192,7 @@ class EdgeListSource(FileSource):
             column = Column("vertex", id_column.dtype, hint=id_column.hint)
             vertices, provenance = read_vertices(self._vertices, column, self._delimiter, _COMMENTS)
             return vertices, {"vertices": provenance}
-        return (OccurringNames() if id_column.dtype == "string" else OccurringIntegers()), {}
+        return (OccurringNames() if id_column.dtype == "string" else OccurringIntegers(self._memory)), {}
 
     def _finish(self, head: _Head, vertices: Vertices, provenance: dict[str, Any]) -> Layout:
         numbering = vertices.finish(head.claims.get("nodes"))
@@ -200,6 +201,7 @@ class EdgeListSource(FileSource):
             shape=(numbering.n_vertices, numbering.n_vertices),
             vertex_ids=numbering.vertex_ids,
             positions=numbering.positions,
+            are_ids=numbering.are_ids,
             provenance={"format": "edge-list", **provenance, "header": header},
         )
 
@@ -255,14 +257,9 @@ def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
 def _encode_batch(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> CooBatch:
     sources, targets, *weights = columns
     rows, cols = vertices.encode(sources), vertices.encode(targets)
-    _check_known(rows, cols, chunk, form)
+    for side, codes in enumerate((rows, cols)):
+        if (k := find_unknown(vertices, codes)) is not None:
+            line = nth_line(chunk, form, k)
+            unknown = split_line(line, form.delimiter)[side]
+            raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
     return CooBatch(rows, cols, weights[0] if weights else None)
-
-
-def _check_known(rows: np.ndarray, cols: np.ndarray, chunk: Chunk, form: TableFormat) -> None:
-    if not len(rows) or min(rows.min(), cols.min()) >= 0:
-        return
-    k = int(np.flatnonzero((rows < 0) | (cols < 0))[0])
-    line = nth_line(chunk, form, k)
-    unknown = split_line(line, form.delimiter)[0 if rows[k] < 0 else 1]
-    raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.numbering import number_columns
+from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.vertices import are_numbers
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
 from mgspmv.order import check_square
 
@@ -40,8 +43,8 @@ class SortedSource:
     rule: Duplicates
     layout: Layout
     source: Source
-    positions: np.ndarray | None
-    """Numbers of the codes that the sorter holds, ascending; None where they are numbers."""
+    positions: Positions
+    """Numbers of the codes that the sorter holds, ascending, or ids that its rows are; None where all are numbers."""
     sorter: EntrySorter
 
     @property
@@ -100,17 +103,33 @@ def sort_source(
         layout = source.layout()
         _check_square(source, layout.shape, kind, options)
         feed.check(layout)
-        positions = layout.positions
-        if positions is not None and not _is_ascending(positions):
+        positions: Positions = layout.positions
+        held = (layout.positions, layout.vertex_ids)
+        sorter.reserve(sum(array.nbytes for array in held if isinstance(array, np.ndarray)))
+        if layout.are_ids or not (layout.positions is None or _is_ascending(layout.positions)):
             report("number", 0, None)
             sorter.reserve(memory // 2)
-            coded, sorter = sorter, stack.enter_context(EntrySorter(memory // 2, threads, folder))
-            for batch in coded.drain():
-                sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
-            coded.close()
-            positions = None
+            make_sorter = partial(EntrySorter, memory // 2, threads, folder)
+            sorter, layout, positions = _number(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
+            sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source, positions, sorter)
+
+
+def _number(
+    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], folder: Path | None
+) -> tuple[EntrySorter, Layout, Positions]:
+    """Entries whose rows ascend as their numbers do, what is known then, and what the numbers are."""
+    if layout.are_ids:
+        sorter, ids = number_columns(coded, make_sorter, folder)
+        vertex_ids = None if are_numbers(ids) else ids
+        return sorter, replace(layout, shape=(len(ids), len(ids)), vertex_ids=vertex_ids), ids
+    sorter, positions = make_sorter(), layout.positions
+    assert positions is not None
+    for batch in coded.drain():
+        sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
+    coded.close()
+    return sorter, replace(layout, positions=None), None
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
@@ -147,8 +166,7 @@ class _Feed:
         for side, numbers in enumerate((prepared.rows, prepared.cols)):
             self._lowest[side] = min(self._lowest[side], int(numbers.min()))
             self._highest[side] = max(self._highest[side], int(numbers.max()))
-        if min(self._lowest) >= 0:
-            sorter.add(prepared)
+        sorter.add(prepared)
 
     def check(self, layout: Layout) -> None:
         """
@@ -157,7 +175,7 @@ class _Feed:
         SourceError : a number outside the matrix; a self loop that was to be an error
         """
         sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
-        for side, name in enumerate(("row", "column")):
+        for side, name in enumerate(() if layout.are_ids else ("row", "column")):
             if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
                 wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
                 raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)

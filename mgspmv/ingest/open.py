@@ -22,7 +22,12 @@ PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_column
 
 
 def open_source(
-    source: Any, *, format: str | None = None, threads: int | None = None, **edge_list_options: Any
+    source: Any,
+    *,
+    format: str | None = None,
+    threads: int | None = None,
+    memory: int | None = None,
+    **edge_list_options: Any,
 ) -> Source:
     """Open a path, URL or object for ingesting.
 
@@ -31,6 +36,7 @@ def open_source(
     source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line
     threads : that parse a text; default one for each processor
+    memory : bytes that the ids of vertices may take before they are numbered by way of files; None for any
     edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `ParquetSource`, one of
         `PARQUET_OPTIONS`; they suit no other format, but `n_vertices` suits a tuple of arrays too
 
@@ -50,9 +56,9 @@ def open_source(
     if chosen == "edge-list" and "columns" in edge_list_options:
         raise OptionError("columns suits a Parquet file, and this source is read as edge-list; leave it out")
     if chosen == "edge-list":
-        return EdgeListSource(source, threads=threads, **edge_list_options)
+        return EdgeListSource(source, threads=threads, memory=memory, **edge_list_options)
     if chosen == "parquet" and edge_list_options.keys() <= set(PARQUET_OPTIONS):
-        return ParquetSource(source, **edge_list_options)
+        return ParquetSource(source, memory=memory, **edge_list_options)
     if edge_list_options:
         names = ", ".join(name for name in edge_list_options if chosen != "parquet" or name not in PARQUET_OPTIONS)
         raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")

@@ -20,7 +20,14 @@ from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import open_bytes
-from mgspmv.ingest.vertices import NumberedVertices, OccurringIntegers, OccurringNames, Vertices, read_vertices
+from mgspmv.ingest.vertices import (
+    NumberedVertices,
+    OccurringIntegers,
+    OccurringNames,
+    Vertices,
+    find_unknown,
+    read_vertices,
+)
 from mgspmv.model import CooBatch, check_choice, index_dtype
 
 BATCH_ROWS = 1 << 20
@@ -45,6 +52,7 @@ class ParquetSource(FileSource):
     weights : whether there are weights; "auto" if there is a third column. With False it is not looked at
     extra_columns : "ignore" columns beyond the third, or take them for an "error", where `columns` does not say which
     batch_rows : rows of a batch
+    memory : bytes that the vertices' ids may take before they are numbered by way of files; None for any
 
     Raises
     ------
@@ -65,6 +73,7 @@ class ParquetSource(FileSource):
         weights: Literal["auto"] | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
         batch_rows: int = BATCH_ROWS,
+        memory: int | None = None,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("extra_columns", extra_columns, ("error", "ignore"))
@@ -79,7 +88,7 @@ class ParquetSource(FileSource):
             )
         super().__init__(path)
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
-        self._n_vertices, self._vertices, self._batch_rows = n_vertices, vertices, batch_rows
+        self._n_vertices, self._vertices, self._batch_rows, self._memory = n_vertices, vertices, batch_rows, memory
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -168,7 +177,7 @@ class ParquetSource(FileSource):
             column = Column("vertex", "string" if are_names else "int64")
             vertices, provenance = read_vertices(self._vertices, column, None, b"#%")
             return vertices, {"vertices": provenance}
-        return (OccurringNames() if are_names else OccurringIntegers()), {}
+        return (OccurringNames() if are_names else OccurringIntegers(self._memory)), {}
 
     def _encode(self, part: Any, names: list[str], n_before: int, vertices: Vertices, are_names: bool) -> CooBatch:
         for name in names:
@@ -179,8 +188,7 @@ class ParquetSource(FileSource):
         for name in names[:2]:
             ids = part[name].cast(pa.string()) if are_names else self._to_integers(part[name], name, n_before)
             codes.append(vertices.encode(ids))
-            if len(codes[-1]) and codes[-1].min() < 0:
-                k = int(np.flatnonzero(codes[-1] < 0)[0])
+            if (k := find_unknown(vertices, codes[-1])) is not None:
                 raise self._refuse(
                     f"row {n_before + k}: {part[name][k].as_py()!r} in column {name!r} is not in the list of vertices; "
                     "add it there or remove the edge"
@@ -211,6 +219,7 @@ class ParquetSource(FileSource):
             shape=(numbering.n_vertices, numbering.n_vertices),
             vertex_ids=numbering.vertex_ids,
             positions=numbering.positions,
+            are_ids=numbering.are_ids,
             provenance={"format": "parquet", **provenance},
         )
 

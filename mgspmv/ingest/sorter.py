@@ -12,8 +12,6 @@ order in which they came.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +23,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
-from mgspmv.errors import CapacityError, StoreError
+from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.ids import SortedIds, find_ids
+from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 N_BUCKETS = 1 << 10
@@ -37,6 +37,10 @@ BLOCK_ENTRIES = 1 << 19
 """Entries that are sorted together, unless a bucket has more."""
 BLOCK_ROWS = 1 << 22
 """Most rows of a block, unless a bucket has more."""
+ROW_PARTS = 64
+"""Bytes of memory, for each thread, beside which a bucket may have a row more than these."""
+MANY_ROWS = 1 << 50
+"""More than any memory has pointers for, and of which as many as there are buckets are an int64."""
 DIGIT_BITS = 11
 KEY_BITS = 64
 SORT_BYTES, SORT_VALUE_BYTES = 40, 3
@@ -45,6 +49,7 @@ WRITE_BYTES = 1 << 23
 """About what is written to a file at a time."""
 
 T = TypeVar("T")
+Positions = np.ndarray | SortedIds | None
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values."""
 
@@ -58,14 +63,15 @@ class EntrySorter:
     threads : that group and sort
     folder : where files go; None for the one that the system has for them
     row : of all the entries, which are sorted by their columns then; None for any
-    origin : the first row, or column
+    origin : a row, or column, that is not far from those to come
     """
 
     def __init__(
         self, memory: int, threads: int, folder: Path | None = None, *, row: int | None = None, origin: int = 0
     ) -> None:
         self.n_entries = self.n_spilled_bytes = 0
-        self._memory, self._threads, self._folder, self._row, self._origin = memory, threads, folder, row, origin
+        self._memory, self._threads, self._folder, self._row = memory, threads, folder, row
+        self._lowest = self._highest = origin
         self._shift = 0
         self._values_dtype: np.dtype[Any] | None = None
         self._batches: list[CooBatch] = []
@@ -90,10 +96,10 @@ class EntrySorter:
         self._grouping.clear()
 
     def add(self, batch: CooBatch) -> None:
-        """Take entries, none before `origin`; all batches have values of one dtype, or none has."""
+        """Take entries; all batches have values of one dtype, or none has."""
         if not len(batch.rows):
             return
-        self._widen(int(self._find_keys(batch).max()))
+        self._widen(self._find_keys(batch))
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
@@ -121,7 +127,7 @@ class EntrySorter:
     def blocks(
         self,
         shape: tuple[int, int],
-        positions: np.ndarray | None = None,
+        positions: Positions = None,
         finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
     ) -> Iterator[CsrBlock]:
         """Give all entries, row after row; rows that a block leaves out before the next have none.
@@ -131,8 +137,8 @@ class EntrySorter:
         Parameters
         ----------
         shape : rows and columns
-        positions : the numbers of rows and columns that came as codes, ascending as these do; None where they are
-            numbers already
+        positions : the numbers of rows and columns that came as codes, ascending as these do; ids, where rows are among
+            them and columns are numbers; None where all are numbers already
         finish : what becomes of a block, in the thread that made it
 
         Raises
@@ -141,29 +147,52 @@ class EntrySorter:
         """
         self._settle()
         self._find_bounds()
-        counts = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
-        most = max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
-        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
-        runs = list(_cut_runs(counts, min(own, most), max(1, BLOCK_ROWS >> self._shift)))
+        n_rows = self._count_rows(positions)
 
         def sort(run: tuple[int, int]) -> CsrBlock:
-            first, last = run
-            return finish(self._sort(first, last, shape, positions))
+            return finish(self._sort(*run, shape, positions))
 
-        for is_large, some in _split_at(runs, lambda run: int(counts[run[0] : run[1]].sum()) > most):
-            if is_large:
-                for first, _ in some:
-                    yield from self._split(first, shape, positions, finish)
-            else:
-                yield from map_ahead(self._pool, sort, some, self._threads)
+        def split(bucket: int) -> Iterator[CsrBlock]:
+            self._check_split(bucket, positions)
+            with self._divide(bucket, self._row if self._shift else self._find_lowest(bucket)) as sorter:
+                yield from sorter.blocks(shape, positions, finish)
+
+        yield from self._map_runs(sort, split, n_rows)
+
+    def ranges(self, work: Callable[[int, int, list[Entries]], T]) -> Iterator[T]:
+        """What a function makes of all entries, range after range of rows.
+
+        Of one row with many entries there may be several ranges.
+
+        Parameters
+        ----------
+        work : called with the first and the last row, and the entries in parts, those of a row as they came
+        """
+        self._settle()
+        self._find_bounds()
+
+        def take(run: tuple[int, int]) -> T:
+            return work(*self._find_rows(*run), list(self._take(*run)))
+
+        def split(bucket: int) -> Iterator[T]:
+            if not self._shift:
+                row = self._find_lowest(bucket)
+                yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, self._most_sorted()))
+                return
+            with self._divide(bucket, None) as sorter:
+                yield from sorter.ranges(work)
+
+        yield from self._map_runs(take, split, np.zeros(N_BUCKETS, np.int64))
 
     # --- as entries come
 
     def _find_keys(self, batch: CooBatch) -> np.ndarray:
         return batch.rows if self._row is None else batch.cols
 
-    def _widen(self, greatest: int) -> None:
-        self._shift = max(self._shift, (greatest - self._origin).bit_length() - (N_BUCKETS - 1).bit_length())
+    def _widen(self, keys: np.ndarray) -> None:
+        self._lowest, self._highest = min(self._lowest, int(keys.min())), max(self._highest, int(keys.max()))
+        while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
+            self._shift += 1
 
     def _group_waiting(self) -> None:
         if not self._batches:
@@ -172,7 +201,8 @@ class EntrySorter:
         if self._values_dtype is None and batches[0].values is not None:
             self._values_dtype = batches[0].values.dtype
         keys = [self._find_keys(b) for b in batches]
-        self._grouping.append(self._pool.submit(_group, batches, keys, self._origin, self._shift, self._values_dtype))
+        base = self._lowest >> self._shift
+        self._grouping.append(self._pool.submit(_group, batches, keys, self._shift, base, self._values_dtype))
         while len(self._grouping) > self._threads:
             self._pieces.append(self._grouping.popleft().result())
 
@@ -189,14 +219,46 @@ class EntrySorter:
         """Have all entries in files."""
         self._settle()
         if groups := [piece for piece in self._pieces if isinstance(piece, _Group)]:
-            run = _write_run(groups, self._shift, self._folder)
+            run = _write_run(groups, self._shift, self._lowest >> self._shift, self._folder)
             self.n_spilled_bytes += run.nbytes
             self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
 
     # --- as rows go
 
     def _find_bounds(self) -> None:
-        self._bounds = [piece.bounds(self._shift) for piece in self._pieces]
+        self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
+
+    def _find_lowest(self, bucket: int) -> int:
+        """The first row, or column, of a bucket."""
+        return ((self._lowest >> self._shift) + bucket) << self._shift
+
+    def _count_rows(self, positions: Positions) -> np.ndarray:
+        """(N_BUCKETS,): rows of each bucket."""
+        if self._row is not None:
+            return np.zeros(N_BUCKETS, np.int64)
+        if not isinstance(positions, SortedIds):
+            return np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS))
+        return np.diff([positions.find(self._find_lowest(bucket)) for bucket in range(N_BUCKETS + 1)])
+
+    def _most_sorted(self) -> int:
+        """Entries that a thread may sort at a time."""
+        return max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
+
+    def _map_runs(
+        self, work: Callable[[tuple[int, int]], T], split: Callable[[int], Iterator[T]], n_rows: np.ndarray
+    ) -> Iterator[T]:
+        """What is made of neighbouring buckets, together where they are small and by `split` where one is too large."""
+        counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
+        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
+        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self._threads + 1)))
+        is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
+        runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
+        for are_large, some in _split_at(runs, lambda run: bool(is_large[run[0]])):
+            if are_large:
+                for bucket, _ in some:
+                    yield from split(bucket)
+            else:
+                yield from map_ahead(self._pool, work, some, self._threads)
 
     def _sort_bytes(self) -> int:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
@@ -209,40 +271,50 @@ class EntrySorter:
             for start in range(a, b, step):
                 yield piece.take(start, min(start + step, b))
 
-    def _sort(self, first: int, last: int, shape: tuple[int, int], positions: np.ndarray | None) -> CsrBlock:
+    def _sort(self, first: int, last: int, shape: tuple[int, int], positions: Positions) -> CsrBlock:
         parts = list(self._take(first, last))
-        lowest, highest = self._origin + (first << self._shift), self._origin + (last << self._shift) - 1
-        if self._row is not None:
-            row = self._row if positions is None else int(positions[self._row])
-            start, stop = row, row + 1
-        elif positions is None:
-            start, stop = lowest, min(highest + 1, shape[0])
-        else:
-            start, stop = _find_range(positions, lowest, highest)
-        return _sort_parts(parts, start, stop, shape[1], positions)
+        lowest, highest = (self._row,) * 2 if self._row is not None else self._find_rows(first, last)
+        if positions is None:
+            return _sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1], None)
+        if isinstance(positions, SortedIds):
+            start, known = positions.read_range(lowest, highest)
+            numbered = [(start + find_ids(rows, known), cols, values) for rows, cols, values in parts]
+            return _sort_parts(numbered, start, start + len(known), shape[1], None)
+        return _sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
 
-    def _split(
-        self,
-        bucket: int,
-        shape: tuple[int, int],
-        positions: np.ndarray | None,
-        finish: Callable[[CsrBlock], CsrBlock],
-    ) -> Iterator[CsrBlock]:
-        """The rows of a bucket that is too large to be sorted at once."""
-        lowest = self._origin + (bucket << self._shift)
-        row, origin = (self._row, lowest) if self._shift else (lowest, 0)
-        if not self._shift and self._row is not None:
-            row, col = [self._row, lowest] if positions is None else positions[[self._row, lowest]].tolist()
-            raise CapacityError(
-                f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
-                "allow more (memory=, --memory), or clean the source of what comes again"
-            )
+    def _find_rows(self, first: int, last: int) -> tuple[int, int]:
+        """The first and the last row of buckets first .. last - 1."""
+        return self._find_lowest(first), self._find_lowest(last) - 1
+
+    def _check_split(self, bucket: int, positions: Positions) -> None:
+        if self._shift or self._row is None:
+            return
+        row, col = self._row, self._find_lowest(bucket)
+        if isinstance(positions, SortedIds):
+            row = positions.find(row)
+        elif positions is not None:
+            row, col = positions[[row, col]].tolist()
+        raise CapacityError(
+            f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
+            "allow more (memory=, --memory), or clean the source of what comes again"
+        )
+
+    @contextlib.contextmanager
+    def _divide(self, bucket: int, row: int | None) -> Iterator[EntrySorter]:
+        """A sorter of what is in a bucket, which is too large for the memory.
+
+        Parameters
+        ----------
+        row : of all the entries, which are sorted by their columns then
+        """
         self._spill()  # what is sorted next has all of the memory
         self._find_bounds()
+        is_new = row is not None and self._row is None
+        origin = 0 if is_new else self._find_lowest(bucket)
         with EntrySorter(self._memory, self._threads, self._folder, row=row, origin=origin) as sorter:
             for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
                 sorter.add(CooBatch(*part))
-            yield from sorter.blocks(shape, positions, finish)
+            yield sorter
 
 
 # --- pieces ----------------------------------------------------------------------------------------------------------
@@ -257,6 +329,8 @@ class _Group:
     values: np.ndarray | None
     shift: int
     """Log2 of the rows of a bucket."""
+    base: int
+    """Number of the first bucket: its rows begin at base << shift."""
     starts: np.ndarray
     """(N_BUCKETS + 1,): where the buckets begin, and the last ends."""
 
@@ -268,9 +342,9 @@ class _Group:
     def nbytes(self) -> int:
         return self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes)
 
-    def bounds(self, shift: int) -> np.ndarray:
-        """As `starts`, for larger buckets."""
-        return _coarsen(self.starts, shift - self.shift)
+    def bounds(self, shift: int, base: int) -> np.ndarray:
+        """As `starts`, for other buckets, that are not smaller."""
+        return _coarsen(self.starts, shift - self.shift, self.base, base)
 
     def take(self, first: int, last: int) -> Entries:
         return self.rows[first:last], self.cols[first:last], None if self.values is None else self.values[first:last]
@@ -282,22 +356,26 @@ class _Group:
 class _Run:
     """Entries by bucket, in a file without a name, which goes with it: all rows, then all columns, then all values."""
 
-    def __init__(self, file: Any, dtypes: Sequence[np.dtype[Any] | None], shift: int, starts: np.ndarray) -> None:
-        self._file, self._dtypes, self._shift, self._starts = file, dtypes, shift, starts
+    def __init__(
+        self, file: ScratchFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
+    ) -> None:
+        self._file, self._dtypes, self._shift, self._base, self._starts = file, dtypes, shift, base, starts
         self.n_entries = int(starts[-1])
 
     @property
     def nbytes(self) -> int:
         return self.n_entries * sum(dtype.itemsize for dtype in self._dtypes if dtype is not None)
 
-    def bounds(self, shift: int) -> np.ndarray:
+    def bounds(self, shift: int, base: int) -> np.ndarray:
         """As `_Group.bounds`."""
-        return _coarsen(self._starts, shift - self._shift)
+        return _coarsen(self._starts, shift - self._shift, self._base, base)
 
     def take(self, first: int, last: int) -> Entries:
         sections, offset = [], 0
         for dtype in self._dtypes:
-            sections.append(None if dtype is None else self._read(offset + first * dtype.itemsize, last - first, dtype))
+            sections.append(
+                None if dtype is None else self._file.read(offset + first * dtype.itemsize, last - first, dtype)
+            )
             offset += 0 if dtype is None else dtype.itemsize * self.n_entries
         rows, cols, values = sections
         assert rows is not None
@@ -308,20 +386,13 @@ class _Run:
         """Let go of the file."""
         self._file.close()
 
-    def _read(self, offset: int, n: int, dtype: np.dtype[Any]) -> np.ndarray:
-        read: np.ndarray = np.empty(n, dtype)
-        left = read.view(np.uint8).data
-        while left:
-            n_read = os.preadv(self._file.fileno(), [left], offset)
-            if not n_read:
-                raise StoreError("a file that entries were written to while they are sorted was cut short meanwhile")
-            left, offset = left[n_read:], offset + n_read
-        return read
 
-
-def _coarsen(starts: np.ndarray, n_bits: int) -> np.ndarray:
-    bounds = starts[:: min(1 << n_bits, N_BUCKETS)]
-    return np.concatenate([bounds, np.full(N_BUCKETS + 1 - len(bounds), starts[-1])])
+def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
+    """Where buckets of 2**n_bits old ones begin, and the last ends."""
+    if (n_bits, old_base) == (0, base):
+        return starts
+    firsts = (((base + k) << n_bits) - old_base for k in range(N_BUCKETS + 1))
+    return starts[[min(max(first, 0), N_BUCKETS) for first in firsts]]
 
 
 def _entry_bytes(batch: CooBatch) -> int:
@@ -329,64 +400,59 @@ def _entry_bytes(batch: CooBatch) -> int:
 
 
 def _group(
-    batches: list[CooBatch], keys: list[np.ndarray], origin: int, shift: int, values_dtype: np.dtype[Any] | None
+    batches: list[CooBatch], keys: list[np.ndarray], shift: int, base: int, values_dtype: np.dtype[Any] | None
 ) -> _Group:
     """Batches by bucket."""
     is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
     dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
     starts = np.zeros(N_BUCKETS + 1, np.int64)
     for own in keys:
-        _count_buckets(own, origin, shift, starts[1:])
+        _count_buckets(own, shift, base, starts[1:])
     np.cumsum(starts, out=starts)
     rows, cols, cursor = np.empty(n, dtype), np.empty(n, dtype), starts[:-1].copy()
     values = None if values_dtype is None else np.empty(n, values_dtype)
     for batch, own in zip(batches, keys, strict=True):
         given = None if batch.values is None else batch.values.astype(values_dtype, copy=False)
         ends = (batch.rows.astype(dtype, copy=False), batch.cols.astype(dtype, copy=False))
-        _scatter_buckets(own.astype(dtype, copy=False), *ends, given, origin, shift, cursor, rows, cols, values)
-    return _Group(rows, cols, values, shift, starts)
+        _scatter_buckets(own.astype(dtype, copy=False), *ends, given, shift, base, cursor, rows, cols, values)
+    return _Group(rows, cols, values, shift, base, starts)
 
 
-def _write_run(groups: Sequence[_Group], shift: int, folder: Path | None) -> _Run:
+def _write_run(groups: Sequence[_Group], shift: int, base: int, folder: Path | None) -> _Run:
     """A file of what groups hold, by bucket."""
-    bounds = [group.bounds(shift) for group in groups]
+    bounds = [group.bounds(shift, base) for group in groups]
     starts = np.sum(bounds, axis=0)
     dtypes = [np.result_type(*(g.rows for g in groups))] * 2 + [None if (v := groups[0].values) is None else v.dtype]
-    try:
-        file = tempfile.TemporaryFile(prefix="mgspmv-", dir=folder, buffering=0)  # noqa: SIM115  # the run keeps it
-        for dtype, arrays in zip(dtypes, zip(*((g.rows, g.cols, g.values) for g in groups), strict=True), strict=True):
-            if dtype is not None:
-                n_at_once = max(1, WRITE_BYTES // dtype.itemsize)
-                for first, last in _cut_runs(np.diff(starts), n_at_once, N_BUCKETS):
-                    slices = [
-                        array[own[bucket] : own[bucket + 1]]
-                        for bucket in range(first, last)
-                        for array, own in zip(arrays, bounds, strict=True)
-                    ]
-                    _write_all(file, np.concatenate(slices).astype(dtype, copy=False))
-    except OSError as error:
-        raise StoreError(
-            f"cannot write what is sorted to {folder or tempfile.gettempdir()}: {error.strerror or error}; make room, "
-            "name another folder (scratch=, --scratch), or allow more memory (memory=, --memory)"
-        ) from error
-    return _Run(file, dtypes, shift, starts)
+    file, none = ScratchFile(folder), np.zeros(N_BUCKETS, bool)
+    for dtype, arrays in zip(dtypes, zip(*((g.rows, g.cols, g.values) for g in groups), strict=True), strict=True):
+        if dtype is not None:
+            n_at_once = max(1, WRITE_BYTES // dtype.itemsize)
+            for first, last in _cut_runs(np.diff(starts), n_at_once, none, none):
+                slices = [
+                    array[own[bucket] : own[bucket + 1]]
+                    for bucket in range(first, last)
+                    for array, own in zip(arrays, bounds, strict=True)
+                ]
+                file.append(np.concatenate(slices).astype(dtype, copy=False))
+    return _Run(file, dtypes, shift, base, starts)
 
 
-def _write_all(file: Any, array: np.ndarray) -> None:
-    left = array.view(np.uint8).data
-    while left:
-        left = left[file.write(left) :]
+def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Neighbouring buckets with at most so many entries and `BLOCK_ROWS` rows, or one with more; a large one is alone.
 
-
-def _cut_runs(counts: np.ndarray, most: int, most_buckets: int) -> Iterator[tuple[int, int]]:
-    """So many neighbouring buckets with at most so many entries, or one with more; those at both ends are not empty."""
+    Those at both ends are not empty.
+    """
     filled = np.flatnonzero(counts)
-    ends = np.cumsum(counts)
+    ends, rows = np.cumsum(counts), np.cumsum(n_rows)
+    stops = np.append(np.flatnonzero(is_large), len(counts))
     k = 0
     while k < len(filled):
         first = int(filled[k])
-        limit = ends[first] - counts[first] + most
-        last = min(max(first + 1, int(np.searchsorted(ends, limit, side="right"))), first + most_buckets)
+        last = int(np.searchsorted(ends, ends[first] - counts[first] + most, side="right"))
+        last = min(last, int(np.searchsorted(rows, rows[first] - n_rows[first] + BLOCK_ROWS, side="right")))
+        last = max(first + 1, min(last, int(stops[np.searchsorted(stops, first, side="right")])))
+        if is_large[first]:
+            last = first + 1
         k = int(np.searchsorted(filled, last))
         yield first, int(filled[k - 1]) + 1
 
@@ -410,7 +476,7 @@ def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, 
     return int(numbers[0]), int(numbers[-1]) + 1
 
 
-def _sort_parts(parts: list[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None) -> CsrBlock:
+def _sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None) -> CsrBlock:
     """Rows start .. stop, of entries that come in parts."""
     n, has_values = sum(len(rows) for rows, _, _ in parts), parts[0][2] is not None
     col_bits, row_bits = max(0, n_cols - 1).bit_length(), (stop - start - 1).bit_length()
@@ -422,13 +488,13 @@ def _sort_parts(parts: list[Entries], start: int, stop: int, n_cols: int, positi
         _pack(rows, cols, positions, start, np.uint64(col_bits), keys[first : first + len(rows)])
         first += len(rows)
     del parts
-    keys, values = _sort_keys(keys, values, col_bits + row_bits)
+    keys, values = sort_keys(keys, values, col_bits + row_bits)
     indptr, indices = np.zeros(stop - start + 1, np.int64), np.empty(n, index_dtype(n_cols))
     _unpack(keys, np.uint64(col_bits), indptr[1:], indices)
     return CsrBlock(start, n_cols, np.cumsum(indptr, out=indptr), indices, values)
 
 
-def _sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple[np.ndarray, np.ndarray | None]:
+def sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Keys of so many bits, ascending, and their values, those of equal keys as they came."""
     n_digits = max(1, -(-n_bits // DIGIT_BITS))
     width = -(-n_bits // n_digits)
@@ -443,7 +509,12 @@ def _sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tupl
 
 
 def _sort_wide(
-    parts: list[Entries], values: np.ndarray | None, start: int, stop: int, n_cols: int, positions: np.ndarray | None
+    parts: Sequence[Entries],
+    values: np.ndarray | None,
+    start: int,
+    stop: int,
+    n_cols: int,
+    positions: np.ndarray | None,
 ) -> CsrBlock:
     """As `_sort_parts`, where rows and columns do not fit into a key together."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
@@ -460,15 +531,15 @@ _1 = np.uint64(1)
 
 
 @njit(nogil=True, cache=True)
-def _count_buckets(keys, origin, shift, counts):
+def _count_buckets(keys, shift, base, counts):
     for key in keys:
-        counts[(np.int64(key) - origin) >> shift] += 1
+        counts[(np.int64(key) >> shift) - base] += 1
 
 
 @njit(nogil=True, cache=True)
-def _scatter_buckets(keys, rows, cols, values, origin, shift, cursor, out_rows, out_cols, out_values):
+def _scatter_buckets(keys, rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
     for k in range(len(keys)):
-        bucket = (np.int64(keys[k]) - origin) >> shift
+        bucket = (np.int64(keys[k]) >> shift) - base
         place = cursor[bucket]
         cursor[bucket] = place + 1
         out_rows[place] = rows[k]

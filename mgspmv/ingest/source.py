@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.model import CooBatch
+
+if TYPE_CHECKING:
+    from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,12 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | None = None
+    vertex_ids: np.ndarray | SortedIds | None = None
     """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""
+    are_ids: bool = False
+    """Whether the batches hold ids that are yet to be numbered, int64; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.columns import Column, TableFormat, find_delimiter, read_columns, split_line
+from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_columns, split_line
+from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.streams import TextStream
 from mgspmv.model import index_dtype
-
-if TYPE_CHECKING:
-    from mgspmv.ingest.id_table import IdTable
 
 UNKNOWN = -1
 """Code of an id that is no vertex."""
 
+ID_BYTES = 20
+"""At most of a mark, an id and its place in the table, while they are made."""
+
 _ROOM = 2**20
-"""Ids below this are always few enough for a lookup table."""
+"""Ids below this are few enough for a table, however few edges there are."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Numbering:
     """int64 or strings (object), shape (n_vertices,), ascending; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Number of the vertex for each code, shape (codes,); None when codes are numbers already."""
+    are_ids: bool = False
+    """Whether codes are ids that are yet to be numbered, see `mgspmv.ingest.numbering`; `n_vertices` is 0 then."""
 
 
 class Vertices(Protocol):
@@ -65,69 +68,47 @@ class NumberedVertices:
 
 
 class OccurringIntegers:
-    """The integers that occur in the edges.
+    """The integers that occur in the edges, each of which is its own code.
 
-    As long as all ids are small against the number of edges, each is its own code and only marked as seen. With the
-    first one that is not, the window of such ids is closed: those outside get codes behind it, by a hash table.
+    As long as all are small against the number of edges, and against the memory, they are marked as seen and numbered
+    by a table. With the first one that is not, numbering is left to `mgspmv.ingest.numbering`.
+
+    Parameters
+    ----------
+    memory : bytes that marks and table may take; None for any
     """
 
-    def __init__(self) -> None:
-        self._seen = np.zeros(0, bool)
-        self._window = 0
+    def __init__(self, memory: int | None = None) -> None:
+        self._most = INT64_MAX if memory is None else memory // ID_BYTES
+        self._seen: np.ndarray | None = np.zeros(0, bool)
+        self._lowest, self._highest = 0, -1
         self._n_read = 0
-        self._outside: IdTable | None = None
 
     def encode(self, ids: np.ndarray) -> np.ndarray:
         if not len(ids):
             return ids
         self._n_read += len(ids)
-        limit = self._window if self._outside is not None else 2 * self._n_read + _ROOM
-        if ids.min() >= 0 and ids.max() < limit:
-            self._mark(ids)
-            return ids
-        return self._encode_outside(ids, (ids >= 0) & (ids < limit))
+        self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
+        if self._lowest < 0 or self._highest >= min(self._most, 2 * self._n_read + _ROOM):
+            self._seen = None
+        elif self._seen is not None:
+            if self._highest >= len(self._seen):
+                self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
+            self._seen[ids] = True
+        return ids
 
     def finish(self, claim: int | None) -> Numbering:
-        codes, ids = self._gather()
-        claimed = claim is not None and len(ids) and ids[0] >= 0 and ids[-1] < claim
-        if claimed or _are_numbers(ids):
-            numbers, n_vertices, vertex_ids = ids, claim if claimed and claim is not None else len(ids), None
-        else:
-            numbers, n_vertices, vertex_ids = np.arange(len(ids)), len(ids), ids
-        if vertex_ids is None and self._outside is None:
-            return Numbering(n_vertices)
-        return Numbering(n_vertices, vertex_ids, _invert(codes, numbers, n_vertices))
-
-    def _mark(self, ids: np.ndarray) -> None:
-        end = int(ids.max()) + 1
-        if end > len(self._seen):
-            grown = np.zeros(max(end, 2 * len(self._seen)), bool)
-            grown[: self._window] = self._seen[: self._window]
-            self._seen = grown
-        self._window = max(self._window, end)
-        self._seen[ids] = True
-
-    def _encode_outside(self, ids: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        if inside.any():
-            self._mark(ids[inside])
-        if self._outside is None:
-            from mgspmv.ingest.id_table import IdTable  # Numba takes a second to import and few files need it
-
-            self._outside = IdTable()
-        codes = ids.copy()
-        codes[~inside] = self._window + self._outside.encode(ids[~inside])
-        return codes
-
-    def _gather(self) -> tuple[np.ndarray, np.ndarray]:
-        """Codes and ids, by ascending id."""
-        inside = np.flatnonzero(self._seen[: self._window])
-        if self._outside is None:
-            return inside, inside
-        outside = self._outside.ids
-        codes = np.concatenate([inside, self._window + np.arange(len(outside))])
-        ids = np.concatenate([inside, outside])
-        order = np.argsort(ids)
-        return codes[order], ids[order]
+        if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
+            return Numbering(claim)
+        if self._seen is None:
+            return Numbering(0, are_ids=True)
+        ids = np.flatnonzero(self._seen)
+        if are_numbers(ids):
+            return Numbering(len(ids))
+        table = np.cumsum(self._seen, dtype=index_dtype(len(ids)))
+        table -= 1
+        table[~self._seen] = UNKNOWN
+        return Numbering(len(ids), ids, table)
 
 
 class OccurringNames:
@@ -161,7 +142,7 @@ class ListedIntegers:
         return np.where(self._ids[found] == ids, found, UNKNOWN)
 
     def finish(self, claim: int | None) -> Numbering:
-        return Numbering(len(self._ids), None if _are_numbers(self._ids) else self._ids)
+        return Numbering(len(self._ids), None if are_numbers(self._ids) else self._ids)
 
 
 class ListedNames:
@@ -176,6 +157,14 @@ class ListedNames:
 
     def finish(self, claim: int | None) -> Numbering:
         return Numbering(len(self._names), np.array(self._names, object))
+
+
+def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
+    """Where the first code of an id is that is not in the list of vertices; None if there is none, or no list."""
+    if not isinstance(vertices, ListedIntegers | ListedNames):
+        return None
+    unknown = np.flatnonzero(codes == UNKNOWN)
+    return int(unknown[0]) if len(unknown) else None
 
 
 def read_vertices(
@@ -250,7 +239,7 @@ def _encode_names(ids: Any, codes_of: dict[str, int]) -> np.ndarray:
     return np.take(codes, np.asarray(encoded.indices))
 
 
-def _are_numbers(ids: np.ndarray) -> bool:
+def are_numbers(ids: np.ndarray | SortedIds) -> bool:
     """Tell whether ascending distinct ids are 0..n-1."""
     return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
 

@@ -28,6 +28,8 @@ BATCH_BYTES = 80 << 20
 """What a thread takes that reads, parses and writes: text, columns, chunks and what is compressed of them."""
 LEAST_SORTING = 64 << 20
 """Bytes with which entries can be sorted in pieces of a useful size."""
+IDS_PART = 4
+"""Of the memory, what ids may take at most."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,15 @@ class Room:
     """What ingesting may take."""
 
     memory: int
-    """Bytes, for entries."""
+    """Bytes, for entries and ids."""
     threads: int
     folder: Path | None
     """For what does not fit into the memory; None for the one that the system has for such files."""
+
+    @property
+    def ids_memory(self) -> int:
+        """Bytes of it that the ids of vertices may take before they are numbered by way of files."""
+        return self.memory // IDS_PART
 
 
 def find_room(

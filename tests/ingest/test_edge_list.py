@@ -7,6 +7,7 @@ import hashlib
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -45,6 +46,11 @@ def read(path, **options):
     arcs = np.stack([np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols")])
     if layout.positions is not None:
         arcs = layout.positions[arcs]
+    if layout.are_ids:  # numbered as in tests/ingest/test_numbering.py
+        ids, numbers = np.unique(arcs, return_inverse=True)
+        are_numbers = ids.tolist() == list(range(len(ids)))
+        layout = replace(layout, shape=(len(ids), len(ids)), vertex_ids=None if are_numbers else ids)
+        arcs = numbers.reshape(arcs.shape)
     assert not arcs.size or 0 <= arcs.min() <= arcs.max() < layout.shape[0]
     if layout.vertex_ids is not None:
         assert len(layout.vertex_ids) == layout.shape[0]

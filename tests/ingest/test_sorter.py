@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -229,10 +231,11 @@ def test_files_have_no_names_and_go(small, tmp_path):
 
 
 def test_a_full_disk_is_said(small, monkeypatch, tmp_path):
-    def fail(file, array):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.RawIOBase):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sorter_module, "_write_all", fail)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
     with pytest.raises(StoreError, match=rf"cannot write what is sorted to {tmp_path}: No space left on device; make"):
         sort(make_batches(900, (50, 50)), (50, 50), 3000, folder=tmp_path)
 
@@ -243,9 +246,32 @@ def test_a_file_that_is_cut_short_is_said(small):
             sorter.add(batch)
         for piece in sorter._pieces:
             if hasattr(piece, "_file"):
-                piece._file.truncate(10)
+                os.truncate(piece._file.fileno(), 10)
         with pytest.raises(StoreError, match="was cut short"):
             list(sorter.blocks((50, 50)))
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ranges(small, memory, threads):
+    """Each has the entries of its rows, in parts, as they came."""
+    batches = make_batches(900, (70, 11), values=np.int64)
+    batches = [CooBatch(b.rows.astype(np.int64) - (k % 2 << 40), b.cols, b.values) for k, b in enumerate(batches)]
+    with EntrySorter(memory, threads) as sorter:
+        for batch in batches:
+            sorter.add(batch)
+        found, end = [], None
+        for lowest, highest, parts in sorter.ranges(lambda *own: own):
+            assert end is None or lowest > end or (lowest == highest == end)
+            end = highest
+            own = [np.concatenate([part[k] for part in parts]) for k in range(3)]
+            assert lowest <= own[0].min() <= own[0].max() <= highest
+            found.append(own)
+    found = [np.concatenate([own[k] for own in found]) for k in range(3)]
+    wanted = [np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols", "values")]
+    by_row = np.argsort(found[0], kind="stable"), np.argsort(wanted[0], kind="stable")
+    for own, other in zip(found, wanted, strict=True):
+        assert own[by_row[0]].tolist() == other[by_row[1]].tolist()
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])

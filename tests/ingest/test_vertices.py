@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mgspmv.errors import SourceError
 from mgspmv.ingest import vertices
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
-from mgspmv.ingest.id_table import IdTable
 from mgspmv.ingest.vertices import (
     UNKNOWN,
     ListedIntegers,
@@ -35,6 +34,10 @@ def numbers_of(occurring, batches, claim=None):
 def check(batches, claim=None):
     ids = np.concatenate(batches)
     numbers, numbering = numbers_of(OccurringIntegers(), batches, claim)
+    if numbering.are_ids:
+        assert numbers.tolist() == ids.tolist()
+        assert (numbering.n_vertices, numbering.vertex_ids, numbering.positions) == (0, None, None)
+        return numbering
     if numbering.vertex_ids is None:
         np.testing.assert_array_equal(numbers, ids)
     else:
@@ -60,6 +63,8 @@ def test_any_integers(batches, claim):
     ids = {i for batch in batches for i in batch}
     if claim is not None and min(ids) >= 0 and max(ids) < claim:
         assert (numbering.n_vertices, numbering.vertex_ids) == (claim, None)
+    elif numbering.are_ids:
+        assert min(ids) < 0 or max(ids) > vertices._ROOM
     elif ids == set(range(len(ids))):
         assert (numbering.n_vertices, numbering.vertex_ids) == (len(ids), None)
     else:
@@ -71,33 +76,31 @@ def test_any_integers(batches, claim):
     [
         ([[0, 1], [2, 3]], False),  # numbers as they come
         ([[1, 2]], True),  # a gap at 0
-        ([[0, 5_000_000]], True),  # too far apart for a table
-        ([[2_000_000], list(range(2_000_000))], True),  # 0..n-1 after all, in an order that does not look like it
     ],
 )
 def test_when_positions_are_needed(batches, positions):
     assert (check([np.array(batch) for batch in batches]).positions is not None) == positions
 
 
-def test_table_stays_small():
-    """A few edges with large ids must not cost a table as large as the ids."""
-    numbering = check([np.array([3, 2**50, -7])])
-    assert len(numbering.positions) == 6
+@pytest.mark.parametrize(
+    ("batches", "memory"),
+    [
+        ([[0, 5_000_000]], None),  # too far apart for a table
+        ([[3, 2**50, -7]], None),
+        ([[5], [-1]], None),
+        ([[2_000_000], list(range(2_000_000))], None),  # 0..n-1 after all, in an order that does not look like it
+        ([[0, 1], [1000]], 1000 * vertices.ID_BYTES),  # a table for which there is no memory
+    ],
+)
+def test_when_a_table_is_too_large(batches, memory):
+    occurring = OccurringIntegers(memory)
+    assert [occurring.encode(np.array(batch)).tolist() for batch in batches] == batches
+    assert occurring.finish(None).are_ids
 
 
-def test_million_wild_ids_grow_the_hash_table():
-    ids = np.random.default_rng(1).integers(INT64_MIN, INT64_MAX, 300_000)
-    check(np.array_split(np.concatenate([ids, ids[::-1]]), 7))
-
-
-@pytest.mark.parametrize("shift", [0, 20, 44, 56])
-def test_id_table_codes_by_first_appearance(shift):
-    ids = (np.random.default_rng(2).integers(0, 200, 5000) - 100) << shift
-    table = IdTable()
-    codes = np.concatenate([table.encode(part) for part in np.array_split(ids, 3)])
-    distinct = list(dict.fromkeys(ids.tolist()))
-    assert table.ids.tolist() == distinct
-    assert codes.tolist() == [distinct.index(i) for i in ids.tolist()]
+def test_a_claim_makes_numbers_of_large_ids():
+    assert check([np.array([7, 5_000_000])], claim=6_000_000).n_vertices == 6_000_000
+    assert check([np.array([7, 5_000_000])], claim=5_000_000).are_ids
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=6), min_size=1, max_size=4))

@@ -1,0 +1,214 @@
+"""Ids of vertices that are ascending 64-bit integers in a file: as many as there are, whatever the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numba import njit
+
+from mgspmv.ingest.scratch import ScratchFile
+
+PAGE_IDS = 1 << 12
+"""Ids of which the first is in memory, so that one is found by reading so many."""
+PIECE_IDS = 1 << 17
+"""Ids that are read or written at a time."""
+
+_INT64 = np.dtype(np.int64)
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+class SortedIds:
+    """Different int64 ids, ascending, in a file; see `IdWriter`."""
+
+    dtype = _INT64
+
+    def __init__(self, file: ScratchFile, n_ids: int, firsts: np.ndarray) -> None:
+        self._file, self._n_ids, self._firsts = file, n_ids, firsts
+
+    def __len__(self) -> int:
+        return self._n_ids
+
+    @overload
+    def __getitem__(self, which: int) -> int: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> np.ndarray: ...
+
+    def __getitem__(self, which: int | slice) -> int | np.ndarray:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(self._n_ids)
+            return self._read(start, stop)
+        number = range(self._n_ids)[which]
+        return int(self._read(number, number + 1)[0])
+
+    def find(self, id: int) -> int:
+        """How many ids are less."""
+        if not _LEAST <= id <= _GREATEST:
+            return 0 if id < 0 else self._n_ids
+        page = int(np.searchsorted(self._firsts, id, side="left"))
+        start = max(0, page - 1) * PAGE_IDS
+        own = self._read(start, min(start + PAGE_IDS, self._n_ids))
+        return start + int(np.searchsorted(own, id, side="left"))
+
+    def read_range(self, lowest: int, highest: int) -> tuple[int, np.ndarray]:
+        """The number of the first id that is not less than `lowest`, and all from there to `highest`."""
+        start = self.find(lowest)
+        return start, self._read(start, self.find(highest + 1))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        return self._file.read(start * _INT64.itemsize, max(0, stop - start), _INT64)
+
+
+class IdWriter:
+    """Takes ids that ascend, and drops the second of equal ones.
+
+    Parameters
+    ----------
+    folder : of the file; None for the one that the system has for such files
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = ScratchFile(folder)
+        self._firsts: list[np.ndarray] = []
+        self.last: int | None = None
+        self.n_ids = 0
+
+    def append(self, ids: np.ndarray) -> None:
+        """Put int64 ids at the end, of which none is there twice and only the first may be the last that there is."""
+        if len(ids) and ids[0] == self.last:
+            ids = ids[1:]
+        if not len(ids):
+            return
+        self._firsts.append(ids[-self.n_ids % PAGE_IDS :: PAGE_IDS].copy())
+        self.last = int(ids[-1])
+        self.n_ids += len(ids)
+        self._file.append(ids)
+
+    def finish(self) -> SortedIds:
+        """What was written."""
+        firsts = np.concatenate([np.zeros(0, _INT64), *self._firsts])
+        return SortedIds(self._file, self.n_ids, firsts)
+
+
+class UnionWriter:
+    """Merges ids in a file with others that come ascending.
+
+    Parameters
+    ----------
+    known : the ids in the file
+    folder : of the file of all; None for the one that the system has for such files
+    """
+
+    def __init__(self, known: SortedIds, folder: Path | None) -> None:
+        self._known, self._writer = known, IdWriter(folder)
+        self._piece, self._at, self._n_read = np.zeros(0, _INT64), 0, 0
+        self._merged = np.empty(PIECE_IDS, _INT64)
+
+    def add(self, ids: np.ndarray) -> np.ndarray:
+        """The numbers of ids among all, where none that comes later is less than the last.
+
+        Parameters
+        ----------
+        ids : int64, ascending and different; the first may be the last that came before
+
+        Returns
+        -------
+        int64, as many
+        """
+        numbers, done = np.empty(len(ids), np.int64), 0
+        if len(ids) and ids[0] == self._writer.last:
+            numbers[0], done = self._writer.n_ids - 1, 1
+        while done < len(ids):
+            self._refill()
+            n_before = self._writer.n_ids
+            self._at, done, n = _merge(self._piece, self._at, ids, done, self._is_over, self._merged, n_before, numbers)
+            self._writer.append(self._merged[:n])
+        return numbers
+
+    def finish(self) -> SortedIds:
+        """All of them."""
+        self._refill()
+        while self._at < len(self._piece):
+            self._writer.append(self._piece[self._at :])
+            self._at = len(self._piece)
+            self._refill()
+        return self._writer.finish()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._n_read == len(self._known)
+
+    def _refill(self) -> None:
+        if self._at == len(self._piece) and not self._is_over:
+            self._piece, self._at = self._known[self._n_read : self._n_read + PIECE_IDS], 0
+            self._n_read += len(self._piece)
+
+
+def find_ids(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Where ids are among ascending ones; all are there.
+
+    Source: interpolation by a table of the leading bits of what is left beside the least id, then bisection.
+    """
+    found = np.empty(len(ids), np.int64)
+    if not len(ids):
+        return found
+    span = int(known[-1]) - int(known[0])
+    shift = max(0, span.bit_length() - len(known).bit_length())
+    starts = np.zeros((span >> shift) + 2, np.int64)
+    _fill_table(known, np.uint64(shift), starts)
+    _find(ids, known, np.uint64(shift), starts, found)
+    return found
+
+
+# Numba has no types that mypy could read. Differences are of 64 bits without a sign, whatever the ids.
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _merge(
+    known: Any, at: int, ids: Any, done: int, is_over: bool, merged: Any, n_before: int, numbers: Any
+) -> tuple[int, int, int]:
+    """Merge until all ids are done, more are to be known, or there is no room."""
+    n = 0
+    while done < len(ids) and n < len(merged) and (at < len(known) or is_over):
+        if at < len(known) and known[at] < ids[done]:
+            merged[n] = known[at]
+            at += 1
+        else:
+            if at < len(known) and known[at] == ids[done]:
+                at += 1
+            merged[n] = ids[done]
+            numbers[done] = n_before + n
+            done += 1
+        n += 1
+    return at, done, n
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _fill_table(known: Any, shift: Any, starts: Any) -> None:
+    least = np.uint64(known[0])
+    for id in known:
+        starts[np.int64((np.uint64(id) - least) >> shift) + 1] += 1
+    for k in range(1, len(starts)):
+        starts[k] += starts[k - 1]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _find(ids: Any, known: Any, shift: Any, starts: Any, found: Any) -> None:
+    least = np.uint64(known[0])
+    for k in range(len(ids)):
+        id = np.int64(ids[k])
+        digit = np.int64((np.uint64(id) - least) >> shift)
+        low, high = starts[digit], starts[digit + 1] - 1
+        while low < high:
+            middle = (low + high) // 2
+            if known[middle] < id:
+                low = middle + 1
+            else:
+                high = middle
+        found[k] = low
