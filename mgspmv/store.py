@@ -828,6 +828,18 @@ class GrowingArray:
             array.resize((n,))
         return hashlib.sha256(b"".join(self._hashes)).hexdigest()
 
+    def pieces(self) -> Iterator[np.ndarray]:
+        """What was written, chunk after chunk, once it is finished."""
+        array = _get_array(self._group, self._name, self._group.path)
+        files = _ChunkFiles.find(array)
+        for piece in _pieces(0, array.shape[0]):
+            elements = np.empty(piece.stop - piece.start, self._dtype)
+            if files is None:
+                array.get_basic_selection(piece, out=_as_buffer(elements))
+            else:
+                files.read(piece, elements)
+            yield elements
+
     def _flush(self) -> None:
         if self._put is None:  # as long as it may become, but with chunks as if its length were known
             n = self._most if self._n_held == CHUNK_ELEMENTS else self._n_held

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
+
 # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,6 +91,10 @@ class Appendable(Protocol):
         """What was made; nothing is appended any more."""
         ...
 
+    def pieces(self) -> Iterator[np.ndarray]:
+        """What was put there, one part after the other, once it is finished."""
+        ...
+
 
 class _HeldArray:
     """An array in memory.
@@ -107,7 +112,12 @@ class _HeldArray:
         self._n += len(elements)
 
     def finish(self) -> np.ndarray:
-        return self._array if self._n == len(self._array) else self._array[: self._n].copy()
+        if self._n < len(self._array):
+            self._array = self._array[: self._n].copy()
+        return self._array
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        yield self._array
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +147,7 @@ def assemble(
     make_array : called with (name, dtype, most elements)
     transposed : gets all entries, rows and columns exchanged
     phase : for `report`
-    most_columns : that are added up at a time, for which all blocks are made once more; None for all
+    most_columns : that are added up at a time, for which all entries are read again; None for all
 
     Raises
     ------
@@ -162,7 +172,7 @@ def assemble(
             made["data"].append(block.data)
             least.append(float(block.data.min()))
         if sums is not None:
-            sums.add(block)
+            sums.add(block.indices, block.data)
         if transposed is not None:
             rows = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
             transposed.add(CooBatch(block.indices, shrink(rows), block.data))
@@ -170,17 +180,19 @@ def assemble(
         report(phase, nnz, n_most)
     report(phase, n_most, n_most)
     pointers.end(matrix.shape[0])
+    arrays = {name: array.finish() for name, array in made.items()}
     if sums is not None:
-        made |= _add_up(matrix, sums, ranges, make_array, report)
+        added = _add_up(matrix, sums, ranges, made, make_array, report)
+        arrays |= {name: array.finish() for name, array in added.items()}
     lowest = np.min(least) if least else np.nan
-    found = float(lowest) if np.isfinite(lowest) else None
-    return Assembled(nnz, {name: array.finish() for name, array in made.items()}, found)
+    return Assembled(nnz, arrays, float(lowest) if np.isfinite(lowest) else None)
 
 
 def _add_up(
     matrix: SortedSource,
     sums: _ColumnSums,
     ranges: list[tuple[int, int]],
+    entries: dict[str, Appendable],
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
     report: Report,
 ) -> dict[str, Appendable]:
@@ -189,6 +201,7 @@ def _add_up(
     Parameters
     ----------
     sums : of the first of the ranges of columns
+    entries : the indices and, where there are values, the data of all, which the other ranges are added up from
     """
     made = {"out_degree": make_array("out_degree", np.dtype(np.int64), matrix.shape[1])}
     if matrix.dtype is not None:
@@ -196,14 +209,19 @@ def _add_up(
     for k, (a, b) in enumerate(ranges):
         if k:
             report("add up columns", a, matrix.shape[1])
-            sums = _ColumnSums(matrix, a, b)
-            for block in matrix.blocks():
-                sums.add(block)
-        degree, weight = sums.finish()
-        made["out_degree"].append(degree)
-        if weight is not None:
-            made["out_weight"].append(weight)
+            sums.begin(a, b)
+            values = entries["data"].pieces() if "data" in entries else repeat(None)
+            for indices, data in zip(entries["indices"].pieces(), values, strict=False):
+                sums.add(indices, data)
+        _append_sums(made, sums)
     return made
+
+
+def _append_sums(made: dict[str, Appendable], sums: _ColumnSums) -> None:
+    degree, weight = sums.finish()
+    made["out_degree"].append(degree)
+    if weight is not None:
+        made["out_weight"].append(weight)
 
 
 class RowPointers:
@@ -233,18 +251,24 @@ class RowPointers:
 
 
 class _ColumnSums:
-    """Entries of each of the columns start .. stop, and the sums of their values."""
+    """Entries of each of the columns of a range, and the sums of their values."""
 
     def __init__(self, matrix: SortedSource, start: int, stop: int) -> None:
-        self._matrix, self._start, self._n_infinite = matrix, start, 0
-        self._degree = np.zeros(stop - start, np.int64)
-        self._sums = None if matrix.dtype is None else np.zeros((2, stop - start))
+        self._matrix = matrix
+        self.begin(start, stop)
 
-    def add(self, block: CsrBlock) -> None:
-        _count(block.indices, self._start, self._degree)
-        if block.data is not None and self._sums is not None:
-            self._n_infinite += len(block.data) - int(np.count_nonzero(np.isfinite(block.data)))
-            _add_columns(block.indices, block.data, self._start, *self._sums)
+    def begin(self, start: int, stop: int) -> None:
+        """Let go of what was added up, and begin with columns start .. stop."""
+        self._start, self._n_infinite = start, 0
+        self._degree, self._sums = np.zeros(0, np.int64), None
+        self._degree = np.zeros(stop - start, np.int64)
+        self._sums = None if self._matrix.dtype is None else np.zeros((2, stop - start))
+
+    def add(self, indices: np.ndarray, data: np.ndarray | None) -> None:
+        _count(indices, self._start, self._degree)
+        if data is not None and self._sums is not None:
+            self._n_infinite += len(data) - int(np.count_nonzero(np.isfinite(data)))
+            _add_columns(indices, data, self._start, *self._sums)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Degrees, and weights where there are values."""

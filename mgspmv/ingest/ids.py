@@ -159,8 +159,8 @@ def find_ids(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
     if not len(ids):
         return found
     span = int(known[-1]) - int(known[0])
-    shift = max(0, span.bit_length() - len(known).bit_length())
-    starts = np.zeros((span >> shift) + 2, np.int64)
+    shift = max(0, span.bit_length() - len(known).bit_length() + 1)
+    starts = np.zeros((span >> shift) + 2, np.int32)
     _fill_table(known, np.uint64(shift), starts)
     _find(ids, known, np.uint64(shift), starts, found)
     return found

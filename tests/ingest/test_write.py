@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 from zarr.storage import LocalStore, MemoryStore
 
@@ -212,7 +214,7 @@ PEAK = """
     import sys
     from pathlib import Path
     import mgspmv as mg
-    info = mg.ingest(sys.argv[1], sys.argv[2], memory=sys.argv[3], format="matrix-market", duplicates="keep")
+    info = mg.ingest(sys.argv[1], sys.argv[2], memory=sys.argv[3], format=sys.argv[4], duplicates="keep")
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(info.nnz, 1024 * int(peak.split()[1]))
 """
@@ -234,7 +236,7 @@ def test_text_of_many_times_the_memory(tmp_path, field):
     n_times = -(-text_bytes // len(body))
     os.mkfifo(tmp_path / "pipe")
     command = [sys.executable, "-c", textwrap.dedent(PEAK), tmp_path / "pipe", tmp_path / "a.zarr", "1GiB"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, "matrix-market"], stdout=subprocess.PIPE, text=True) as process:
         with open(tmp_path / "pipe", "wb") as pipe:
             sizes = f"{n_vertices} {n_vertices} {n_times * len(ends)}\n"
             pipe.write(f"%%MatrixMarket matrix coordinate {field} general\n{sizes}".encode())
@@ -250,3 +252,31 @@ def test_text_of_many_times_the_memory(tmp_path, field):
     assert (np.diff(stored.read_array("indptr")) == degrees).all()
     first = np.sort(ends[ends[:, 0] == 1, 1] - 1)
     assert (stored.read_array("indices", 0, n_times * len(first)) == np.repeat(first, n_times)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_more_ids_than_memory(tmp_path):
+    """Ids of 100 million vertices, 0.8 GB of them, and their edges within 1 GiB."""
+    n_batches, n_edges = 50, 1 << 20
+    free = os.statvfs(tempfile.gettempdir())
+    if free.f_bavail * free.f_frsize < 12 * GIB:
+        pytest.skip("needs 12 GiB of disk")
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", textwrap.dedent(PEAK), tmp_path / "pipe", tmp_path / "a.zarr", "1GiB"]
+    rng, ends = np.random.default_rng(2), []
+    with subprocess.Popen([*command, "edge-list"], stdout=subprocess.PIPE, text=True) as process:
+        with open(tmp_path / "pipe", "wb") as pipe:
+            for _ in range(n_batches):
+                ends.append(rng.integers(0, 1 << 62, (2, n_edges)))
+                lines = pa.table({"source": ends[-1][0], "target": ends[-1][1]})
+                pa.csv.write_csv(lines, pipe, pa.csv.WriteOptions(include_header=False, delimiter=" "))
+        said, _ = process.communicate()
+    assert process.returncode == 0
+    nnz, peak = map(int, said.split())
+    assert nnz == n_batches * n_edges
+    assert peak <= 1.1 * GIB
+    stored, ids = open_store(tmp_path / "a.zarr"), np.unique(np.concatenate(ends, axis=1))
+    assert (stored.read_array("vertex_ids") == ids).all()
+    targets = np.searchsorted(ids, np.concatenate([own[1] for own in ends]))
+    assert (np.diff(stored.read_array("indptr")) == np.bincount(targets, minlength=len(ids))).all()

@@ -1,0 +1,246 @@
+"""Names of vertices that do not fit into memory: sorted runs of them in files, merged range by range.
+
+    names, as they come  --codes-->  a dictionary, until it is full  --sort-->  a run in a file
+    runs  --merge-->  all names, ascending, in a file; and the place of each code among them
+
+A name that comes again after its dictionary was put away has another code then; all its codes lead to one place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from mgspmv.ingest.ids import SortedIds
+from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.sorter import Entries, EntrySorter
+from mgspmv.model import CooBatch
+
+PAGE_NAMES = 1 << 14
+"""Names that are read at a time, and of which the first is in memory."""
+MERGED_PAGES = 16
+"""Pages that begin in a range of names that are merged together."""
+
+_INT64, _INT32, _BYTE = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Page:
+    """Some names in a file: where each ends, and all of them, one after the other."""
+
+    offset: int
+    n_names: int
+    n_bytes: int
+    first: str
+
+
+class SortedNames:
+    """Names in a file, ascending; see `NameWriter`."""
+
+    dtype = np.dtype(object)
+
+    def __init__(self, file: ScratchFile, pages: Sequence[_Page]) -> None:
+        self._file, self._pages = file, pages
+        self._starts = np.cumsum([0, *(page.n_names for page in pages)]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @overload
+    def __getitem__(self, which: int) -> str: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> np.ndarray: ...
+
+    def __getitem__(self, which: int | slice) -> str | np.ndarray:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(len(self))
+            pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
+            names = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self._pages)]
+            base = self._starts[pages.start]
+            return np.concatenate([np.zeros(0, object), *names])[start - base : max(start, stop) - base]
+        number = range(len(self))[which]
+        page = bisect_right(self._starts, number) - 1
+        return str(self.read_page(page)[number - self._starts[page]])
+
+    @property
+    def firsts(self) -> list[str]:
+        """The first name of each page."""
+        return [page.first for page in self._pages]
+
+    def read_page(self, k: int) -> Any:
+        """The names of a page, an Arrow array of strings."""
+        page = self._pages[k]
+        ends = self._file.read(page.offset, page.n_names + 1, _INT32)
+        data = self._file.read(page.offset + ends.nbytes, page.n_bytes, _BYTE)
+        return pa.StringArray.from_buffers(page.n_names, pa.py_buffer(ends), pa.py_buffer(data))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+class NameWriter:
+    """Takes names that ascend.
+
+    Parameters
+    ----------
+    folder : of the file; None for the one that the system has for such files
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file, self._pages, self._n_bytes = ScratchFile(folder), list[_Page](), 0
+
+    def append(self, names: Any) -> None:
+        """Put an Arrow array of strings at the end."""
+        for first in range(0, len(names), PAGE_NAMES):
+            own = names.slice(first, PAGE_NAMES)
+            lengths = np.asarray(pa.compute.binary_length(own))
+            ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+            start = np.frombuffer(own.buffers()[1], np.int32)[own.offset]
+            data = np.frombuffer(own.buffers()[2] or b"", np.uint8)[start : start + ends[-1]]
+            self._pages.append(_Page(self._n_bytes, len(own), len(data), own[0].as_py()))
+            self._file.append(ends)
+            self._file.append(data)
+            self._n_bytes += ends.nbytes + len(data)
+
+    def finish(self) -> SortedNames:
+        """What was written."""
+        return SortedNames(self._file, self._pages)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Names with their codes."""
+
+    names: SortedNames
+    codes: ScratchFile
+    """int64, one for each name."""
+
+
+class SpilledNames:
+    """Names by code, in sorted runs.
+
+    Parameters
+    ----------
+    folder : for files; None for the one that the system has for such files
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._runs, self.n_codes = folder, list[_Run](), 0
+
+    def add(self, names: list[str]) -> None:
+        """Put away different names, whose codes are the next ones."""
+        array = pa.array(names, pa.string())
+        order = np.asarray(pa.compute.sort_indices(array)).astype(np.int64)
+        writer, codes = NameWriter(self._folder), ScratchFile(self._folder)
+        for first in range(0, len(order), PAGE_NAMES):
+            writer.append(array.take(order[first : first + PAGE_NAMES]))
+        codes.append(order + self.n_codes)
+        self._runs.append(_Run(writer.finish(), codes))
+        self.n_codes += len(names)
+
+    def find(self, code: int) -> str:
+        """The name that has a code."""
+        for run in self._runs:
+            for k in range(len(run.names.firsts)):
+                found = np.flatnonzero(self._read_codes(run, k) == code)
+                if len(found):
+                    return str(run.names.read_page(k)[int(found[0])])
+        raise KeyError(code)
+
+    def merge(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+        """All names, ascending, range after range: the names, codes, and which of the range's names each code has."""
+        firsts = sorted(first for run in self._runs for first in run.names.firsts)
+        bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
+        for low, high in zip(bounds, bounds[1:], strict=False):
+            parts = [part for run in self._runs for part in self._read_range(run, low, high)]
+            encoded = pa.chunked_array([names for names, _ in parts]).combine_chunks().dictionary_encode()
+            order = pa.compute.sort_indices(encoded.dictionary)
+            places = np.empty(len(order), np.int64)
+            places[np.asarray(order)] = np.arange(len(order))
+            codes = np.concatenate([codes for _, codes in parts])
+            yield encoded.dictionary.take(order), codes, places[np.asarray(encoded.indices)]
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for run in self._runs:
+            run.names.close()
+            run.codes.close()
+
+    def _read_range(self, run: _Run, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
+        """What a run has from one name to before another, page by page; None for no end."""
+        firsts = run.names.firsts
+        for k in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
+            if high is not None and firsts[k] >= high:
+                return
+            names, codes = run.names.read_page(k), self._read_codes(run, k)
+            own = pa.compute.greater_equal(names, low)
+            if high is not None:
+                own = pa.compute.and_(own, pa.compute.less(names, high))
+            yield names.filter(own), codes[np.asarray(own)]
+
+    def _read_codes(self, run: _Run, page: int) -> np.ndarray:
+        first = page * PAGE_NAMES
+        n = min(PAGE_NAMES, len(run.names) - first)
+        return run.codes.read(first * _INT64.itemsize, n, _INT64)
+
+
+def number_names(
+    held: EntrySorter, spilled: SpilledNames, make_sorter: Callable[[], EntrySorter], folder: Path | None
+) -> tuple[EntrySorter, SortedNames]:
+    """Number names in their order.
+
+    Parameters
+    ----------
+    held : has entries whose rows and columns are codes; it is closed
+    spilled : the names by code; it is closed
+    make_sorter : makes one for the same entries
+    folder : for files
+
+    Returns
+    -------
+    A sorter of the entries, whose rows and columns are numbers; and the names.
+    """
+    writer, by_code, n = NameWriter(folder), make_sorter(), 0
+    for names, codes, places in spilled.merge():
+        by_code.add(CooBatch(codes, n + places, None))
+        writer.append(names)
+        n += len(names)
+    spilled.close()
+    numbers = ScratchFile(folder)
+    for own in by_code.ranges(_order_by_code):
+        numbers.append(own)
+    by_code.close()
+    for _ in range(2):  # rows, which become columns, and then those, which become rows
+        numbered = make_sorter()
+        for batch in held.ranges(lambda low, high, parts: _number_rows(numbers, low, high, parts), dense=True):
+            numbered.add(batch)
+        held.close()
+        held = numbered
+    numbers.close()
+    return held, writer.finish()
+
+
+def _order_by_code(lowest: int, highest: int, parts: list[Entries]) -> np.ndarray:
+    """The numbers of codes, one after the other: each code is there once."""
+    codes, numbers = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    ordered = np.empty(len(codes), np.int64)
+    ordered[codes - codes.min()] = numbers
+    return ordered
+
+
+def _number_rows(numbers: ScratchFile, lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
+    """Entries with numbers for the codes of rows, rows and columns exchanged."""
+    rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    first, last = int(rows.min()), int(rows.max())
+    known = numbers.read(first * _INT64.itemsize, last + 1 - first, _INT64)
+    values = [values for _, _, values in parts if values is not None]
+    return CooBatch(cols, known[rows - first], np.concatenate(values) if values else None)
