@@ -538,9 +538,10 @@ def spmv(
     import numpy as np
 
     from mgspmv import api
+    from mgspmv.files import write_beside
     from mgspmv.ingest.weights import read_vector
     from mgspmv.monitor.progress import open_progress
-    from mgspmv.results import check_target, write_beside
+    from mgspmv.results import check_target
 
     place = Place(cluster, workers, threads, scheduler, timeout)
     check_target(output, overwrite=overwrite, suffixes=(".npy",))

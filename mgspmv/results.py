@@ -1,7 +1,7 @@
 """Ranks and how they were reached: top-k, and files in Zarr, Parquet and CSV.
 
-A file never has its final name before it is whole: it is written beside and moved into place. A Zarr group at a URL
-cannot be moved; there the attribute that makes it a solution is the last write.
+A file never has its final name before it is whole, see `mgspmv.files`. A Zarr group at a URL cannot be moved; there the
+attribute that makes it a solution is the last write.
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +28,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
 )
+from mgspmv.files import is_url, write_beside
 from mgspmv.model import Event, Status
 
 FORMAT_VERSION = 1
@@ -143,7 +140,7 @@ class Solution:
         StoreError : it cannot be written
         """
         check_target(path, overwrite=overwrite)
-        if _is_url(path):
+        if is_url(path):
             _write_zarr(self, str(path))
             return
         write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
@@ -169,7 +166,7 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
         raise OptionError(
             f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
         )
-    if not _is_url(path) and not Path(path).exists():
+    if not is_url(path) and not Path(path).exists():
         raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
     return _read_zarr(str(path)) if suffix == ".zarr" else _read_parquet(str(path))
 
@@ -199,7 +196,7 @@ def check_target(
     suffix = Path(path).suffix
     if suffix not in suffixes:
         raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}, not in {suffix or 'no suffix'}")
-    if _is_url(path) and suffix != ".zarr":
+    if is_url(path) and suffix != ".zarr":
         raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
     if not _is_taken(path):
         return
@@ -209,53 +206,8 @@ def check_target(
         raise StoreExistsError(f"{path} is not a {suffix} of results and is not overwritten; choose another name")
 
 
-@contextmanager
-def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a name beside `path` to write to; what was written there then takes the place of `path`.
-
-    The folder is made when it is missing. After an error nothing is left, and what was at `path` is still there.
-
-    Raises
-    ------
-    StoreError : it cannot be written
-    """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        _move_into_place(part, target)
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        _remove(part)
-
-
-def _move_into_place(part: Path, target: Path) -> None:
-    if not target.is_dir():
-        os.replace(part, target)
-        return
-    old = part.with_suffix(".old")  # a folder that is not empty cannot be replaced
-    os.rename(target, old)
-    os.rename(part, target)
-    shutil.rmtree(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    elif path.exists():
-        path.unlink()
-
-
-def _is_url(path: str | os.PathLike[str]) -> bool:
-    return "://" in str(path)
-
-
 def _is_taken(path: str | os.PathLike[str]) -> bool:
-    return _open_group(str(path)) is not None if _is_url(path) else os.path.lexists(path)
+    return _open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)
 
 
 def _is_solution_group(url: str) -> bool:

@@ -28,7 +28,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Status
-from mgspmv.results import Solution, check_target, load_solution, select_highest, write_beside
+from mgspmv.results import Solution, check_target, load_solution, select_highest
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
 INTEGER_IDS = np.array([7, -1, 2**62, 5], dtype=np.int64)
@@ -231,21 +231,6 @@ def test_csv_is_not_loaded(tmp_path):
 def test_nothing_there(tmp_path, suffix):
     with pytest.raises(StoreNotFoundError, match="there are no ranks at"):
         load_solution(tmp_path / f"none{suffix}")
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "r.npy"
-    path.write_text("old")
-
-    def fail():
-        with write_beside(path) as part:
-            part.write_text("half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(StoreError, match=r"cannot write .*r\.npy: No space left on device"):
-        fail()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["r.npy"]
-    assert path.read_text() == "old"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
