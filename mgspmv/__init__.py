@@ -16,7 +16,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mgspmv.api import Matrix, gemv, generate, ingest, load_solution, open_matrix, pagerank, reorder, spmv, verify
+    from mgspmv.api import (
+        Matrix,
+        export,
+        gemv,
+        generate,
+        ingest,
+        load_solution,
+        open_matrix,
+        pagerank,
+        reorder,
+        spmv,
+        verify,
+    )
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.partition import Plan
@@ -26,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "mgspmv.api": (
         "Matrix",
+        "export",
         "gemv",
         "generate",
         "ingest",
@@ -52,6 +65,7 @@ __all__ = [
     "Plan",
     "Solution",
     "Status",
+    "export",
     "gemv",
     "generate",
     "ingest",
@@ -79,7 +93,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Keeps `ingest` for the function: importing the subpackage of that name would otherwise put itself there."""
+    """Keeps `ingest` and `export` for the functions: importing a subpackage of that name would put itself there."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME_OF and isinstance(value, ModuleType)):

@@ -23,6 +23,8 @@ from mgspmv.errors import (
     MissingTransposeError,
     OptionError,
 )
+from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
+from mgspmv.export.write import check_target as check_export
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Matrix",
+    "export",
     "gemv",
     "generate",
     "ingest",
@@ -357,6 +360,58 @@ def reorder(
         overwrite=overwrite or target is None,
         on_progress=on_progress,
     )
+
+
+def export(
+    store: StoreLike,
+    target: str | os.PathLike[str],
+    *,
+    format: Format | None = None,
+    vertices: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+) -> MatrixInfo:
+    """Write a stored matrix as its source had it: `ingest` makes the same store of what is written.
+
+    Entry (i, j) of a graph is the arc i -> j, and rows and columns have the numbers of the source, also where the store
+    is renumbered. The matrix is never in memory as a whole.
+
+    Parameters
+    ----------
+    store : where it is
+    target : where it goes: a local path or a URL that fsspec knows
+    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst), `parquet` (.parquet, .pq; columns src, dst and maybe weight,
+        with the source's ids), `npz` (.npz, SciPy's), `anndata` (.zarr, an AnnData whose X it is) or `binsparse`
+        (.zarr); default by the suffix, where that leaves no choice
+    vertices : where to write the ids too, one a line in the order of rows, as `ingest` takes them by `vertices`
+    overwrite : replace the file, or the group that was exported, once the new one is whole
+    memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
+        `anndata` or `binsparse`
+    on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    What the store says.
+
+    Raises
+    ------
+    OptionError : an unknown format; a suffix that is not the format's; a matrix or ids that the format cannot hold
+    StoreExistsError : something is there that is not to be overwritten
+    StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
+    CapacityError : a renumbered matrix has more rows than there is memory for
+    """
+    _check_threads(threads)
+    chosen = choose_format(target, format)
+    check_export(target, chosen, overwrite=overwrite)
+    stored = open_store(store)
+    if vertices is not None:
+        check_vertices(stored, vertices, overwrite=overwrite)
+    room = find_room(target, _parse(memory), threads, scratch)
+    export_matrix(stored, target, chosen, room, on_progress or _ignore, vertices)
+    return stored.info
 
 
 def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:

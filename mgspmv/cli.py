@@ -108,6 +108,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
 ]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Most for this process, such as 4GiB; default half of the free.")
+]
+Scratch = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="For what does not fit into memory; default beside what is written."),
+]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 
@@ -311,13 +318,9 @@ def ingest(
         str | None,
         typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
     ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most for this process, such as 4GiB; default half of the free.")
-    ] = None,
+    memory: Memory = None,
     threads: Threads = None,
-    scratch: Annotated[
-        str | None, typer.Option(metavar="DIR", help="For what does not fit into memory; default beside the store.")
-    ] = None,
+    scratch: Scratch = None,
     json: Json = False,
 ) -> Answer:
     """Read a matrix or graph file into a store."""
@@ -445,6 +448,41 @@ def reorder(
     with open_progress() as progress:
         info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]  # a string, which the API checks
     return _answer_stored(info, time.perf_counter() - began)
+
+
+@app.command()
+def export(
+    store: StorePath,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help=".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="matrix-market|parquet|npz|anndata|binsparse", help="Default by the suffix, but for .zarr."
+        ),
+    ] = None,
+    vertices: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the ids too, one a line, for `ingest --vertices`.")
+    ] = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Write a stored matrix as its source had it, for other programs."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    began = time.perf_counter()
+    with open_progress() as progress:
+        info = api.export(store, target, **options, on_progress=progress.on_progress)
+    elapsed_s = time.perf_counter() - began
+    payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
+    return Answer(payload, [f"{target}: {_describe_matrix(info)}, written in {_format_seconds(elapsed_s)}"])
 
 
 @app.command()

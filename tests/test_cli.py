@@ -72,7 +72,19 @@ def test_help_says_the_exit_codes():
     stdout, _ = invoke("--help")
     text = " ".join(stdout.split())
     assert "Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable" in text
-    for command in ("ingest", "generate", "reorder", "info", "plan", "spmv", "pagerank", "top", "verify", "run"):
+    for command in (
+        "ingest",
+        "generate",
+        "reorder",
+        "export",
+        "info",
+        "plan",
+        "spmv",
+        "pagerank",
+        "top",
+        "verify",
+        "run",
+    ):
         assert command in stdout
         assert "--json" in invoke(command, "--help")[0]
 
@@ -214,6 +226,47 @@ def test_options_of_ingest_are_given_on():
 def test_generate(args, shape, nnz):
     answer = invoke_json("generate", args[0], "m.zarr", *args[1:])["store"]
     assert (answer["shape"], answer["nnz"]) == (shape, nnz)
+
+
+def test_export(folder):
+    invoke("ingest", "a.mtx", "a.zarr")
+    stored = invoke_json("info", "a.zarr")
+    answer = invoke_json("export", "a.zarr", "b.mtx.gz")
+    assert answer["target"] == "b.mtx.gz"
+    assert answer["store"] == stored
+    assert answer["seconds"] > 0
+    assert (scipy.io.mmread("b.mtx.gz") != scipy.io.mmread("a.mtx")).nnz == 0
+    stdout, _ = invoke("export", "a.zarr", "b.mtx.gz", "--overwrite")
+    assert stdout.startswith("b.mtx.gz: matrix, 2 x 3, 3 entries, float64, written in ")
+    invoke("ingest", "b.mtx.gz", "b.zarr")
+    assert invoke_json("info", "b.zarr")["digest"] == stored["digest"]
+
+
+def test_export_with_a_list_of_vertices(folder):
+    (folder / "list").write_text("1\n2\n3\n5\n8\n")
+    invoke("ingest", "edges.txt", "a.zarr", "--vertices", "list")
+    assert invoke_json("export", "a.zarr", "e.parquet", "--vertices", "ids")["vertices"] == "ids"
+    assert (folder / "ids").read_text() == (folder / "list").read_text()
+    invoke("ingest", "e.parquet", "b.zarr", "--vertices", "ids")
+    assert invoke_json("info", "b.zarr")["digest"] == invoke_json("info", "a.zarr")["digest"]
+
+
+def test_options_of_export_are_given_on(monkeypatch):
+    invoke("ingest", "a.mtx", "a.zarr")
+    info, given = mgspmv.api.open_matrix("a.zarr").info, {}
+    monkeypatch.setattr(mgspmv.api, "export", lambda *args, **options: given.update(options, args=args) or info)
+    args = ["--format", "npz", "--vertices", "v", "--memory", "2GiB", "--threads", "3", "--scratch", "s", "--overwrite"]
+    invoke("export", "a.zarr", "b.npz", *args)
+    del given["on_progress"]
+    assert given == {
+        "args": ("a.zarr", "b.npz"),
+        "format": "npz",
+        "vertices": "v",
+        "memory": "2GiB",
+        "threads": 3,
+        "scratch": "s",
+        "overwrite": True,
+    }
 
 
 def test_plan():
@@ -442,6 +495,10 @@ def test_run():
         (["spmv", "a.zarr", "x2.npy", "-o", "y.npy"], 2, "ShapeError", "x has 2 entries but the matrix has 3 columns"),
         (["spmv", "a.zarr", "x2.npy", "-o", "y.txt"], 2, "OptionError", "must end in .npy"),
         (["run", "bad.toml"], 2, "PipelineError", "unknown key"),
+        (["export", "a.zarr", "b.zarr"], 2, "OptionError", "may become anndata or binsparse; say which by"),
+        (["export", "a.zarr", "b.mtx", "--format", "csv"], 2, "OptionError", "format must be one of 'matrix-market'"),
+        (["export", "none.zarr", "b.mtx"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
+        (["export", "a.zarr", "a.mtx"], 4, "StoreExistsError", "a.mtx exists already; pass overwrite=True (--overwrite)"),
         (["ingest", "bad.txt", "h.zarr"], 3, "SourceError", "bad.txt, line 2"),
         (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
         (["pagerank", "g.zarr", "--nstart", "bad.txt"], 3, "SourceError", "bad.txt, line 2"),

@@ -19,6 +19,11 @@ def test_ingest_is_the_function_whatever_was_imported_first(first: str) -> None:
     assert run_python(f"import mgspmv as mg\n{first}\nprint(type(mg.ingest).__name__)") == "function"
 
 
+@pytest.mark.parametrize("first", ["import mgspmv.api", "import mgspmv.export.write", "mg.export"])
+def test_export_is_the_function_whatever_was_imported_first(first: str) -> None:
+    assert run_python(f"import mgspmv as mg\n{first}\nprint(type(mg.export).__name__)") == "function"
+
+
 def test_every_public_name_is_there() -> None:
     assert set(mgspmv.__all__) <= set(dir(mgspmv))
     assert all(callable(getattr(mgspmv, name)) for name in mgspmv.__all__)

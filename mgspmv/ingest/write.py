@@ -82,7 +82,7 @@ def find_room(
     if left < LEAST_SORTING:
         raise CapacityError(
             f"this process takes {taken / 1e9:.3g} GB already, and with memory={total:,} nothing is left to sort with; "
-            "allow more, or ingest in a process of its own"
+            "allow more, or work in a process of its own"
         )
     return Room(left, n_threads, find_folder(store) if scratch is None else Path(scratch))
 

@@ -1,0 +1,136 @@
+"""The three arrays of a compressed matrix as the source had it, piece by piece: for formats that hold such arrays.
+
+A graph's store has the arc i -> j in row j, so what is stored is the source's matrix by columns: nothing is transposed.
+Only where rows and columns are renumbered they are sorted again, within a given memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mgspmv.errors import CapacityError
+from mgspmv.export.entries import SourceEntries, cut_spans, read_pointers
+from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.write import LEAST_SORTING, Room
+from mgspmv.model import MatrixInfo, index_dtype
+from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+
+ArrayName = Literal["indptr", "indices", "data"]
+Pieces = Iterator[np.ndarray]
+Report = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class SourceArrays:
+    """A matrix in the order of its source, compressed by rows or, for a graph, by columns."""
+
+    info: MatrixInfo
+    _read: Callable[[ArrayName], Pieces]
+    """Gives an array of the store, in the order of the source."""
+
+    @property
+    def format(self) -> Literal["csr", "csc"]:
+        return "csc" if self.info.kind == "graph" else "csr"
+
+    def find_dtype(self, name: ArrayName) -> np.dtype:
+        """Of an array. SciPy has one dtype for rows, columns and pointers; the entries of a pattern are True."""
+        if name == "data":
+            return np.dtype(self.info.dtype or np.bool_)
+        return index_dtype(max(*self.info.shape, self.info.nnz))
+
+    def find_length(self, name: ArrayName) -> int:
+        """Elements of an array."""
+        return self.info.shape[0] + 1 if name == "indptr" else self.info.nnz
+
+    def read(self, name: ArrayName) -> Pieces:
+        """An array, piece by piece.
+
+        Raises
+        ------
+        StoreDamagedError : as for `read_pointers` and `StoredMatrix.read_array`
+        CapacityError : entries at one place, of a matrix that is renumbered, take more memory than there is
+        """
+        n, dtype = self.find_length(name), self.find_dtype(name)
+        if name == "data" and self.info.is_pattern:
+            return (np.ones(min(CHUNK_ELEMENTS, n - start), dtype) for start in range(0, n, CHUNK_ELEMENTS))
+        return (piece.astype(dtype, copy=False) for piece in self._read(name))
+
+
+@contextmanager
+def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[SourceArrays]:
+    """Give the arrays of a stored matrix.
+
+    Parameters
+    ----------
+    room : for entries that are sorted
+    report : called with ("sort", entries done, entries in all) where they are
+
+    Raises
+    ------
+    CapacityError : a matrix that is renumbered has more rows than there is memory for
+    """
+    entries = SourceEntries(stored)
+    if entries.order is None:
+        yield SourceArrays(stored.info, lambda name: _read_stored(stored, name, room.threads))
+        return
+    order, memory = entries.order, _find_memory(entries, room)
+    with EntrySorter(memory, room.threads, room.folder) as sorter:
+        for span in cut_spans(stored):
+            sorter.add(entries.read_stored(span))
+            report("sort", span.stop, stored.info.nnz)
+        yield SourceArrays(stored.info, lambda name: _read_sorted(stored, name, order, sorter))
+
+
+def _find_memory(entries: SourceEntries, room: Room) -> int:
+    """What is left for entries beside the order and the row pointers in it."""
+    assert entries.order is not None
+    need_bytes = entries.order.nbytes + 8 * (len(entries.order) + 1)
+    if room.memory - need_bytes < LEAST_SORTING:
+        raise CapacityError(
+            f"{entries.stored.info.url} is renumbered, and its order and row pointers take {need_bytes / 1e9:.3g} GB, "
+            f"beside which {room.memory / 1e9:.3g} GB leave nothing to sort with; allow more (memory=, --memory), or "
+            "export it as matrix-market or parquet, for which nothing is sorted"
+        )
+    return room.memory - need_bytes
+
+
+def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
+    if name == "indptr":
+        for k, pointers in enumerate(read_pointers(stored)):
+            yield pointers[1:] if k else pointers
+        return
+    starts = range(0, stored.info.nnz, CHUNK_ELEMENTS)
+
+    def read(start: int) -> np.ndarray:
+        return stored.read_array(name, start, min(start + CHUNK_ELEMENTS, stored.info.nnz), threads=1)
+
+    with ThreadPoolExecutor(threads, "mgspmv-export") as pool:
+        yield from map_ahead(pool, read, starts, threads)
+
+
+def _read_sorted(stored: StoredMatrix, name: ArrayName, order: np.ndarray, sorter: EntrySorter) -> Pieces:
+    if name == "indptr":
+        yield _find_source_pointers(stored, order)
+        return
+    for block in sorter.blocks(stored.info.shape):
+        if name == "indices":
+            yield block.indices
+        elif block.data is not None:
+            yield block.data
+
+
+def _find_source_pointers(stored: StoredMatrix, order: np.ndarray) -> np.ndarray:
+    """Of rows in the order of the source."""
+    pointers, first = np.zeros(len(order) + 1, np.int64), 0
+    for piece in read_pointers(stored):
+        rows = order[first : first + len(piece) - 1]
+        pointers[1:][rows] = np.diff(piece)
+        first += len(rows)
+    return np.cumsum(pointers, out=pointers)

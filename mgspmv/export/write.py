@@ -1,0 +1,194 @@
+"""From a store to a file or group of another format, which has its name once it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import zarr
+from zarr.core.sync import sync
+
+from mgspmv.errors import MissingDependencyError, OptionError, StoreError, StoreExistsError
+from mgspmv.export.arrays import open_arrays
+from mgspmv.export.entries import SourceEntries, find_repeated
+from mgspmv.export.groups import write_anndata, write_binsparse
+from mgspmv.export.matrix_market import write_matrix_market
+from mgspmv.export.npz import write_npz
+from mgspmv.export.parquet import write_parquet
+from mgspmv.export.vertices import write_vertices
+from mgspmv.files import create_file, exists, is_url, write_beside
+from mgspmv.ingest.write import Room
+from mgspmv.model import check_choice
+from mgspmv.store import StoredMatrix
+
+Report = Callable[[str, int, int | None], None]
+Format = Literal["matrix-market", "parquet", "npz", "anndata", "binsparse"]
+SUFFIXES: dict[Format, tuple[str, ...]] = {
+    "matrix-market": (".mtx", ".mtx.gz", ".mtx.zst"),
+    "parquet": (".parquet", ".pq"),
+    "npz": (".npz",),
+    "anndata": (".zarr",),
+    "binsparse": (".zarr",),
+}
+GROUPS = ("anndata", "binsparse")
+_MARK = "mgspmv_export"
+"""Attribute of a group that was made here, and may be replaced."""
+
+
+def choose_format(target: str | os.PathLike[str], format: Format | None) -> Format:
+    """The format of a target, by its suffix where `format` is None.
+
+    Raises
+    ------
+    OptionError : an unknown format; a suffix that is not the format's, or that leaves it open
+    """
+    check_choice("format", format, (*get_args(Format), None))
+    name = os.fspath(target)
+    suited = [each for each, suffixes in SUFFIXES.items() if name.endswith(suffixes)]
+    if format is None and len(suited) == 1:
+        return suited[0]
+    if format is not None and format in suited:
+        return format
+    if format is None and suited:
+        raise OptionError(
+            f"{name} may become {' or '.join(suited)}; say which by format={suited[0]!r} (--format {suited[0]})"
+        )
+    wanted = SUFFIXES if format is None else {format: SUFFIXES[format]}
+    known = "; ".join(f"{', '.join(suffixes)} ({each})" for each, suffixes in wanted.items())
+    raise OptionError(f"{name}: the name must end in {known}")
+
+
+def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: bool) -> None:
+    """Raise unless a target may be written; to be called before the work.
+
+    Raises
+    ------
+    StoreExistsError : something is there and `overwrite` is False, or it is a folder or group of something else
+    OptionError, MissingDependencyError : a URL that cannot be opened
+    """
+    if not exists(target):
+        return
+    if not overwrite:
+        raise StoreExistsError(f"{target} exists already; pass overwrite=True (--overwrite) or choose another name")
+    if format not in GROUPS and (is_url(target) or Path(target).is_file()):
+        return
+    if format not in GROUPS or not _is_export(os.fspath(target)):
+        raise StoreExistsError(f"{target} was not made by exporting and is not overwritten; choose another name")
+
+
+def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise unless the ids of a stored matrix can be written to `path`; errors as of `check_target`."""
+    n_rows, n_cols = stored.info.shape
+    if n_rows != n_cols:
+        raise OptionError(
+            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, which are no vertices; leave out vertices "
+            "(--vertices)"
+        )
+    if exists(path) and (not overwrite or (not is_url(path) and not Path(path).is_file())):
+        raise StoreExistsError(f"{path} exists already; choose another name for the list of vertices, or say overwrite")
+
+
+def export_matrix(
+    stored: StoredMatrix,
+    target: str | os.PathLike[str],
+    format: Format,
+    room: Room,
+    report: Report,
+    vertices: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a stored matrix as its source had it.
+
+    Parameters
+    ----------
+    room : threads that read and write; memory for sorting, where a renumbered matrix is written in a format that has
+        rows in order
+    report : called with (phase, done, total); phases `sort` and `export`
+    vertices : where to write the ids too; None for nowhere
+
+    Raises
+    ------
+    StoreError : the store cannot be read, or the target not be written; then nothing is left of it
+    OptionError : binsparse, and there is more than one entry at a place; an id that no list can hold
+    CapacityError : as for `open_arrays`
+    """
+    with contextlib.ExitStack() as stack:
+        if vertices is not None:
+            write_vertices(stored, stack.enter_context(create_file(vertices)))
+        _WRITERS[format](stored, os.fspath(target), room, report)
+
+
+def _export_matrix_market(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+    entries = SourceEntries(stored)
+    with create_file(target) as file:
+        write_matrix_market(entries, file, target, room.threads, report)
+
+
+def _export_parquet(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+    entries = SourceEntries(stored)
+    with create_file(target) as file:
+        write_parquet(entries, file, room.threads, report)
+
+
+def _export_npz(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+    with open_arrays(stored, room, report) as arrays, create_file(target) as file:
+        write_npz(arrays, file, report)
+
+
+def _export_anndata(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+    with open_arrays(stored, room, report) as arrays, _create_group(target, "anndata") as group:
+        write_anndata(group, stored, arrays, room.threads, report)
+
+
+def _export_binsparse(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+    if (place := find_repeated(stored)) is not None:
+        raise OptionError(
+            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds one; "
+            "choose another format, or ingest with duplicates='sum' or 'first'"
+        )
+    with open_arrays(stored, room, report) as arrays, _create_group(target, "binsparse") as group:
+        write_binsparse(group, arrays, room.threads, report)
+
+
+_WRITERS: dict[Format, Callable[[StoredMatrix, str, Room, Report], None]] = {
+    "matrix-market": _export_matrix_market,
+    "parquet": _export_parquet,
+    "npz": _export_npz,
+    "anndata": _export_anndata,
+    "binsparse": _export_binsparse,
+}
+
+
+def _is_export(url: str) -> bool:
+    try:
+        return _MARK in zarr.open_group(url, mode="r", use_consolidated=False).attrs
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@contextlib.contextmanager
+def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
+    """A group that is there once it is whole; at a URL, where nothing can be moved, it is without the attributes of the
+    format until then, and after an error it is removed."""
+    if not is_url(url):
+        with write_beside(url) as part:
+            yield _open_group(str(part), format)
+        return
+    group = _open_group(url, format)
+    try:
+        yield group
+    except BaseException:
+        with contextlib.suppress(Exception):  # what stopped the writing may stop this too, and is what to tell
+            sync(group.store.delete_dir(""))
+        raise
+
+
+def _open_group(url: str, format: Format) -> Any:
+    try:
+        return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
+    except ImportError as error:
+        raise MissingDependencyError(f"{url} needs a package that is not installed ({error})") from error
+    except OSError as error:
+        raise StoreError(f"cannot write {url}: {error.strerror or error}") from error

@@ -1,0 +1,88 @@
+"""Spans of stored entries: all of them once, in pieces of chunks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.export.entries import SourceEntries, cut_spans, find_repeated
+from mgspmv.model import CsrArrays
+from mgspmv.store import open_store, write_store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("store", "export.entries"):
+            patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 8)
+        patch.setattr(sys.modules["mgspmv.export.entries"], "POINTERS", 5)
+        yield
+
+
+def make_store(lengths, cols=None, duplicates="sum"):
+    """A matrix of rows of these lengths."""
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    n = int(indptr[-1])
+    indices = np.arange(n, dtype=np.int32) if cols is None else np.array(cols, np.int32)
+    place = MemoryStore()
+    write_store(place, CsrArrays("matrix", (len(lengths), 100), indptr, indices, np.arange(n) / 4, duplicates))
+    return open_store(place)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([0, 0, 1, 2, 7, 30]), max_size=30))
+def test_all_entries_once(lengths):
+    stored = make_store(lengths)
+    spans = list(cut_spans(stored))
+    assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
+    for span in spans:
+        assert span.start // 8 == (span.stop - 1) // 8
+        assert (np.diff(span.pointers)[[0, -1]] > 0).all()
+    rows = [span.find_rows(len(lengths)) for span in spans]
+    assert np.array_equal(np.concatenate([*rows, []]), np.repeat(np.arange(len(lengths)), lengths))
+    batches = [SourceEntries(stored).read(span) for span in spans]
+    for name, wanted in (("cols", stored.read_array("indices")), ("values", stored.read_array("data"))):
+        assert np.array_equal(np.concatenate([*(getattr(batch, name) for batch in batches), []]), wanted)
+
+
+def test_work_is_given_in_order():
+    heard = []
+    stored = make_store([3] * 40)
+    made = list(SourceEntries(stored).map(lambda batch: int(batch.cols[0]), 3, lambda *a: heard.append(a)))
+    assert made == sorted(made)
+    assert heard[0] == ("export", 0, 120)
+    assert heard[-1] == ("export", 120, 120)
+
+
+REPEATED = {
+    "none": ([3, 3, 4], [1, 2, 3, 3, 4, 5, 5, 6, 7, 8], None),
+    "in a span": ([3, 3], [1, 1, 2, 0, 1, 2], (0, 1)),
+    "over two spans": ([10], [0, 1, 2, 3, 4, 5, 6, 7, 7, 8], (0, 7)),
+    "over two pieces of row pointers": ([1, 1, 1, 1, 0, 0, 9], [0, 0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8], (6, 4)),
+    "in the last": ([8, 2], [0, 1, 2, 3, 4, 5, 6, 7, 7, 7], (1, 7)),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_entries_at_one_place(name):
+    lengths, cols, place = REPEATED[name]
+    assert find_repeated(make_store(lengths, cols, "keep")) == place
+
+
+def test_entries_at_one_place_of_a_graph_have_the_numbers_of_the_source(tmp_path):
+    src, dst = np.array([0, 1, 2, 3, 1, 1]), np.array([3, 3, 3, 0, 2, 2])
+    mg.ingest((src, dst), tmp_path / "a.zarr", n_vertices=5, duplicates="keep")
+    assert find_repeated(open_store(tmp_path / "a.zarr")) == (1, 2)
+    mg.reorder(tmp_path / "a.zarr", method="degree")
+    assert find_repeated(open_store(tmp_path / "a.zarr")) == (1, 2)
+
+
+def test_nothing_is_read_where_entries_were_merged():
+    stored = make_store([3], [1, 1, 1], "first")
+    assert find_repeated(stored) is None
