@@ -498,7 +498,7 @@ def test_run():
         (["export", "a.zarr", "b.zarr"], 2, "OptionError", "may become anndata or binsparse; say which by"),
         (["export", "a.zarr", "b.mtx", "--format", "csv"], 2, "OptionError", "format must be one of 'matrix-market'"),
         (["export", "none.zarr", "b.mtx"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
-        (["export", "a.zarr", "a.mtx"], 4, "StoreExistsError", "a.mtx exists already; pass overwrite=True (--overwrite)"),
+        (["export", "a.zarr", "a.mtx"], 4, "StoreExistsError", "a.mtx exists already; pass overwrite=True"),
         (["ingest", "bad.txt", "h.zarr"], 3, "SourceError", "bad.txt, line 2"),
         (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
         (["pagerank", "g.zarr", "--nstart", "bad.txt"], 3, "SourceError", "bad.txt, line 2"),

@@ -367,6 +367,20 @@ def test_after_an_error_nothing_is_left(store, tmp_path, format, was_there, wher
     assert left == ([name_target(format)] if kept else [])
 
 
+@pytest.mark.parametrize("format", GROUPS)
+def test_a_group_at_a_url_is_not_taken_for_one_before_it_is_whole(store, format):
+    url, seen = f"memory://{uuid.uuid4()}/a.zarr", []
+
+    def look(phase, done, total):
+        seen.append(dict(zarr.open_group(url, mode="r").attrs))
+
+    mg.export(store, url, format=format, on_progress=look)
+    assert len(seen) > 10
+    assert all(attributes == {"mgspmv_export": format} for attributes in seen)
+    attributes = dict(zarr.open_group(url, mode="r").attrs)
+    assert attributes.keys() & {"encoding-type", "binsparse"}
+
+
 def interrupt_late(phase, done, total):
     if done > total // 2:
         raise KeyboardInterrupt
