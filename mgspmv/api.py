@@ -198,7 +198,7 @@ def ingest(
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     room = find_room(store, _parse(memory), threads, scratch)
-    opened = open_source(source, threads=room.threads, memory=room.ids_memory, **asked)
+    opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
     return _store(opened, store, options, asked, room, overwrite, on_progress)
 
 

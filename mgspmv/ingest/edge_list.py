@@ -26,6 +26,8 @@ from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
 from mgspmv.ingest.vertices import (
+    ANY_ROOM,
+    IdRoom,
     NumberedVertices,
     OccurringIntegers,
     OccurringNames,
@@ -78,7 +80,7 @@ class EdgeListSource(FileSource):
     extra_columns : "ignore" columns beyond the third, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
     threads : that parse
-    memory : bytes that the vertices' ids may take before they are numbered by way of files; None for any
+    id_room : what the vertices' ids may take
 
     Raises
     ------
@@ -101,7 +103,7 @@ class EdgeListSource(FileSource):
         extra_columns: Literal["error", "ignore"] = "error",
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
-        memory: int | None = None,
+        id_room: IdRoom = ANY_ROOM,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("ids", ids, ("auto", "int", "string"))
@@ -113,7 +115,7 @@ class EdgeListSource(FileSource):
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
-        self._threads, self._memory = threads or default_threads(), memory
+        self._threads, self._id_room = threads or default_threads(), id_room
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -192,7 +194,7 @@ class EdgeListSource(FileSource):
             column = Column("vertex", id_column.dtype, hint=id_column.hint)
             vertices, provenance = read_vertices(self._vertices, column, self._delimiter, _COMMENTS)
             return vertices, {"vertices": provenance}
-        return (OccurringNames() if id_column.dtype == "string" else OccurringIntegers(self._memory)), {}
+        return (OccurringNames(self._id_room) if id_column.dtype == "string" else OccurringIntegers(self._id_room)), {}
 
     def _finish(self, head: _Head, vertices: Vertices, provenance: dict[str, Any]) -> Layout:
         numbering = vertices.finish(head.claims.get("nodes"))
@@ -202,6 +204,7 @@ class EdgeListSource(FileSource):
             vertex_ids=numbering.vertex_ids,
             positions=numbering.positions,
             are_ids=numbering.are_ids,
+            names=numbering.names,
             provenance={"format": "edge-list", **provenance, "header": header},
         )
 
@@ -256,7 +259,7 @@ def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
 
 def _encode_batch(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> CooBatch:
     sources, targets, *weights = columns
-    rows, cols = vertices.encode(sources), vertices.encode(targets)
+    rows, cols = vertices.encode(sources, targets)
     for side, codes in enumerate((rows, cols)):
         if (k := find_unknown(vertices, codes)) is not None:
             line = nth_line(chunk, form, k)

@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import Layout, Source
@@ -106,7 +107,8 @@ def sort_source(
         positions: Positions = layout.positions
         held = (layout.positions, layout.vertex_ids)
         sorter.reserve(sum(array.nbytes for array in held if isinstance(array, np.ndarray)))
-        if layout.are_ids or not (layout.positions is None or _is_ascending(layout.positions)):
+        is_numbered = not layout.are_ids and layout.names is None
+        if not is_numbered or not (layout.positions is None or _is_ascending(layout.positions)):
             report("number", 0, None)
             sorter.reserve(memory // 2)
             make_sorter = partial(EntrySorter, memory // 2, threads, folder)
@@ -124,6 +126,9 @@ def _number(
         sorter, ids = number_columns(coded, make_sorter, folder)
         vertex_ids = None if are_numbers(ids) else ids
         return sorter, replace(layout, shape=(len(ids), len(ids)), vertex_ids=vertex_ids), ids
+    if layout.names is not None:
+        sorter, names = number_names(coded, layout.names, make_sorter, folder)
+        return sorter, replace(layout, shape=(len(names), len(names)), vertex_ids=names, names=None), None
     sorter, positions = make_sorter(), layout.positions
     assert positions is not None
     for batch in coded.drain():
@@ -175,7 +180,7 @@ class _Feed:
         SourceError : a number outside the matrix; a self loop that was to be an error
         """
         sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
-        for side, name in enumerate(() if layout.are_ids else ("row", "column")):
+        for side, name in enumerate(() if layout.are_ids or layout.names is not None else ("row", "column")):
             if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
                 wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
                 raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
@@ -251,7 +256,9 @@ def _is_ascending(positions: np.ndarray) -> bool:
 def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
     """Raise the error that says which vertex has one."""
     vertex = code if layout.positions is None else int(layout.positions[code])
-    label = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
+    label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
+    if layout.names is not None:
+        label = layout.names.find(code)
     raise SourceError(
         f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
         source=source.name,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
@@ -138,6 +138,8 @@ class SpilledNames:
 
     def add(self, names: list[str]) -> None:
         """Put away different names, whose codes are the next ones."""
+        if not names:
+            return
         array = pa.array(names, pa.string())
         order = np.asarray(pa.compute.sort_indices(array)).astype(np.int64)
         writer, codes = NameWriter(self._folder), ScratchFile(self._folder)
@@ -160,7 +162,7 @@ class SpilledNames:
         """All names, ascending, range after range: the names, codes, and which of the range's names each code has."""
         firsts = sorted(first for run in self._runs for first in run.names.firsts)
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in pairwise(bounds):
             parts = [part for run in self._runs for part in self._read_range(run, low, high)]
             encoded = pa.chunked_array([names for names, _ in parts]).combine_chunks().dictionary_encode()
             order = pa.compute.sort_indices(encoded.dictionary)

@@ -14,6 +14,7 @@ from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz")
@@ -26,7 +27,7 @@ def open_source(
     *,
     format: str | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    id_room: IdRoom = ANY_ROOM,
     **edge_list_options: Any,
 ) -> Source:
     """Open a path, URL or object for ingesting.
@@ -36,7 +37,7 @@ def open_source(
     source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line
     threads : that parse a text; default one for each processor
-    memory : bytes that the ids of vertices may take before they are numbered by way of files; None for any
+    id_room : what the ids of vertices may take
     edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `ParquetSource`, one of
         `PARQUET_OPTIONS`; they suit no other format, but `n_vertices` suits a tuple of arrays too
 
@@ -56,9 +57,9 @@ def open_source(
     if chosen == "edge-list" and "columns" in edge_list_options:
         raise OptionError("columns suits a Parquet file, and this source is read as edge-list; leave it out")
     if chosen == "edge-list":
-        return EdgeListSource(source, threads=threads, memory=memory, **edge_list_options)
+        return EdgeListSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if chosen == "parquet" and edge_list_options.keys() <= set(PARQUET_OPTIONS):
-        return ParquetSource(source, memory=memory, **edge_list_options)
+        return ParquetSource(source, id_room=id_room, **edge_list_options)
     if edge_list_options:
         names = ", ".join(name for name in edge_list_options if chosen != "parquet" or name not in PARQUET_OPTIONS)
         raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")

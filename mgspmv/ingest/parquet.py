@@ -21,6 +21,8 @@ from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.streams import open_bytes
 from mgspmv.ingest.vertices import (
+    ANY_ROOM,
+    IdRoom,
     NumberedVertices,
     OccurringIntegers,
     OccurringNames,
@@ -52,7 +54,7 @@ class ParquetSource(FileSource):
     weights : whether there are weights; "auto" if there is a third column. With False it is not looked at
     extra_columns : "ignore" columns beyond the third, or take them for an "error", where `columns` does not say which
     batch_rows : rows of a batch
-    memory : bytes that the vertices' ids may take before they are numbered by way of files; None for any
+    id_room : what the vertices' ids may take
 
     Raises
     ------
@@ -73,7 +75,7 @@ class ParquetSource(FileSource):
         weights: Literal["auto"] | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
         batch_rows: int = BATCH_ROWS,
-        memory: int | None = None,
+        id_room: IdRoom = ANY_ROOM,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("extra_columns", extra_columns, ("error", "ignore"))
@@ -88,7 +90,7 @@ class ParquetSource(FileSource):
             )
         super().__init__(path)
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
-        self._n_vertices, self._vertices, self._batch_rows, self._memory = n_vertices, vertices, batch_rows, memory
+        self._n_vertices, self._vertices, self._batch_rows, self._id_room = n_vertices, vertices, batch_rows, id_room
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -177,18 +179,20 @@ class ParquetSource(FileSource):
             column = Column("vertex", "string" if are_names else "int64")
             vertices, provenance = read_vertices(self._vertices, column, None, b"#%")
             return vertices, {"vertices": provenance}
-        return (OccurringNames() if are_names else OccurringIntegers(self._memory)), {}
+        return (OccurringNames(self._id_room) if are_names else OccurringIntegers(self._id_room)), {}
 
     def _encode(self, part: Any, names: list[str], n_before: int, vertices: Vertices, are_names: bool) -> CooBatch:
         for name in names:
             if part[name].null_count:
                 row = n_before + int(np.flatnonzero(np.asarray(part[name].is_null()))[0])
                 raise self._refuse(f"row {row} has nothing in column {name!r}; drop such rows, or fill them")
-        codes = []
-        for name in names[:2]:
-            ids = part[name].cast(pa.string()) if are_names else self._to_integers(part[name], name, n_before)
-            codes.append(vertices.encode(ids))
-            if (k := find_unknown(vertices, codes[-1])) is not None:
+        ids = [
+            part[name].cast(pa.string()) if are_names else self._to_integers(part[name], name, n_before)
+            for name in names[:2]
+        ]
+        codes = vertices.encode(*ids)
+        for name, own in zip(names, codes, strict=False):
+            if (k := find_unknown(vertices, own)) is not None:
                 raise self._refuse(
                     f"row {n_before + k}: {part[name][k].as_py()!r} in column {name!r} is not in the list of vertices; "
                     "add it there or remove the edge"
@@ -220,6 +224,7 @@ class ParquetSource(FileSource):
             vertex_ids=numbering.vertex_ids,
             positions=numbering.positions,
             are_ids=numbering.are_ids,
+            names=numbering.names,
             provenance={"format": "parquet", **provenance},
         )
 

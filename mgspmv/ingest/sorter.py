@@ -159,7 +159,7 @@ class EntrySorter:
 
         yield from self._map_runs(sort, split, n_rows)
 
-    def ranges(self, work: Callable[[int, int, list[Entries]], T]) -> Iterator[T]:
+    def ranges(self, work: Callable[[int, int, list[Entries]], T], *, dense: bool = False) -> Iterator[T]:
         """What a function makes of all entries, range after range of rows.
 
         Of one row with many entries there may be several ranges.
@@ -167,6 +167,7 @@ class EntrySorter:
         Parameters
         ----------
         work : called with the first and the last row, and the entries in parts, those of a row as they came
+        dense : whether there is something in memory for each row of a range, entries or not
         """
         self._settle()
         self._find_bounds()
@@ -180,9 +181,10 @@ class EntrySorter:
                 yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, self._most_sorted()))
                 return
             with self._divide(bucket, None) as sorter:
-                yield from sorter.ranges(work)
+                yield from sorter.ranges(work, dense=dense)
 
-        yield from self._map_runs(take, split, np.zeros(N_BUCKETS, np.int64))
+        n_rows = self._count_rows(None) if dense else np.zeros(N_BUCKETS, np.int64)
+        yield from self._map_runs(take, split, n_rows)
 
     # --- as entries come
 

@@ -14,6 +14,7 @@ from mgspmv.model import CooBatch
 
 if TYPE_CHECKING:
     from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
+    from mgspmv.ingest.names import SortedNames, SpilledNames
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | SortedIds | None = None
+    vertex_ids: np.ndarray | SortedIds | SortedNames | None = None
     """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""
     are_ids: bool = False
     """Whether the batches hold ids that are yet to be numbered, int64; `shape` is (0, 0) then."""
+    names: SpilledNames | None = None
+    """Names by code, where batches hold codes that are yet to be numbered; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_columns, split_line
 from mgspmv.ingest.ids import SortedIds
+from mgspmv.ingest.names import SpilledNames
 from mgspmv.ingest.streams import TextStream
 from mgspmv.model import index_dtype
 
@@ -25,8 +27,24 @@ UNKNOWN = -1
 ID_BYTES = 20
 """At most of a mark, an id and its place in the table, while they are made."""
 
+NAME_BYTES = 200
+"""Of a name in a dictionary beside its letters, and while it is sorted."""
+
 _ROOM = 2**20
 """Ids below this are few enough for a table, however few edges there are."""
+
+
+@dataclass(frozen=True)
+class IdRoom:
+    """What the ids of vertices may take while they are read."""
+
+    memory: int = INT64_MAX
+    """Bytes; what takes more is numbered by way of files."""
+    folder: Path | None = None
+    """For these; None for the one that the system has for such files."""
+
+
+ANY_ROOM = IdRoom()
 
 
 @dataclass(frozen=True)
@@ -40,13 +58,15 @@ class Numbering:
     """Number of the vertex for each code, shape (codes,); None when codes are numbers already."""
     are_ids: bool = False
     """Whether codes are ids that are yet to be numbered, see `mgspmv.ingest.numbering`; `n_vertices` is 0 then."""
+    names: SpilledNames | None = None
+    """Names by code that are yet to be numbered, see `mgspmv.ingest.names`; `n_vertices` is 0 then."""
 
 
 class Vertices(Protocol):
     """What becomes of ids."""
 
-    def encode(self, ids: Any) -> np.ndarray:
-        """Give integer codes for a column of ids, `UNKNOWN` for what is no vertex."""
+    def encode(self, *columns: Any) -> list[np.ndarray]:
+        """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code."""
         ...
 
     def finish(self, claim: int | None) -> Numbering:
@@ -60,8 +80,8 @@ class NumberedVertices:
     def __init__(self, n_vertices: int) -> None:
         self._n_vertices = n_vertices
 
-    def encode(self, ids: np.ndarray) -> np.ndarray:
-        return ids
+    def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
+        return list(columns)
 
     def finish(self, claim: int | None) -> Numbering:
         return Numbering(self._n_vertices)
@@ -75,18 +95,23 @@ class OccurringIntegers:
 
     Parameters
     ----------
-    memory : bytes that marks and table may take; None for any
+    room : what marks and table may take
     """
 
-    def __init__(self, memory: int | None = None) -> None:
-        self._most = INT64_MAX if memory is None else memory // ID_BYTES
+    def __init__(self, room: IdRoom = ANY_ROOM) -> None:
+        self._most = room.memory // ID_BYTES
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
         self._n_read = 0
 
-    def encode(self, ids: np.ndarray) -> np.ndarray:
+    def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
+        for ids in columns:
+            self._mark(ids)
+        return list(columns)
+
+    def _mark(self, ids: np.ndarray) -> None:
         if not len(ids):
-            return ids
+            return
         self._n_read += len(ids)
         self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
         if self._lowest < 0 or self._highest >= min(self._most, 2 * self._n_read + _ROOM):
@@ -95,7 +120,6 @@ class OccurringIntegers:
             if self._highest >= len(self._seen):
                 self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
             self._seen[ids] = True
-        return ids
 
     def finish(self, claim: int | None) -> Numbering:
         if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
@@ -112,15 +136,36 @@ class OccurringIntegers:
 
 
 class OccurringNames:
-    """The names that occur in the edges, coded in order of first appearance."""
+    """The names that occur in the edges, coded in order of first appearance.
 
-    def __init__(self) -> None:
-        self._codes = _NewCodes()
+    When they take more than the memory, they are put away in a file, and those that come again get another code.
 
-    def encode(self, ids: Any) -> np.ndarray:
-        return _encode_names(ids, self._codes)
+    Parameters
+    ----------
+    room : what names may take
+    """
+
+    def __init__(self, room: IdRoom = ANY_ROOM) -> None:
+        self._room = room
+        self._codes = _NewCodes(0)
+        self._spilled: SpilledNames | None = None
+
+    def encode(self, *columns: Any) -> list[np.ndarray]:
+        codes = [_encode_names(ids, self._codes) for ids in columns]
+        if self._codes.n_bytes > self._room.memory:
+            self._spill()
+        return codes
+
+    def _spill(self) -> None:
+        if self._spilled is None:
+            self._spilled = SpilledNames(self._room.folder)
+        self._spilled.add(list(self._codes))
+        self._codes = _NewCodes(self._spilled.n_codes)
 
     def finish(self, claim: int | None) -> Numbering:
+        if self._spilled is not None:
+            self._spill()
+            return Numbering(0, names=self._spilled)
         names = sorted(self._codes)
         codes = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(names))
         return Numbering(len(names), np.array(names, object), _invert(codes, np.arange(len(names)), len(names)))
@@ -134,7 +179,10 @@ class ListedIntegers:
         dense = bool(ids[0] >= 0 and ids[-1] < 4 * len(ids) + _ROOM)
         self._table = _invert(ids, np.arange(len(ids)), len(ids)) if dense else None
 
-    def encode(self, ids: np.ndarray) -> np.ndarray:
+    def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
+        return [self._find(ids) for ids in columns]
+
+    def _find(self, ids: np.ndarray) -> np.ndarray:
         if self._table is not None:
             inside = (ids >= 0) & (ids < len(self._table))
             return np.where(inside, self._table[np.where(inside, ids, 0)], UNKNOWN)
@@ -152,8 +200,8 @@ class ListedNames:
         self._names = names
         self._numbers = _KnownCodes(zip(names, range(len(names)), strict=True))
 
-    def encode(self, ids: Any) -> np.ndarray:
-        return _encode_names(ids, self._numbers)
+    def encode(self, *columns: Any) -> list[np.ndarray]:
+        return [_encode_names(ids, self._numbers) for ids in columns]
 
     def finish(self, claim: int | None) -> Numbering:
         return Numbering(len(self._names), np.array(self._names, object))
@@ -217,10 +265,17 @@ def _refuse_repeated(repeated: list[Any], source: str) -> None:
 
 
 class _NewCodes(dict[str, int]):
-    """Gives a name that it does not hold the next code."""
+    """Gives a name that it does not hold the next code, from the first on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+        self.n_bytes = 0
+        """About what names and codes take."""
 
     def __missing__(self, name: str) -> int:
-        self[name] = code = len(self)
+        self[name] = code = self._first + len(self)
+        self.n_bytes += NAME_BYTES + len(name)
         return code
 
 

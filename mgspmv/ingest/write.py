@@ -19,6 +19,7 @@ from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.entries import Report, SortedSource, sort_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
 from mgspmv.store import GrowingArray, StoreLike, Version, begin_version, find_folder, mark_values
 
@@ -43,9 +44,9 @@ class Room:
     """For what does not fit into the memory; None for the one that the system has for such files."""
 
     @property
-    def ids_memory(self) -> int:
-        """Bytes of it that the ids of vertices may take before they are numbered by way of files."""
-        return self.memory // IDS_PART
+    def for_ids(self) -> IdRoom:
+        """What the ids of vertices may take of it while they are read."""
+        return IdRoom(self.memory // IDS_PART, self.folder)
 
 
 def find_room(

@@ -15,6 +15,7 @@ from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store import open_store
 
@@ -113,7 +114,7 @@ def test_ingesting(tmp_path, kind, ids, weighted):
     text = zip(known[src].tolist(), known[dst].tolist(), weight.tolist(), strict=True)
     (tmp_path / "a.txt").write_text("".join(f"{i} {j} {w}\n" if weighted else f"{i} {j}\n" for i, j, w in text))
     if ids == "numbers":  # more than there is memory for
-        source = open_source(tmp_path / "a.txt", memory=1000)
+        source = open_source(tmp_path / "a.txt", id_room=IdRoom(1000))
         with sort_source(source, IngestOptions(kind=kind), lambda *_: None) as matrix:
             assert matrix.layout.vertex_ids is None
             assert matrix.positions is not None

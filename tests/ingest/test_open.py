@@ -122,7 +122,7 @@ def test_options_reach_the_edge_list(tmp_path):
 
 def test_every_option_is_one_of_the_edge_list():
     accepted = set(EdgeListSource.__init__.__kwdefaults__)
-    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes", "threads", "memory"}
+    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes", "threads", "id_room"}
 
 
 @pytest.mark.parametrize("name", EDGE_LIST_OPTIONS)

@@ -269,5 +269,5 @@ def test_columns_suit_parquet_only(tmp_path):
 
 
 def test_options_are_those_of_the_source():
-    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows", "memory"}
+    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows", "id_room"}
     assert ParquetSource.default_kind == EdgeListSource.default_kind

@@ -13,6 +13,7 @@ from mgspmv.ingest import vertices
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.vertices import (
     UNKNOWN,
+    IdRoom,
     ListedIntegers,
     ListedNames,
     NumberedVertices,
@@ -26,7 +27,7 @@ INT = Column("vertex", "int64", hint="ids, please")
 
 def numbers_of(occurring, batches, claim=None):
     """All ids through encode and finish: their numbers, and the numbering."""
-    codes = np.concatenate([occurring.encode(batch) for batch in batches])
+    codes = np.concatenate([occurring.encode(batch)[0] for batch in batches])
     numbering = occurring.finish(claim)
     return codes if numbering.positions is None else numbering.positions[codes], numbering
 
@@ -93,8 +94,8 @@ def test_when_positions_are_needed(batches, positions):
     ],
 )
 def test_when_a_table_is_too_large(batches, memory):
-    occurring = OccurringIntegers(memory)
-    assert [occurring.encode(np.array(batch)).tolist() for batch in batches] == batches
+    occurring = OccurringIntegers(IdRoom(memory or INT64_MAX))
+    assert [occurring.encode(np.array(batch))[0].tolist() for batch in batches] == batches
     assert occurring.finish(None).are_ids
 
 
@@ -114,9 +115,9 @@ def test_names(batches):
 @pytest.mark.parametrize("ids", [[5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]])
 def test_listed_integers(ids):
     listed = ListedIntegers(np.array(ids))
-    assert listed.encode(np.array(ids)).tolist() == list(range(len(ids)))
+    assert listed.encode(np.array(ids))[0].tolist() == list(range(len(ids)))
     strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
-    assert set(listed.encode(np.array(strangers)).tolist()) == {UNKNOWN}
+    assert set(listed.encode(np.array(strangers))[0].tolist()) == {UNKNOWN}
     numbering = listed.finish(None)
     assert numbering.n_vertices == len(ids)
     assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
@@ -124,8 +125,8 @@ def test_listed_integers(ids):
 
 def test_listed_names():
     listed = ListedNames(["a", "b"])
-    assert listed.encode(pa.array(["b", "x", "a", "b"])).tolist() == [1, UNKNOWN, 0, 1]
-    assert listed.encode(pa.array(["x"])).tolist() == [UNKNOWN]
+    assert listed.encode(pa.array(["b", "x", "a", "b"]))[0].tolist() == [1, UNKNOWN, 0, 1]
+    assert listed.encode(pa.array(["x"]))[0].tolist() == [UNKNOWN]
     assert listed.finish(99).vertex_ids.tolist() == ["a", "b"]
 
 

@@ -98,7 +98,7 @@ def test_ids_are_numbered(small, ids, memory, tmp_path):
         ends = ends * 10**9 - 10**11
     text = "\n".join(f"v{a} v{b}" if ids == "names" else f"{a} {b}" for a, b in ends)
     (tmp_path / "list").write_text(text)
-    source = open_source(tmp_path / "list", memory=Room(memory, 2, None).ids_memory)
+    source = open_source(tmp_path / "list", id_room=Room(memory, 2, None).for_ids)
     info = store(source, tmp_path / "a.zarr", memory=memory)
     matrix, _ = build_matrix(open_source(tmp_path / "list"), IngestOptions(), lambda *_: None)
     assert info.digest == write_store(MemoryStore(), matrix).digest

@@ -1,0 +1,139 @@
+"""Names that are put away in files come back in order, numbered as they are in memory."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mgspmv as mg
+from mgspmv.errors import SourceError
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.names import NameWriter, SpilledNames, number_names
+from mgspmv.ingest.open import open_source
+from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.vertices import IdRoom, OccurringNames
+from mgspmv.ingest.write import Room, store_source
+from mgspmv.model import CooBatch, IngestOptions
+from mgspmv.store import open_store
+
+PLENTY = 1 << 40
+any_names = st.lists(st.text(max_size=3), unique=True)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Pages and buckets of which a few names make many."""
+    for name, value in {"PAGE_NAMES": 3, "MERGED_PAGES": 2}.items():
+        monkeypatch.setattr(sys.modules["mgspmv.ingest.names"], name, value)
+    for name, value in {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}.items():
+        monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
+
+
+@settings(deadline=None)
+@given(any_names, st.data())
+def test_what_is_read(names, data):
+    names = sorted(names)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(names)), max_size=2)))
+    writer = NameWriter(None)
+    for a, b in zip([0, *cuts], [*cuts, len(names)], strict=True):
+        writer.append(pa.array(names, pa.string()).slice(a, b - a))
+    stored = writer.finish()
+    assert len(stored) == len(names)
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(names) + 2)] * 2)))
+    assert stored[first:last].tolist() == names[first:last]
+    assert stored[:].tolist() == names
+    assert [stored[k] for k in range(-len(names), len(names))] == names * 2
+    stored.close()
+
+
+@settings(deadline=None)
+@given(st.lists(any_names, max_size=5))
+def test_runs_are_merged(runs):
+    spilled = SpilledNames(None)
+    for names in runs:
+        spilled.add(names)
+    codes = [name for names in runs for name in names]
+    assert spilled.n_codes == len(codes)
+    assert [spilled.find(code) for code in range(len(codes))] == codes
+    merged, places = [], {}
+    for names, own, where in spilled.merge():
+        places |= {int(code): len(merged) + int(place) for code, place in zip(own, where, strict=True)}
+        merged += names.to_pylist()
+    assert merged == sorted(set(codes))
+    assert {code: merged[place] for code, place in places.items()} == dict(enumerate(codes))
+    spilled.close()
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 20_000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_entries_are_numbered(memory, threads):
+    rng = np.random.default_rng(1)
+    names = [f"v{k}" for k in (rng.random((2, 3000)) ** 2 * 500).astype(int).ravel()]
+    vertices = OccurringNames(IdRoom(20_000))
+    with EntrySorter(memory, threads) as held:
+        for k in range(0, 3000, 50):
+            rows, cols = vertices.encode(pa.array(names[k : k + 50]), pa.array(names[3000 + k : 3050 + k]))
+            held.add(CooBatch(rows, cols, np.arange(k, k + 50)))
+        spilled = vertices.finish(None).names
+        assert len(spilled._runs) > 3
+        numbered, known = number_names(held, spilled, lambda: EntrySorter(memory, threads), None)
+        assert known[:].tolist() == sorted(set(names))
+        with numbered:
+            blocks = list(numbered.blocks((len(known), len(known))))
+    found = []
+    for b in blocks:
+        rows = b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr))
+        found += zip(known[:][rows], known[:][b.indices], b.data.tolist(), strict=True)
+    assert found == sorted(zip(names[:3000], names[3000:], range(3000), strict=True))
+    known.close()
+
+
+def test_equal_names_in_one_batch_have_one_code():
+    """Also where the batch fills the memory, or self loops would not be found."""
+    vertices = OccurringNames(IdRoom(1))
+    for k in range(5):
+        rows, cols = vertices.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
+        assert rows.tolist() == cols.tolist() == [2 * k, 2 * k + 1]
+
+
+@pytest.mark.parametrize("suffix", ["txt", "parquet"])
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+@pytest.mark.parametrize("memory", [PLENTY, 1 << 20], ids=["much", "little"])
+def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
+    rng = np.random.default_rng(2)
+    ends = [f"vertex {k}" for k in (rng.random((2, 20_000)) ** 2 * 9000).astype(int).ravel()]
+    table = pa.table({"src": ends[:20_000], "dst": ends[20_000:], "weight": rng.integers(1, 9, 20_000)})
+    if suffix == "txt":
+        (tmp_path / "e.txt").write_text(
+            "".join(f"{a}\t{b}\t{w}\n" for a, b, w in zip(*table.to_pydict().values(), strict=True))
+        )
+    else:
+        pa.parquet.write_table(table, tmp_path / "e.parquet")
+    options = IngestOptions(kind=kind, dtype="float64", self_loops="drop", symmetrize=True)
+    wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"})
+    source = open_source(tmp_path / f"e.{suffix}", id_room=IdRoom(min(memory // 4, 1 << 18)))
+    room = Room(memory, 2, None)
+    store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, overwrite=False)
+    found = open_store(tmp_path / "b.zarr")
+    assert found.info.digest == wanted.digest
+    assert found.info.vertex_ids == "string"
+    assert mg.verify(tmp_path / "b.zarr") == []
+
+
+def test_messages_name_them(tmp_path):
+    (tmp_path / "e.txt").write_text("a b\nb c\nc c\na b\n")
+    for options, message in (
+        ({"self_loops": "error"}, "vertex c has a self loop"),
+        ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) is there more than once"),
+    ):
+        source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=IdRoom(1))
+        room, given = Room(PLENTY, 2, None), IngestOptions(**options)
+        with pytest.raises(SourceError, match=message):
+            store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, overwrite=False)
+    assert not (tmp_path / "a.zarr").exists()
