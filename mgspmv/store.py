@@ -752,8 +752,9 @@ def _write_array(group: zarr.Group, name: str, array: Any, threads: int | None) 
     def write(piece: slice) -> None:
         put(piece, array[piece])
 
-    _run_pieces(write, 0, len(array), threads)
-    return digest_array(array, threads)
+    own_threads = 1 if _is_string(array) else threads  # strings of Python are many times as large as what is written
+    _run_pieces(write, 0, len(array), own_threads)
+    return digest_array(array, own_threads)
 
 
 def _find_writer(target: zarr.Array[Any]) -> Callable[[slice, np.ndarray], None]:

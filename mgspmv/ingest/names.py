@@ -136,15 +136,14 @@ class SpilledNames:
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._runs, self.n_codes = folder, list[_Run](), 0
 
-    def add(self, names: list[str]) -> None:
-        """Put away different names, whose codes are the next ones."""
-        if not names:
+    def add(self, names: Any) -> None:
+        """Put away different names, an Arrow array of large strings, whose codes are the next ones."""
+        if not len(names):
             return
-        array = pa.array(names, pa.string())
-        order = np.asarray(pa.compute.sort_indices(array)).astype(np.int64)
+        order = np.asarray(pa.compute.sort_indices(names)).astype(np.int64)
         writer, codes = NameWriter(self._folder), ScratchFile(self._folder)
         for first in range(0, len(order), PAGE_NAMES):
-            writer.append(array.take(order[first : first + PAGE_NAMES]))
+            writer.append(names.take(order[first : first + PAGE_NAMES]).cast(pa.string()))
         codes.append(order + self.n_codes)
         self._runs.append(_Run(writer.finish(), codes))
         self.n_codes += len(names)

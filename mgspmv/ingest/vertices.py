@@ -13,10 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_columns, split_line
 from mgspmv.ingest.ids import SortedIds
+from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import SpilledNames
 from mgspmv.ingest.streams import TextStream
 from mgspmv.model import index_dtype
@@ -27,8 +29,8 @@ UNKNOWN = -1
 ID_BYTES = 20
 """At most of a mark, an id and its place in the table, while they are made."""
 
-NAME_BYTES = 200
-"""Of a name in a dictionary beside its letters, and while it is sorted."""
+NAME_BYTES = 100
+"""Of a name as a string of Python, about."""
 
 _ROOM = 2**20
 """Ids below this are few enough for a table, however few edges there are."""
@@ -147,28 +149,29 @@ class OccurringNames:
 
     def __init__(self, room: IdRoom = ANY_ROOM) -> None:
         self._room = room
-        self._codes = _NewCodes(0)
+        self._codes = NameTable()
         self._spilled: SpilledNames | None = None
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        codes = [_encode_names(ids, self._codes) for ids in columns]
-        if self._codes.n_bytes > self._room.memory:
+        codes = [self._codes.encode(ids) for ids in columns]
+        if self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory:
             self._spill()
         return codes
 
     def _spill(self) -> None:
         if self._spilled is None:
             self._spilled = SpilledNames(self._room.folder)
-        self._spilled.add(list(self._codes))
-        self._codes = _NewCodes(self._spilled.n_codes)
+        self._spilled.add(self._codes.names)
+        self._codes = NameTable(self._spilled.n_codes)
 
     def finish(self, claim: int | None) -> Numbering:
         if self._spilled is not None:
             self._spill()
             return Numbering(0, names=self._spilled)
-        names = sorted(self._codes)
-        codes = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(names))
-        return Numbering(len(names), np.array(names, object), _invert(codes, np.arange(len(names)), len(names)))
+        n, names = len(self._codes), self._codes.names
+        order = pa.compute.sort_indices(names)
+        vertex_ids = names.take(order).to_numpy(zero_copy_only=False)
+        return Numbering(n, vertex_ids, _invert(np.asarray(order), np.arange(n), n))
 
 
 class ListedIntegers:
@@ -198,10 +201,11 @@ class ListedNames:
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
-        self._numbers = _KnownCodes(zip(names, range(len(names)), strict=True))
+        self._numbers = NameTable()
+        self._numbers.encode(pa.array(names, pa.large_string()))
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        return [_encode_names(ids, self._numbers) for ids in columns]
+        return [self._numbers.find(ids) for ids in columns]
 
     def finish(self, claim: int | None) -> Numbering:
         return Numbering(len(self._names), np.array(self._names, object))
@@ -262,36 +266,6 @@ def _refuse_repeated(repeated: list[Any], source: str) -> None:
         raise SourceError(
             f"vertex {repeated[0]!r} is listed more than once; list each vertex on one line only", source=source
         )
-
-
-class _NewCodes(dict[str, int]):
-    """Gives a name that it does not hold the next code, from the first on."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self._first = first
-        self.n_bytes = 0
-        """About what names and codes take."""
-
-    def __missing__(self, name: str) -> int:
-        self[name] = code = self._first + len(self)
-        self.n_bytes += NAME_BYTES + len(name)
-        return code
-
-
-class _KnownCodes(dict[str, int]):
-    """Gives a name that it does not hold the code `UNKNOWN`."""
-
-    def __missing__(self, name: str) -> int:
-        return UNKNOWN
-
-
-def _encode_names(ids: Any, codes_of: dict[str, int]) -> np.ndarray:
-    """Look each distinct name up once."""
-    encoded = pa.array(ids).dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
-    return np.take(codes, np.asarray(encoded.indices))
 
 
 def are_numbers(ids: np.ndarray | SortedIds) -> bool:

@@ -57,7 +57,7 @@ def test_what_is_read(names, data):
 def test_runs_are_merged(runs):
     spilled = SpilledNames(None)
     for names in runs:
-        spilled.add(names)
+        spilled.add(pa.array(names, pa.large_string()))
     codes = [name for names in runs for name in names]
     assert spilled.n_codes == len(codes)
     assert [spilled.find(code) for code in range(len(codes))] == codes
