@@ -59,7 +59,7 @@ def open_source(
     if chosen == "edge-list":
         return EdgeListSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if chosen == "parquet" and edge_list_options.keys() <= set(PARQUET_OPTIONS):
-        return ParquetSource(source, id_room=id_room, **edge_list_options)
+        return ParquetSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if edge_list_options:
         names = ", ".join(name for name in edge_list_options if chosen != "parquet" or name not in PARQUET_OPTIONS)
         raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")

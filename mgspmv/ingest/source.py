@@ -57,7 +57,7 @@ class FileSource:
 
     Parameters
     ----------
-    path : local path or URL
+    path : local path or URL; for tables that are in no file, a few words
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

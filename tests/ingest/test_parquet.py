@@ -269,5 +269,34 @@ def test_columns_suit_parquet_only(tmp_path):
 
 
 def test_options_are_those_of_the_source():
-    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows", "id_room"}
+    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "id_room"}
     assert ParquetSource.default_kind == EdgeListSource.default_kind
+
+
+# --- how it is read --------------------------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_row_group(tmp_path):
+    """Of a row group of 48 MB no more is held than some batches and buffers."""
+    rng = np.random.default_rng(3)
+    path = write(tmp_path / "e.parquet", *rng.integers(0, 2**60, (3, 2_000_000)), row_group_size=2_000_000)
+    held = pa.total_allocated_bytes()
+    peak = max(pa.total_allocated_bytes() - held for _ in ParquetSource(path, batch_rows=1 << 14).batches())
+    assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_are_those_that_are_given(tmp_path, threads, monkeypatch):
+    asked = []
+    read = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda *a, use_threads, **k: asked.append(use_threads) or read(*a, **k)
+    )
+    assert len(list(open_source(write(tmp_path / "e.parquet", *EDGES), threads=threads).batches())) == 1
+    assert asked == [threads > 1]
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    path = write(tmp_path / "e.parquet", [1], [2], [3], names=("src", "dst", "dst"))
+    with pytest.raises(SourceError, match=r"expected one column 'dst', found the columns src, dst, dst$"):
+        read(path)

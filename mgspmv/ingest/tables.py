@@ -1,0 +1,329 @@
+"""Tables of edges, an arc a row, whatever they are read from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.edge_list import check_vertex_options
+from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest.vertices import (
+    ANY_ROOM,
+    IdRoom,
+    NumberedVertices,
+    OccurringIntegers,
+    OccurringNames,
+    Vertices,
+    find_unknown,
+    read_vertices,
+)
+from mgspmv.model import CooBatch, check_choice, index_dtype
+
+BATCH_ROWS = 1 << 20
+"""Rows of a batch."""
+
+
+class Table(Protocol):
+    """Rows of named columns, which are read once."""
+
+    name: str
+    """For messages."""
+    columns: list[str]
+
+    def read(self, names: list[str]) -> Iterator[Any]:
+        """Give these columns of all rows as Arrow record batches of bounded size, at least one."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of the columns that were chosen."""
+
+    table: str
+    """Name of the table."""
+    first: int
+    """Number of the first row, from 0."""
+    rows: Any
+    """Arrow record batch of columns of sources, targets and, maybe, weights."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.rows.schema.names)
+
+    @property
+    def types(self) -> list[Any]:
+        return list(self.rows.schema.types)
+
+    def refuse(self, message: str) -> SourceError:
+        return SourceError(message, source=self.table)
+
+
+class TableSource(FileSource):
+    """Tables that follow each other as a `Source`: columns of sources, targets and, maybe, weights, each row an arc.
+
+    Ids are integers of any width that fit into 64 bits with a sign, or strings. What the vertices are is as for
+    `EdgeListSource`, but for the number of them, which no comment can state.
+
+    Parameters
+    ----------
+    name : for messages
+    columns : names of the columns of sources, targets and, maybe, weights; None for the first two, and the third for
+        weights
+    n_vertices : number of vertices, whose ids are 0..n_vertices-1
+    vertices : path of a list of vertices, as of `EdgeListSource`
+    weights : whether there are weights; "auto" if there is a third column. With False it is not looked at
+    extra_columns : "ignore" columns beyond the third, or take them for an "error", where `columns` does not say which
+    id_room : what the vertices' ids may take
+
+    Raises
+    ------
+    OptionError : options that contradict each other
+    SourceError : by `batches`, for a table or a row that does not fit; names it
+    """
+
+    default_kind: Literal["graph", "matrix"] = "graph"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        columns: Sequence[str] | None = None,
+        n_vertices: int | None = None,
+        vertices: str | os.PathLike[str] | None = None,
+        weights: Literal["auto"] | bool = "auto",
+        extra_columns: Literal["error", "ignore"] = "error",
+        id_room: IdRoom = ANY_ROOM,
+    ) -> None:
+        check_choice("weights", weights, ("auto", True, False))
+        check_choice("extra_columns", extra_columns, ("error", "ignore"))
+        check_vertex_options(n_vertices, vertices, "auto")
+        if columns is not None and len(columns) not in (2, 3):
+            raise OptionError(
+                f"columns must name those of sources, targets and, maybe, weights, not {len(columns)}: {list(columns)}"
+            )
+        if columns is not None and len(columns) != 3 and weights is True:
+            raise OptionError(
+                f"weights are wanted and columns={list(columns)} names none; name a third, or leave it out"
+            )
+        super().__init__(name)
+        self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
+        self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
+        edges: _Edges | None = None
+        with contextlib.closing(self._tables()) as tables:
+            for part in self._read(tables):
+                edges = edges or _Edges(part, self._n_vertices, self._vertices, self._id_room)
+                yield edges.encode(part)
+        assert edges is not None  # a table gives at least one part
+        self._layout = edges.finish(self._describe(edges.names, edges.n_rows))
+
+    def _tables(self) -> Generator[Table]:
+        """Open the tables, at least one, one after the other."""
+        raise NotImplementedError
+
+    def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
+        """Where the rows came from that were read of the columns `names`."""
+        raise NotImplementedError
+
+    def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
+        for table in tables:
+            n_rows = 0
+            for rows in table.read(self._choose_columns(table)):
+                yield _Part(table.name, n_rows, rows)
+                n_rows += rows.num_rows
+
+    def _choose_columns(self, table: Table) -> list[str]:
+        there, refuse = table.columns, partial(SourceError, source=table.name)
+        if self._columns is not None:
+            _check_there(table, self._columns)
+            return list(self._columns)[: 2 if self._weights is False else 3]
+        if len(there) < 2 or (len(there) == 2 and self._weights is True):
+            wanted = "sources, targets and weights" if self._weights is True else "sources and targets"
+            raise refuse(f"expected columns of {wanted}, found {len(there)}: {', '.join(there)}")
+        if len(there) > 3 and self._extra_columns == "error":
+            raise refuse(
+                f"expected columns of sources, targets and, maybe, weights, found {len(there)}: {', '.join(there)}; "
+                'name those by columns=(...) (--columns), or pass extra_columns="ignore" for the first three'
+            )
+        chosen = there[: 2 if self._weights is False else 3]
+        _check_there(table, chosen)
+        return chosen
+
+
+class _Edges:
+    """What the columns hold, as the first rows show it; all others are to be like them.
+
+    Parameters
+    ----------
+    first : some rows
+    n_vertices, vertices, id_room : as of `TableSource`
+    """
+
+    def __init__(
+        self, first: _Part, n_vertices: int | None, vertices: str | os.PathLike[str] | None, id_room: IdRoom
+    ) -> None:
+        self._first, self._n_vertices = first, n_vertices
+        self._are_names = self._check(first)
+        self._vertices, self._listed = self._find_vertices(vertices, id_room)
+        self._dtype: np.dtype[Any] | None = None
+        self.names: list[str] = first.names
+        self.n_rows = 0
+
+    def encode(self, part: _Part) -> CooBatch:
+        """
+        Raises
+        ------
+        SourceError : a row that does not fit, or columns that are not those of the first rows
+        """
+        if self._check(part) != self._are_names:
+            raise part.refuse(
+                f"ids are {part.types[0]}, and those of {self._first.table} are {self._first.types[0]}; store all as "
+                "integers, or as strings"
+            )
+        rows, cols = self._encode_ids(part)
+        weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
+        self._check_dtype(part, None if weights is None else weights.dtype)
+        self.n_rows += part.rows.num_rows
+        return CooBatch(rows, cols, weights)
+
+    def finish(self, provenance: dict[str, Any]) -> Layout:
+        """Number the vertices."""
+        numbering = self._vertices.finish(None)
+        return Layout(
+            shape=(numbering.n_vertices, numbering.n_vertices),
+            vertex_ids=numbering.vertex_ids,
+            positions=numbering.positions,
+            are_ids=numbering.are_ids,
+            names=numbering.names,
+            provenance={**provenance, **self._listed},
+        )
+
+    def _check(self, part: _Part) -> bool:
+        """Whether ids are names."""
+        _check_filled(part)
+        are_names = _check_types(part)
+        if are_names and self._n_vertices is not None:
+            raise part.refuse("n_vertices is for ids that are integers, and these are strings; pass a list of vertices")
+        return are_names
+
+    def _check_dtype(self, part: _Part, dtype: np.dtype[Any] | None) -> None:
+        if part is self._first:
+            self._dtype = dtype
+        if dtype != self._dtype:
+            raise part.refuse(
+                f"weights are {dtype or 'not there'}, and those of {self._first.table} are "
+                f"{self._dtype or 'not there'}; store all of them alike, or pass weights=False"
+            )
+
+    def _find_vertices(
+        self, path: str | os.PathLike[str] | None, id_room: IdRoom
+    ) -> tuple[Vertices, dict[str, Any]]:
+        if self._n_vertices is not None:
+            return NumberedVertices(self._n_vertices), {}
+        if path is not None:
+            column = Column("vertex", "string" if self._are_names else "int64")
+            vertices, provenance = read_vertices(path, column, None, b"#%")
+            return vertices, {"vertices": provenance}
+        return (OccurringNames(id_room) if self._are_names else OccurringIntegers(id_room)), {}
+
+    def _encode_ids(self, part: _Part) -> list[np.ndarray]:
+        ends = [part.rows.column(side) for side in (0, 1)]
+        ids = [
+            column.cast(pa.string()) if self._are_names else self._to_integers(part, side)
+            for side, column in enumerate(ends)
+        ]
+        codes = self._vertices.encode(*ids)
+        for name, column, own in zip(part.names, ends, codes, strict=False):
+            if (k := find_unknown(self._vertices, own)) is not None:
+                raise part.refuse(
+                    f"row {part.first + k}: {column[k].as_py()!r} in column {name!r} is not in the list of vertices; "
+                    "add it there or remove the edge"
+                )
+        return codes
+
+    def _to_integers(self, part: _Part, side: int) -> np.ndarray:
+        array: np.ndarray = part.rows.column(side).to_numpy(zero_copy_only=False)
+        n = self._n_vertices
+        low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
+        if len(array) and (int(array.min()) < low or int(array.max()) > high):
+            k = int(np.flatnonzero((array < low) | (array > high))[0])
+            wanted = "a 64-bit integer" if n is None else f"0..{high}, as n_vertices={n} says"
+            raise part.refuse(
+                f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {array[k]}"
+            )
+        return array.astype(np.int64 if n is None else index_dtype(n))
+
+
+def make_empty(schema: Any) -> Any:
+    """A record batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _check_there(table: Table, names: Sequence[str]) -> None:
+    for name in names:
+        if table.columns.count(name) != 1:
+            near = get_close_matches(name, table.columns, n=1) if name not in table.columns else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SourceError(
+                f"expected one column {name!r}, found the columns {', '.join(table.columns)}{hint}", source=table.name
+            )
+
+
+def _check_filled(part: _Part) -> None:
+    for name, column in zip(part.names, part.rows.columns, strict=True):
+        if column.null_count:
+            row = part.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise part.refuse(f"row {row} has nothing in column {name!r}; drop such rows, or fill them")
+
+
+def _check_types(part: _Part) -> bool:
+    """Whether ids are names."""
+    names, types = part.names, part.types
+    kinds = [_find_kind(each) for each in types]
+    for name, kind, each in zip(names[:2], kinds, types, strict=False):
+        if kind not in ("integer", "string"):
+            raise part.refuse(f"expected ids in column {name!r} to be integers or strings, found {each}")
+    if kinds[0] != kinds[1]:
+        raise part.refuse(
+            f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
+            "or as strings"
+        )
+    if len(names) > 2 and kinds[2] not in ("integer", "number"):
+        raise part.refuse(
+            f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or name "
+            "others by columns=(...) (--columns)"
+        )
+    return kinds[0] == "string"
+
+
+def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
+    if pa.types.is_dictionary(of):
+        return "string" if _is_string(of.value_type) else None
+    if pa.types.is_integer(of) or pa.types.is_null(of):  # nothing that is missing comes here, so there are no rows
+        return "integer"
+    if _is_string(of):
+        return "string"
+    return "number" if pa.types.is_floating(of) or pa.types.is_decimal(of) or pa.types.is_boolean(of) else None
+
+
+def _is_string(of: Any) -> bool:
+    return bool(pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of))
+
+
+def _to_numbers(weights: Any) -> np.ndarray:
+    if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
+        weights = weights.cast(pa.float64())
+    return np.asarray(weights.to_numpy(zero_copy_only=False))
