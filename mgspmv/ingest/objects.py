@@ -30,8 +30,8 @@ _NPZ_DAMAGE = (
 """What `scipy.sparse.load_npz` was seen to raise on damaged files."""
 
 INGESTIBLE = (
-    "a SciPy sparse array or matrix, a two-dimensional NumPy array, a NetworkX graph, "
-    "or a tuple (src, dst) or (src, dst, weight) of arrays"
+    "a SciPy sparse array or matrix, a two-dimensional NumPy array, a NetworkX graph, a pandas, polars or Dask "
+    "DataFrame, a pyarrow Table, or a tuple (src, dst) or (src, dst, weight) of arrays"
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from mgspmv.errors import OptionError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.frames import FrameSource, is_frame
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
@@ -20,6 +21,7 @@ from mgspmv.model import IngestOptions, check_choice
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz")
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
+"""Of all tables, DataFrames too."""
 
 
 def open_source(
@@ -34,12 +36,12 @@ def open_source(
 
     Parameters
     ----------
-    source : path or fsspec URL of a file; or a SciPy, NetworkX or NumPy object (see `source_from_object`)
+    source : path or fsspec URL of a file; or an object (see `source_from_object` and `FrameSource`)
     format : one of `FORMATS`; default: by the file's name and first line
-    threads : that parse a text; default one for each processor
+    threads : that parse a text, decode Parquet or compute a partition; default one for each processor
     id_room : what the ids of vertices may take
-    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `ParquetSource`, one of
-        `PARQUET_OPTIONS`; they suit no other format, but `n_vertices` suits a tuple of arrays too
+    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `TableSource`, one of `PARQUET_OPTIONS`;
+        they suit no other format, but `n_vertices` suits a tuple of arrays too
 
     Raises
     ------
@@ -54,18 +56,24 @@ def open_source(
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return ArraysSource(*source, **edge_list_options)
     chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
-    if chosen == "edge-list" and "columns" in edge_list_options:
-        raise OptionError("columns suits a Parquet file, and this source is read as edge-list; leave it out")
-    if chosen == "edge-list":
-        return EdgeListSource(source, threads=threads, id_room=id_room, **edge_list_options)
-    if chosen == "parquet" and edge_list_options.keys() <= set(PARQUET_OPTIONS):
-        return ParquetSource(source, threads=threads, id_room=id_room, **edge_list_options)
-    if edge_list_options:
-        names = ", ".join(name for name in edge_list_options if chosen != "parquet" or name not in PARQUET_OPTIONS)
-        raise OptionError(f"{names} suits an edge list, and this source is read as {chosen}; leave it out")
+    suitable = {"edge-list": EDGE_LIST_OPTIONS, "parquet": PARQUET_OPTIONS}.get(chosen, ())
+    _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else suitable, chosen)
+    if is_frame(source):
+        return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if not is_path:
         return source_from_object(source)
-    return NpzSource(source) if chosen == "npz" else MatrixMarketSource(source, threads=threads)
+    if chosen == "npz":
+        return NpzSource(source)
+    if chosen == "matrix-market":
+        return MatrixMarketSource(source, threads=threads)
+    reader = EdgeListSource if chosen == "edge-list" else ParquetSource
+    return reader(source, threads=threads, id_room=id_room, **edge_list_options)
+
+
+def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
+    if wrong := [name for name in options if name not in suitable]:
+        what = "a table" if wrong == ["columns"] else "an edge list"
+        raise OptionError(f"{', '.join(wrong)} suits {what}, and this source is read as {chosen}; leave it out")
 
 
 def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:

@@ -190,8 +190,8 @@ class _Edges:
         """
         if self._check(part) != self._are_names:
             raise part.refuse(
-                f"ids are {part.types[0]}, and those of {self._first.table} are {self._first.types[0]}; store all as "
-                "integers, or as strings"
+                f"ids are {part.types[0]} from row {part.first} on, and {self._first.types[0]} at the begin of "
+                f"{self._first.table}; make all integers, or strings"
             )
         rows, cols = self._encode_ids(part)
         weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
@@ -224,8 +224,8 @@ class _Edges:
             self._dtype = dtype
         if dtype != self._dtype:
             raise part.refuse(
-                f"weights are {dtype or 'not there'}, and those of {self._first.table} are "
-                f"{self._dtype or 'not there'}; store all of them alike, or pass weights=False"
+                f"weights are {dtype or 'missing'} from row {part.first} on, and {self._dtype or 'missing'} at the "
+                f"begin of {self._first.table}; make all of one type, or pass weights=False"
             )
 
     def _find_vertices(

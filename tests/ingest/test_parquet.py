@@ -259,12 +259,12 @@ def test_options(tmp_path, options, message):
         open_source(write(tmp_path / "e.parquet", *EDGES), **options)
 
 
-def test_columns_suit_parquet_only(tmp_path):
+def test_columns_suit_tables_only(tmp_path):
     (tmp_path / "e.txt").write_text("1 2\n")
-    with pytest.raises(OptionError, match="columns suits a Parquet file, and this source is read as edge-list"):
+    with pytest.raises(OptionError, match="columns suits a table, and this source is read as edge-list"):
         open_source(tmp_path / "e.txt", columns=["a", "b"])
     (tmp_path / "e.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
-    with pytest.raises(OptionError, match="columns suits an edge list, and this source is read as matrix-market"):
+    with pytest.raises(OptionError, match="columns suits a table, and this source is read as matrix-market"):
         open_source(tmp_path / "e.mtx", columns=["a", "b"])
 
 

@@ -1,0 +1,178 @@
+"""Tables of edges that are in memory, or that Dask makes part by part: DataFrames and Arrow's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, make_empty
+from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
+
+_CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
+
+
+class FrameSource(TableSource):
+    """A pandas, polars or Dask DataFrame, or an Arrow table, as a `Source`; see `TableSource` for what it may hold.
+
+    The partitions of a Dask DataFrame are computed one after the other, by the scheduler that Dask is set to, and rows
+    are counted over all of them. An index is not looked at. What pandas holds as NaN is missing.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
+    columns, n_vertices, vertices, weights, extra_columns : as of `TableSource`
+    batch_rows : rows of a batch
+    threads : that compute a partition, where Dask is set to threads; default as many as it takes itself
+    id_room : as of `TableSource`
+
+    Raises
+    ------
+    OptionError : an object of another sort; options that contradict each other
+    SourceError : by `batches`, for columns or a row that do not fit
+    """
+
+    def __init__(
+        self,
+        frame: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        n_vertices: int | None = None,
+        vertices: str | PathLike[str] | None = None,
+        weights: Literal["auto"] | bool = "auto",
+        extra_columns: Literal["error", "ignore"] = "error",
+        batch_rows: int = BATCH_ROWS,
+        threads: int | None = None,
+        id_room: IdRoom = ANY_ROOM,
+    ) -> None:
+        library = _find_library(frame)
+        if library is None:
+            raise OptionError(
+                "wanted a pandas, polars or Dask DataFrame or a pyarrow Table, not an object of type "
+                f"{type(frame).__module__}.{type(frame).__qualname__}"
+            )
+        size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
+        super().__init__(
+            f"{library} {_CLASSES[library]} of {size}",
+            columns=columns,
+            n_vertices=n_vertices,
+            vertices=vertices,
+            weights=weights,
+            extra_columns=extra_columns,
+            id_room=id_room,
+        )
+        self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
+
+    def _tables(self) -> Generator[Table]:
+        if self._library == "dask":
+            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads)
+        elif self._library == "pandas":
+            yield PandasTable(self._frame, self.name, self._batch_rows)
+        else:
+            yield ArrowTable(self._frame, self.name, self._batch_rows)
+
+    def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
+        return {"format": self._library, "name": self.name, "header": {"columns": names, "rows": n_rows}}
+
+
+class ArrowTable:
+    """A pyarrow Table or a polars DataFrame, which becomes one slice by slice, as a `Table`."""
+
+    def __init__(self, table: Any, name: str, batch_rows: int) -> None:
+        self.name, self._table, self._batch_rows = name, table, batch_rows
+        self.columns: list[str] = list(table.columns if _find_library(table) == "polars" else table.column_names)
+
+    def read(self, names: list[str]) -> Iterator[Any]:
+        """Give columns as record batches.
+
+        Raises
+        ------
+        SourceError : a column that Arrow does not hold
+        """
+        for start in range(0, max(1, len(self._table)), self._batch_rows):
+            part = self._table.select(names).slice(start, self._batch_rows)
+            try:
+                arrow = part if isinstance(part, pa.Table) else part.to_arrow()
+            except pa.ArrowException as error:
+                raise _refuse_types(self.name, names, error) from error
+            yield from arrow.to_batches() or [make_empty(arrow.schema)]
+
+
+class PandasTable:
+    """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
+
+    def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
+        self.name, self._frame, self._batch_rows = name, frame, batch_rows
+        self.columns = [str(label) for label in frame.columns]
+
+    def read(self, names: list[str]) -> Iterator[Any]:
+        """Give columns as record batches.
+
+        Raises
+        ------
+        SourceError : a column that Arrow does not hold
+        """
+        labels = _find_labels(self._frame, names)
+        for start in range(0, max(1, len(self._frame)), self._batch_rows):
+            part = self._frame.iloc[start : start + self._batch_rows][
+                labels
+            ]  # the columns alone would be a copy of all
+            try:
+                yield pa.RecordBatch.from_pandas(part, preserve_index=False)
+            except (pa.ArrowException, TypeError) as error:
+                raise _refuse_types(self.name, names, error) from error
+
+
+class DaskTable:
+    """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
+
+    def __init__(self, frame: Any, name: str, batch_rows: int, threads: int | None) -> None:
+        self.name, self._frame, self._batch_rows = name, frame, batch_rows
+        self._settings = {} if threads is None else {"num_workers": threads}
+        self.columns = [str(label) for label in frame.columns]
+
+    def read(self, names: list[str]) -> Iterator[Any]:
+        """Give columns as record batches.
+
+        Raises
+        ------
+        SourceError : a column that Arrow does not hold
+        """
+        import dask
+
+        chosen, n_rows = self._frame[_find_labels(self._frame, names)], 0
+        for partition in chosen.to_delayed():
+            with dask.config.set(self._settings):
+                frame = partition.compute()
+            if len(frame):  # else a column of objects has no type
+                yield from PandasTable(frame, self.name, self._batch_rows).read(names)
+            n_rows += len(frame)
+            del frame  # before the next is made
+        if not n_rows:
+            yield from PandasTable(chosen.head(0), self.name, self._batch_rows).read(names)
+
+
+def is_frame(obj: Any) -> bool:
+    """Whether `FrameSource` reads an object; found without importing the library that it comes from."""
+    return _find_library(obj) is not None
+
+
+def _find_library(obj: Any) -> str | None:
+    classes = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(obj).__mro__)
+    return next((library for library, name in classes if _CLASSES.get(library) == name), None)
+
+
+def _find_labels(frame: Any, names: list[str]) -> list[Any]:
+    labels = {str(label): label for label in frame.columns}
+    return [labels[name] for name in names]
+
+
+def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError:
+    return SourceError(
+        f"Arrow cannot hold one of the columns {', '.join(names)} ({error}); ids are to be integers or strings, and "
+        "weights numbers",
+        source=table,
+    )

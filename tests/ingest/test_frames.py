@@ -1,0 +1,268 @@
+"""DataFrames and Arrow's tables: the same graphs as the same edges in arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.open import PARQUET_OPTIONS, open_source
+
+MAKERS = {
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "pyarrow": pa.table,
+    "dask": lambda columns: dd.from_pandas(pd.DataFrame(columns), npartitions=3),
+}
+EDGES = {"src": [5, 5, 7, 2, 7], "dst": [7, 2, 5, 7, 7], "weight": [1.5, 2.0, 0.25, 3.0, 4.0]}
+
+
+@pytest.fixture(params=MAKERS)
+def library(request):
+    return request.param
+
+
+def read(frame, **options):
+    """All entries, numbered, and the layout."""
+    source = FrameSource(frame, **options)
+    batches = list(source.batches())
+    values = None if batches[0].values is None else np.concatenate([b.values for b in batches])
+    layout = source.layout()
+    codes = [np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols")]
+    numbers = codes if layout.positions is None else [layout.positions[c] for c in codes]
+    return *(c.tolist() for c in numbers), values, layout
+
+
+def make_edges(n_edges):
+    """Ids far apart, some columns that are not wanted, and weights."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(-(10**12), 10**12, 300)[rng.integers(0, 300, (2, n_edges))]
+    return {"label": ["x"] * n_edges, "w": rng.random(n_edges), "to": dst, "from": src}
+
+
+@pytest.mark.parametrize("batch_rows", [1 << 20, 700])
+def test_the_store_is_that_of_the_arrays(library, batch_rows, tmp_path):
+    edges = make_edges(5000)
+    source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"], batch_rows=batch_rows)
+    info = mg.ingest(source, MemoryStore(), duplicates="keep")
+    wanted = mg.ingest((edges["from"], edges["to"], edges["w"]), MemoryStore(), duplicates="keep")
+    assert info.digest == wanted.digest
+    assert info.provenance["source"]["format"] == library
+    assert info.provenance["source"]["header"] == {"columns": ["from", "to", "w"], "rows": 5000}
+
+
+def test_the_store_is_that_of_the_parquet_file(library, tmp_path):
+    names = {"src": ["v5", "v5", "v7", "ü"], "dst": ["v7", "v2", "", "v7"], "weight": [1, 2, 3, 4]}
+    pa.parquet.write_table(pa.table(names), tmp_path / "e.parquet")
+    frame = MAKERS[library](names)
+    assert mg.ingest(frame, MemoryStore()).digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
+
+
+def test_first_columns(library):
+    rows, cols, values, layout = read(MAKERS[library](EDGES))
+    assert (rows, cols, values.tolist()) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], EDGES["weight"])
+    assert layout.vertex_ids.tolist() == [2, 5, 7]
+    assert read(MAKERS[library](EDGES), weights=False)[2] is None
+
+
+def test_options(library, tmp_path):
+    frame = MAKERS[library](EDGES)
+    (tmp_path / "v").write_text("9\n7\n5\n2\n")
+    assert open_source(frame, n_vertices=9).default_kind == "graph"
+    assert read(frame, n_vertices=9)[3].shape == (9, 9)
+    assert read(frame, vertices=tmp_path / "v")[3].vertex_ids.tolist() == [2, 5, 7, 9]
+    with pytest.raises(SourceError, match=r"row 4: expected 0\.\.6, as n_vertices=7 says in column 'src', found 7"):
+        read(MAKERS[library]({"src": [5, 5, 6, 2, 7], "dst": [0, 0, 0, 0, 0]}), n_vertices=7)
+    with pytest.raises(OptionError, match="format='parquet' suits a file, not a "):
+        open_source(frame, format="parquet")
+    with pytest.raises(OptionError, match="delimiter suits an edge list, and this source is read as "):
+        open_source(frame, delimiter=",")
+
+
+def test_options_are_those_of_a_table():
+    assert set(PARQUET_OPTIONS) == set(FrameSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "memory"}
+
+
+def test_batches_are_bounded(library):
+    source = FrameSource(MAKERS[library](make_edges(1000)), columns=("from", "to"), batch_rows=64)
+    sizes = [len(batch.rows) for batch in source.batches()]
+    assert (max(sizes), sum(sizes)) == (64, 1000)
+
+
+def test_no_rows(library):
+    frame = MAKERS[library]({name: np.zeros(0, type(column[0])) for name, column in EDGES.items()})
+    rows, cols, values, layout = read(frame, n_vertices=3)
+    assert (rows, cols, values.tolist(), layout.shape) == ([], [], [], (3, 3))
+
+
+def test_no_rows_and_no_types():
+    frame = pd.DataFrame({"src": [], "dst": [], "weight": []}, dtype=object)
+    assert read(frame, n_vertices=3)[2].dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"]), pl.String])
+def test_polars_names(dtype):
+    frame = pl.DataFrame({"src": ["b", "a"], "dst": ["a", "a"]}, schema={"src": dtype, "dst": dtype})
+    assert read(frame)[0] == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", ["object", "category", "string[python]", "string[pyarrow]"])
+def test_pandas_names(dtype):
+    assert read(pd.DataFrame({"src": ["b", "a"], "dst": ["a", "a"]}, dtype=dtype))[0] == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_arrow_names(dtype):
+    table = pa.table({"src": pa.array(["b", "a"], dtype), "dst": pa.array(["a", "a"], dtype)})
+    assert read(table)[0] == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "Int32", "UInt16", "int64[pyarrow]"])
+def test_pandas_integers(dtype):
+    assert read(pd.DataFrame({"src": [5, 3], "dst": [3, 3]}, dtype=dtype))[0] == [1, 0]
+
+
+def test_the_index_is_not_looked_at():
+    frame = pd.DataFrame(EDGES, index=pd.Index(list("edcba"), name="i")).iloc[:, :2]
+    assert read(frame)[:3] == read(frame.reset_index(drop=True))[:3]
+
+
+def test_columns_without_names():
+    frame = pd.DataFrame(np.array([[5, 7], [7, 5]]))
+    assert read(frame)[0] == read(dd.from_pandas(frame, npartitions=2))[0] == [0, 1]
+    assert read(frame, columns=["1", "0"])[0] == [1, 0]
+
+
+def test_chunks_of_an_arrow_table():
+    table = pa.concat_tables([pa.table(EDGES).slice(k, 1) for k in range(5)])
+    assert read(table)[:2] == read(pa.table(EDGES))[:2]
+
+
+# --- Dask ------------------------------------------------------------------------------------------------------------
+
+
+def make_partition(k, computed):
+    computed.append(k)
+    return pd.DataFrame({"src": [k] * (k % 3), "dst": [0] * (k % 3)})
+
+
+def test_partitions_are_computed_when_it_is_their_turn():
+    computed = []
+    parts = [dask.delayed(make_partition)(k, computed) for k in range(6)]
+    frame = dd.from_delayed(parts, meta=make_partition(1, []), verify_meta=False)
+    with dask.config.set(scheduler="synchronous"):
+        batches = FrameSource(frame).batches()
+        seen = [(batch.rows.tolist(), computed[-1]) for batch in batches]
+    assert seen == [([1], 1), ([2, 2], 2), ([4], 4), ([5, 5], 5)]
+    assert computed == [0, 1, 2, 3, 4, 5]
+
+
+def test_no_other_columns_are_computed():
+    def refuse(part):
+        raise AssertionError(f"{len(part)} rows were made")
+
+    frame = dd.from_pandas(pd.DataFrame(EDGES), npartitions=2)
+    frame["other"] = frame["weight"].map_partitions(refuse, meta=("other", float))
+    assert read(frame, columns=("src", "dst"))[0] == [1, 1, 2, 0, 2]
+
+
+def test_the_scheduler_is_the_one_that_dask_is_set_to():
+    asked = []
+
+    def get(graph, keys, **options):
+        asked.append(dask.config.get("num_workers"))
+        return dask.get(graph, keys, **options)
+
+    with dask.config.set(scheduler=get):
+        assert len(list(open_source(MAKERS["dask"](EDGES), threads=2).batches())) == len(asked)
+    assert set(asked) == {2}
+    assert dask.config.get("num_workers", None) is None
+
+
+def test_partitions_of_other_types():
+    parts = [pd.DataFrame({"a": [0], "b": [1], "w": [w]}) for w in (1.5, 2)]
+    frame = dd.from_map(lambda k: parts[k], [0, 1], meta=parts[0])
+    with pytest.raises(SourceError, match="weights are int64 from row 1 on, and float64 at the begin of dask"):
+        read(frame)
+    assert read(frame, weights=False)[0] == [0, 0]
+    parts = [pd.DataFrame({"a": [a], "b": [a]}) for a in (1, "x")]
+    frame = dd.from_map(lambda k: parts[k], [0, 1], meta=parts[0])
+    with pytest.raises(SourceError, match="ids are large_string from row 1 on, and int64 at the begin of dask"):
+        read(frame)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+TABLES = {
+    "one column": ({"a": [1]}, {}, r"expected columns of sources and targets, found 1: a"),
+    "four columns": ({name: [1] for name in "abcd"}, {}, r"found 4: a, b, c, d; name those by columns="),
+    "no such column": (EDGES, {"columns": ("srcs", "dst")}, r"expected one column 'srcs', .*; did you mean 'src'\?"),
+    "numbers as ids": ({"a": [1.5], "b": [1]}, {}, "expected ids in column 'a' to be .* strings, found double"),
+    "two kinds of ids": ({"a": [1], "b": ["x"]}, {}, "ids in columns 'a' and 'b' are int64 and (large_)?string; store"),
+    "names as weights": ({"a": [1], "b": [1], "c": ["x"]}, {}, "expected weights in column 'c' to be numbers, found"),
+    "a number of names": ({"a": ["x"], "b": ["y"]}, {"n_vertices": 2}, "n_vertices is for ids that are integers"),
+    "nothing as id": ({"a": [None, 1], "b": [1, 2]}, {}, "row 0 has nothing in column 'a'; drop such rows, or fill"),
+    "nothing as name": ({"a": ["x", None], "b": ["x", "y"]}, {}, "row 1 has nothing in column 'a'"),
+    "nothing as weight": ({"a": [1, 1], "b": [1, 2], "c": [0.5, None]}, {}, "row 1 has nothing in column 'c'"),
+    "beyond int64": ({"a": np.array([0, 2**63], np.uint64), "b": [1, 2]}, {}, "row 1: expected a 64-bit integer in "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_do_not_fit(library, name):
+    columns, options, message = TABLES[name]
+    named = {"pandas": r"pandas DataFrame of \d rows", "polars": r"polars DataFrame of \d rows"}
+    named |= {"pyarrow": r"pyarrow Table of \d rows", "dask": r"dask DataFrame of \d partitions"}
+    with pytest.raises(SourceError, match=f"^{named[library]}: .*{message}"):
+        read(MAKERS[library](columns), **options)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [[1, "x"], [object(), object()], [1 + 2j, 3j], pd.arrays.SparseArray([0, 1])],
+    ids=["mixed", "objects", "complex", "sparse"],
+)
+def test_columns_that_arrow_does_not_hold(column):
+    with pytest.raises(SourceError, match=r"pandas DataFrame of 2 rows: Arrow cannot hold one of the columns a, b \("):
+        read(pd.DataFrame({"a": [1, 2], "b": column}))
+    assert read(pd.DataFrame({"a": [1, 2], "junk": column, "b": [1, 2]}), columns=("a", "b"))[0] == [0, 1]
+
+
+def test_polars_columns_that_arrow_does_not_hold():
+    with pytest.raises(SourceError, match="polars DataFrame of 1 rows: Arrow cannot hold one of the columns a, b"):
+        read(pl.DataFrame({"a": [1], "b": [2]}, schema={"a": pl.Int64, "b": pl.Int128}))
+
+
+def test_columns_of_one_name():
+    frame = pd.DataFrame([[1, 2, 3]], columns=["a", "b", "b"])
+    with pytest.raises(SourceError, match=r"expected one column 'b', found the columns a, b, b$"):
+        read(frame)
+
+
+@pytest.mark.parametrize("obj", [pd.Series([1]), pl.DataFrame(EDGES).lazy(), pa.array([1]), 3])
+def test_other_objects(obj):
+    with pytest.raises(OptionError, match="wanted a pandas, polars or Dask DataFrame or a pyarrow Table, not"):
+        FrameSource(obj)
+    with pytest.raises(OptionError, match=r"cannot ingest .*; pass .*a pandas, polars or Dask DataFrame, a pyarrow Ta"):
+        open_source(obj)
+
+
+def test_no_library_is_imported_to_see_what_an_object_is():
+    code = (
+        "import sys, numpy; from mgspmv.ingest.open import open_source; "
+        "open_source((numpy.zeros(1, int), numpy.zeros(1, int))); "
+        "print({'pandas', 'polars', 'dask'} & sys.modules.keys())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "set()\n"

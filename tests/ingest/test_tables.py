@@ -1,0 +1,82 @@
+"""Tables that follow each other; what a single one may hold is tested with those who read them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mgspmv.errors import SourceError
+from mgspmv.ingest.frames import ArrowTable
+from mgspmv.ingest.tables import TableSource
+
+
+class Tables(TableSource):
+    """Some Arrow tables, by name."""
+
+    def __init__(self, tables, **options):
+        super().__init__("tables", **options)
+        self.tables, self.n_open = tables, 0
+
+    def _tables(self):
+        self.n_open += 1
+        try:
+            for name, columns in self.tables.items():
+                yield ArrowTable(pa.table(columns), name, 2)
+        finally:
+            self.n_open -= 1
+
+    def _describe(self, names, n_rows):
+        return {"header": {"columns": names, "rows": n_rows}}
+
+
+def test_tables_follow_each_other():
+    source = Tables(
+        {
+            "a": {"src": [5, 7, 5], "dst": [2, 2, 2], "w": [1.0, 2.0, 3.0]},
+            "none": {"src": pa.array([], pa.int8()), "dst": pa.array([], pa.int64()), "w": pa.array([], pa.float64())},
+            "b": {"w": [4.0], "more": ["x"], "dst": pa.array([9], pa.uint8()), "src": pa.array([5], pa.int16())},
+        },
+        columns=("src", "dst", "w"),
+    )
+    batches = list(source.batches())
+    layout = source.layout()
+    assert [len(batch.rows) for batch in batches] == [2, 1, 0, 1]
+    assert layout.vertex_ids.tolist() == [2, 5, 7, 9]
+    assert layout.provenance == {"header": {"columns": ["src", "dst", "w"], "rows": 4}}
+    rows, cols, values = (np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols", "values"))
+    assert (rows.tolist(), cols.tolist(), values.tolist()) == ([5, 7, 5, 5], [2, 2, 2, 9], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"a": [1]}, "b: expected columns of sources and targets, found 1: a"),
+        (
+            {"a": ["x"], "b": ["y"], "w": [1.0]},
+            "b: ids are string from row 0 on, and int64 at the begin of a; make all",
+        ),
+        ({"a": [1], "b": [2], "w": [1]}, "b: weights are int64 from row 0 on, and float64 at the begin of a; make all"),
+        (
+            {"a": [1], "b": [2]},
+            "b: weights are missing from row 0 on, and float64 at the begin of a; make all of one ty",
+        ),
+        ({"a": [1, 1, None], "b": [2, 2, 2], "w": [1.0, 1.0, 1.0]}, "b: row 2 has nothing in column 'a'"),
+    ],
+)
+def test_tables_that_are_not_alike(other, message):
+    source = Tables({"a": {"a": [1, 2, 3], "b": [1, 2, 3], "w": [1.5, 2.5, 3.5]}, "b": other})
+    with pytest.raises(SourceError, match=f"^{message}"):
+        list(source.batches())
+    assert source.n_open == 0
+
+
+def test_tables_are_closed_when_reading_ends_early():
+    source = Tables({"a": {"a": [1, 2, 3], "b": [1, 2, 3]}})
+    batches = source.batches()
+    next(batches)
+    assert source.n_open == 1
+    batches.close()
+    assert source.n_open == 0
+    with pytest.raises(SourceError, match="the layout is known once all batches were read"):
+        source.layout()
