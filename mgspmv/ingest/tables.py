@@ -175,11 +175,11 @@ class _Edges:
     def __init__(
         self, first: _Part, n_vertices: int | None, vertices: str | os.PathLike[str] | None, id_room: IdRoom
     ) -> None:
-        self._first, self._n_vertices = first, n_vertices
+        self._table, self._type, self._n_vertices = first.table, first.types[0], n_vertices
         self._are_names = self._check(first)
         self._vertices, self._listed = self._find_vertices(vertices, id_room)
-        self._dtype: np.dtype[Any] | None = None
-        self.names: list[str] = first.names
+        self._dtype: str | None = None
+        self.names = first.names
         self.n_rows = 0
 
     def encode(self, part: _Part) -> CooBatch:
@@ -190,12 +190,12 @@ class _Edges:
         """
         if self._check(part) != self._are_names:
             raise part.refuse(
-                f"ids are {part.types[0]} from row {part.first} on, and {self._first.types[0]} at the begin of "
-                f"{self._first.table}; make all integers, or strings"
+                f"ids are {part.types[0]} from row {part.first} on, and {self._type} at the begin of {self._table}; "
+                "make all integers, or strings"
             )
         rows, cols = self._encode_ids(part)
         weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
-        self._check_dtype(part, None if weights is None else weights.dtype)
+        self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
         self.n_rows += part.rows.num_rows
         return CooBatch(rows, cols, weights)
 
@@ -219,13 +219,12 @@ class _Edges:
             raise part.refuse("n_vertices is for ids that are integers, and these are strings; pass a list of vertices")
         return are_names
 
-    def _check_dtype(self, part: _Part, dtype: np.dtype[Any] | None) -> None:
-        if part is self._first:
-            self._dtype = dtype
+    def _check_dtype(self, part: _Part, dtype: str) -> None:
+        self._dtype = self._dtype or dtype
         if dtype != self._dtype:
             raise part.refuse(
-                f"weights are {dtype or 'missing'} from row {part.first} on, and {self._dtype or 'missing'} at the "
-                f"begin of {self._first.table}; make all of one type, or pass weights=False"
+                f"weights are {dtype} from row {part.first} on, and {self._dtype} at the begin of {self._table}; "
+                "make all of one type, or pass weights=False"
             )
 
     def _find_vertices(

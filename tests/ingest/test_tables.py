@@ -54,12 +54,12 @@ def test_tables_follow_each_other():
         ({"a": [1]}, "b: expected columns of sources and targets, found 1: a"),
         (
             {"a": ["x"], "b": ["y"], "w": [1.0]},
-            "b: ids are string from row 0 on, and int64 at the begin of a; make all",
+            "b: ids are string from row 0 on, and int64 at the begin of a",
         ),
         ({"a": [1], "b": [2], "w": [1]}, "b: weights are int64 from row 0 on, and float64 at the begin of a; make all"),
         (
             {"a": [1], "b": [2]},
-            "b: weights are missing from row 0 on, and float64 at the begin of a; make all of one ty",
+            "b: weights are missing from row 0 on, and float64 at the begin of a; make",
         ),
         ({"a": [1, 1, None], "b": [2, 2, 2], "w": [1.0, 1.0, 1.0]}, "b: row 2 has nothing in column 'a'"),
     ],
