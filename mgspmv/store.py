@@ -448,7 +448,7 @@ def open_store(store: StoreLike) -> StoredMatrix:
     path = _local_path(store)
     if path is not None and not path.exists():
         raise _not_found(url)
-    place = _StrictStore(_locate(store))
+    place = _StrictStore(locate_store(store))
     try:
         root = _open_root(place)
     except FileNotFoundError as error:
@@ -654,7 +654,7 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     is_new = check_target(store, overwrite=overwrite)
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
     try:
-        root = zarr.open_group(_locate(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
+        root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
     except OSError as error:
         raise StoreError(f"cannot write {describe_store(store)}: {error.strerror or error}") from error
     versions = root.require_group("versions")
@@ -698,7 +698,7 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     path = _local_path(store)
     if path is not None and not path.exists():
         return None
-    place = _locate(store)
+    place = locate_store(store)
     try:
         return dict(_open_root(place).attrs)
     except FileNotFoundError:
@@ -869,7 +869,9 @@ class VersionAddress:
 
     def open(self) -> zarr.Group:
         """Its group, for writing."""
-        return zarr.open_group(_locate(self.place), mode="r+", path=f"versions/{self.name}", use_consolidated=False)
+        return zarr.open_group(
+            locate_store(self.place), mode="r+", path=f"versions/{self.name}", use_consolidated=False
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -1001,12 +1003,17 @@ def _encode(array: np.ndarray) -> Any:
 # --- places and pieces -----------------------------------------------------------------------------------------------
 
 
+def is_version(group: zarr.Group) -> bool:
+    """Whether a group is a matrix store, or one of its versions."""
+    return _KEY in group.attrs
+
+
 def describe_store(store: StoreLike) -> str:
     """The place as a user would write it."""
     return str(store) if isinstance(store, Store) else os.fspath(store)
 
 
-def _locate(store: StoreLike) -> Store:
+def locate_store(store: StoreLike) -> Store:
     """The Zarr store at a place.
 
     Raises

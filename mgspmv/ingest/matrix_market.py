@@ -86,7 +86,7 @@ class MatrixMarketSource(FileSource):
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
             for batch in read(text, header, self._threads):
-                yield _mirror(batch, header.symmetry)
+                yield mirror(batch, header.symmetry)
             self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
 
 
@@ -232,7 +232,8 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
         raise line.refuse("the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'")
 
 
-def _mirror(batch: CooBatch, symmetry: str) -> CooBatch:
+def mirror(batch: CooBatch, symmetry: str) -> CooBatch:
+    """Entries with their mirror images; `symmetry` is general, symmetric or skew-symmetric."""
     if symmetry == "general":
         return batch
     off = batch.rows != batch.cols

@@ -7,10 +7,14 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from zarr import Group
+from zarr.abc.store import Store
+
 from mgspmv.errors import OptionError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource, is_frame
+from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, is_group_path
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
@@ -18,10 +22,17 @@ from mgspmv.ingest.source import Source
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
 
-FORMATS = ("matrix-market", "edge-list", "parquet", "npz")
+FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
 """Of all tables, DataFrames too."""
+GROUP_OPTIONS = ("n_cols",)
+_SUITABLE = {
+    "edge-list": EDGE_LIST_OPTIONS,
+    "parquet": PARQUET_OPTIONS,
+    **dict.fromkeys(("zarr", *GROUP_FORMATS), GROUP_OPTIONS),
+}
+_SUITED: dict[tuple[str, ...], str] = {("columns",): "a table", GROUP_OPTIONS: "plain CSR arrays in Zarr"}
 
 
 def open_source(
@@ -36,12 +47,13 @@ def open_source(
 
     Parameters
     ----------
-    source : path or fsspec URL of a file; or an object (see `source_from_object` and `FrameSource`)
-    format : one of `FORMATS`; default: by the file's name and first line
+    source : path or fsspec URL of a file or Zarr group; or an object: a Zarr store or group, a DataFrame (see
+        `FrameSource`), or another (see `source_from_object`)
+    format : one of `FORMATS`; default: by the file's name and first line, or by what a Zarr group has
     threads : that parse a text, decode Parquet or compute a partition; default one for each processor
     id_room : what the ids of vertices may take
-    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`, or of `TableSource`, one of `PARQUET_OPTIONS`;
-        they suit no other format, but `n_vertices` suits a tuple of arrays too
+    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; of `TableSource`, one of `PARQUET_OPTIONS`; of
+        `GroupSource`, one of `GROUP_OPTIONS`. They suit no other format, but `n_vertices` suits a tuple of arrays too
 
     Raises
     ------
@@ -50,14 +62,16 @@ def open_source(
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
-    is_path = isinstance(source, str | os.PathLike)
-    if format is not None and not is_path:
+    is_path, is_group = isinstance(source, str | os.PathLike), isinstance(source, Store | Group)
+    if format is not None and not is_path and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return ArraysSource(*source, **edge_list_options)
     chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
-    suitable = {"edge-list": EDGE_LIST_OPTIONS, "parquet": PARQUET_OPTIONS}.get(chosen, ())
-    _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else suitable, chosen)
+    chosen = "zarr" if is_group else chosen
+    _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else _SUITABLE.get(chosen, ()), chosen)
+    if chosen in ("zarr", *GROUP_FORMATS):
+        return GroupSource(source, format=format, **edge_list_options)
     if is_frame(source):
         return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if not is_path:
@@ -71,8 +85,8 @@ def open_source(
 
 
 def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
-    if wrong := [name for name in options if name not in suitable]:
-        what = "a table" if wrong == ["columns"] else "an edge list"
+    if wrong := tuple(name for name in options if name not in suitable):
+        what = _SUITED.get(wrong, "an edge list")
         raise OptionError(f"{', '.join(wrong)} suits {what}, and this source is read as {chosen}; leave it out")
 
 
@@ -80,12 +94,13 @@ def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
     for format, suffixes in {"npz": (".npz",), "parquet": (".parquet", ".pq")}.items():
         if os.fspath(path).endswith(suffixes):
             return format
-    return detect_format(path, delimiter)
+    return "zarr" if is_group_path(path) else detect_format(path, delimiter)
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    for name in options.keys() - {*EDGE_LIST_OPTIONS, *PARQUET_OPTIONS}:
-        known = [*EDGE_LIST_OPTIONS, "columns", *(field.name for field in fields(IngestOptions)), "format", "overwrite"]
+    for name in options.keys() - {*EDGE_LIST_OPTIONS, *PARQUET_OPTIONS, *GROUP_OPTIONS}:
+        known = [*EDGE_LIST_OPTIONS, "columns", *GROUP_OPTIONS, "format", "overwrite"]
+        known += [field.name for field in fields(IngestOptions)]
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; of an edge list there are {', '.join(EDGE_LIST_OPTIONS)}"
         raise OptionError(f"ingest has no option {name!r}{hint}")

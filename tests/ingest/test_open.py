@@ -66,7 +66,9 @@ def test_format_that_the_file_has_not(files, name, format, message):
 def test_unknown_format(files):
     with pytest.raises(OptionError) as caught:
         open_source(files / "a.mtx", format="mtx")
-    assert str(caught.value) == "format must be one of 'matrix-market', 'edge-list', 'parquet', 'npz', not 'mtx'"
+    assert str(caught.value) == (
+        "format must be one of 'matrix-market', 'edge-list', 'parquet', 'npz', 'anndata', 'binsparse', 'csr', not 'mtx'"
+    )
 
 
 @pytest.mark.parametrize(

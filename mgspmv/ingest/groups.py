@@ -1,0 +1,587 @@
+"""Sparse matrices that are in Zarr already: groups of anndata and of binsparse, and plain CSR arrays.
+
+A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read as
+version 0.1 of its specification has it (https://binsparse.org); differs from it in that entries need not be sorted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import ZipStore
+
+from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.ingest.matrix_market import mirror
+from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
+from mgspmv.ingest.source import Layout
+from mgspmv.model import CooBatch, index_dtype
+from mgspmv.store import StoreLike, describe_store, is_version, locate_store
+
+BATCH_ENTRIES = 1 << 19
+"""Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""
+BATCH_LINES = 1 << 18
+"""Lines whose pointers are read at a time."""
+
+GROUP_FORMATS = ("anndata", "binsparse", "csr")
+
+_ANNDATA_VERSION = "0.1.0"
+_BINSPARSE_VERSION = re.compile(r"0\.1(\.\d+)?")
+_BINSPARSE_FORMATS = ("CSR", "CSC", "DCSR", "DCSC", "COO", "COOR", "COOC")
+_BINSPARSE_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
+Symmetry = Literal["general", "symmetric", "skew-symmetric"]
+Triangle = Literal["lower", "upper"]
+_STRUCTURES: dict[str, tuple[Symmetry, Triangle]] = {
+    "symmetric_lower": ("symmetric", "lower"),
+    "symmetric_upper": ("symmetric", "upper"),
+    "skew_symmetric_lower": ("skew-symmetric", "lower"),
+    "skew_symmetric_upper": ("skew-symmetric", "upper"),
+}
+
+
+class GroupSource:
+    """A sparse matrix in a Zarr group as a `Source`; only what a batch needs is read at a time, and whole chunks.
+
+    What is given are the entries as they are stored, zeros and duplicates too; a missing chunk holds the array's fill
+    value, as Zarr has it. A bool matrix is a pattern: of its True entries, without values. Other values become int64,
+    float32 or float64. A symmetric or skew-symmetric entry off the diagonal is given at both places.
+
+    Parameters
+    ----------
+    source : path of a group in a local folder or .zip file, URL, Zarr store, or the group itself
+    format : `anndata` for its csr_matrix and csc_matrix, or a whole AnnData, of which X is read; `binsparse`; `csr` for
+        arrays `indptr`, `indices` and, unless it is a pattern, `data`; default: by the group's attributes and arrays
+    n_cols : columns of plain CSR arrays, where the group has no attribute `shape`
+
+    Raises
+    ------
+    SourceNotFoundError : there is no group
+    SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
+    UnsupportedSourceError : a group of another sort
+    OptionError : n_cols, and the group says by itself how many there are
+    """
+
+    default_kind: Literal["graph", "matrix"] = "matrix"
+
+    def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
+        group = source if isinstance(source, zarr.Group) else _open_group(source)
+        name = str(group.store_path) if isinstance(source, zarr.Group) else describe_store(source)
+        found = _Group(name.rstrip("/"), group)
+        if is_version(group):
+            raise found.refuse(
+                "this is a matrix store of mgspmv already; for other options ingest what it was made from, for "
+                "another order run `mgspmv reorder`"
+            )
+        chosen = format or _find_format(found)
+        if n_cols is not None and chosen != "csr":
+            raise OptionError(f"n_cols suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
+        self._matrix = _describe_csr(found, n_cols) if chosen == "csr" else _DESCRIBE[chosen](found)
+        self.name = self._matrix.found.name
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
+        matrix = self._matrix
+        for start, lines in _read_lines(matrix):
+            batch = _make_batch(matrix, start, lines)
+            if matrix.triangle is not None:
+                _check_triangle(matrix, batch)
+            yield mirror(batch, matrix.symmetry)
+
+    def layout(self) -> Layout:
+        """Shape; rows and columns are numbers already."""
+        matrix = self._matrix
+        zarr_format = matrix.found.group.metadata.zarr_format
+        header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
+        return Layout(matrix.shape, provenance={"name": self.name, "format": matrix.format, "header": header})
+
+
+def is_group_path(path: str | os.PathLike[str]) -> bool:
+    """Whether a path or URL is meant to be that of a Zarr group: by its name or, if it is local, by what is there."""
+    text = os.fspath(path)
+    if "://" in text:
+        return any(part.endswith(".zarr") for part in text.split("/"))
+    local = Path(text)
+    if local.is_file():
+        return local.suffix == ".zip"
+    named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
+    return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
+
+
+# --- groups and arrays -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A Zarr group, and its name for messages."""
+
+    name: str
+    group: zarr.Group
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.group.attrs)
+
+    def get(self, name: str) -> zarr.Group | zarr.Array[Any] | None:
+        """What the group has of this name; None where there is nothing."""
+        with _blame_damage(self.name, name):
+            return self.group.get(name)
+
+    def has(self, *names: str) -> bool:
+        return all(isinstance(self.get(name), zarr.Array) for name in names)
+
+    def open_indices(self, name: str) -> _Array:
+        """An array of integers.
+
+        Raises
+        ------
+        SourceError : there is no such array
+        """
+        array = self._open_array(name)
+        if array.dtype.kind not in "iu":
+            raise array.refuse(f"is of dtype {array.dtype}, and integers are wanted")
+        return array
+
+    def open_values(self, name: str) -> _Array:
+        """An array of numbers, or of what is true or false.
+
+        Raises
+        ------
+        SourceError : there is no such array
+        UnsupportedSourceError : its values are not held
+        """
+        array = self._open_array(name)
+        if array.dtype.kind != "b":
+            choose_value_dtype(array.dtype, self.name)
+        return array
+
+    def _open_array(self, name: str) -> _Array:
+        array = self.get(name)
+        if not isinstance(array, zarr.Array):
+            raise self.refuse(f"the array {name!r} is missing; write the group again")
+        if array.ndim != 1:
+            raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
+        return _Array(self.name, name, array)
+
+    def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
+        return error(message, source=self.name)
+
+
+class _Array:
+    """Elements of a one-dimensional array, by ranges that ascend: each chunk is decoded once."""
+
+    def __init__(self, source: str, name: str, array: zarr.Array[Any]) -> None:
+        self.name, self.dtype = name, array.dtype
+        self._source, self._array = source, array
+        chunk = array.chunks[0]
+        self._step = chunk * max(1, BATCH_ENTRIES // max(1, chunk))
+        self._first, self._held = 0, np.zeros(0, self.dtype)
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def check_length(self, n: int) -> None:
+        """Raise SourceError unless it has n elements."""
+        if len(self) != n:
+            raise self.refuse(f"has {len(self)} elements instead of {n}")
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """
+        Raises
+        ------
+        SourceError : a chunk is damaged or cannot be fetched
+        """
+        parts = []
+        while start < stop:
+            if not self._first <= start < self._first + len(self._held):
+                self._fetch(start)
+            part = self._held[start - self._first : stop - self._first]
+            parts.append(part)
+            start += len(part)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.dtype), *parts])
+
+    def read_below(self, start: int, stop: int, limit: int) -> np.ndarray:
+        """The same for integers that are to be in 0 .. limit-1: int32 or int64.
+
+        Raises
+        ------
+        SourceError : one is not, or as of `read`
+        """
+        found = self.read(start, stop)
+        if len(found) and (found.min() < 0 or found.max() >= limit):
+            k = int(np.flatnonzero((found < 0) | (found >= limit))[0])
+            raise self.refuse(f"has {found[k]} as element {start + k}, which is outside 0..{limit - 1}")
+        return found.astype(index_dtype(limit), copy=False)
+
+    def refuse(self, message: str) -> SourceError:
+        return SourceError(f"the array {self.name!r} {message}; write the group again", source=self._source)
+
+    def _fetch(self, start: int) -> None:
+        self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # before there is more
+        with _blame_damage(self._source, self.name):
+            self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
+
+
+@dataclass(frozen=True)
+class _Same:
+    """A value that all entries have."""
+
+    value: np.ndarray
+    """Shape (1,)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.value.dtype
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return np.repeat(self.value, stop - start)
+
+
+def _open_group(source: StoreLike) -> zarr.Group:
+    name = describe_store(source)
+    store, path = _find_store(source)
+    with _blame_damage(name, "its metadata"):
+        try:
+            node = zarr.open(store, mode="r", path=path, use_consolidated=False)
+        except FileNotFoundError as error:
+            raise SourceNotFoundError("there is no Zarr group; check the path", source=name) from error
+    if not isinstance(node, zarr.Group):
+        raise SourceError("this is an array, and a sparse matrix is a group of arrays; name the group", source=name)
+    return node
+
+
+def _find_store(source: StoreLike) -> tuple[Store, str]:
+    """The store, and the path inside it where the source's own leads into a .zip file."""
+    if not isinstance(source, Store) and "://" not in os.fspath(source):
+        path = Path(source)
+        for file in (path, *path.parents):
+            if file.suffix == ".zip" and file.is_file():
+                return ZipStore(file, mode="r"), path.relative_to(file).as_posix().removeprefix(".")
+    return locate_store(source), ""
+
+
+@contextlib.contextmanager
+def _blame_damage(source: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except MgspmvError:
+        raise
+    except Exception as error:  # each codec, and each library that fetches, has errors of its own
+        text = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise SourceError(f"{what} cannot be read ({text}); fetch or write it again", source=source) from error
+
+
+# --- what groups say of themselves -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A sparse matrix, and the arrays that its entries are in.
+
+    Raises
+    ------
+    SourceError : arrays whose lengths do not go together
+    """
+
+    found: _Group
+    format: str
+    """What the group is read as."""
+    shape: tuple[int, int]
+    by_columns: bool
+    """Whether lines are columns."""
+    indices: _Array
+    """Of each entry: its place in the line."""
+    pointers: _Array | None
+    """Of each line: its first entry, and once more for the end; None where `lines` has each entry's."""
+    lines: _Array | None
+    """Number of the line: of each entry, or, with pointers, of each line that there are pointers for; None for all."""
+    values: _Array | _Same | None
+    """None for a pattern."""
+    are_flags: bool
+    """Whether values are true or false."""
+    symmetry: Symmetry = "general"
+    triangle: Triangle | None = None
+    """Where the entries are of which the others are mirror images."""
+
+    def __post_init__(self) -> None:
+        n_entries = len(self.indices)
+        if isinstance(self.values, _Array):
+            self.values.check_length(n_entries)
+        if self.pointers is not None:
+            self.pointers.check_length(1 + (self.n_lines if self.lines is None else len(self.lines)))
+        elif self.lines is not None:
+            self.lines.check_length(n_entries)
+        if self.triangle is not None and self.shape[0] != self.shape[1]:
+            raise self.found.refuse(f"a {self.symmetry} matrix must be square, this one is of shape {self.shape}")
+
+    @property
+    def n_lines(self) -> int:
+        return self.shape[1 if self.by_columns else 0]
+
+    @property
+    def line_length(self) -> int:
+        return self.shape[0 if self.by_columns else 1]
+
+
+def _find_format(found: _Group) -> str:
+    if "binsparse" in found.attributes:
+        return "binsparse"
+    if "encoding-type" in found.attributes:
+        return "anndata"
+    if found.has("indptr", "indices"):
+        return "csr"
+    raise found.refuse(
+        "this group holds no sparse matrix; expected one of anndata or binsparse, or the arrays indptr and indices. "
+        f"Name a group inside it, as {found.name}/GROUP"
+    )
+
+
+def _describe_anndata(found: _Group) -> _Matrix:
+    attributes = found.attributes
+    what = attributes.get("encoding-type")
+    if what is None:
+        raise found.refuse("this is no group of anndata, which has an attribute encoding-type")
+    if what == "anndata":
+        inner = found.get("X")
+        if not isinstance(inner, zarr.Group):
+            state = "dense" if isinstance(inner, zarr.Array) else "missing"
+            raise found.refuse(
+                f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts",
+                UnsupportedSourceError,
+            )
+        return _describe_anndata(_Group(f"{found.name}/X", inner))
+    if what not in ("csr_matrix", "csc_matrix"):
+        raise found.refuse(
+            f"this group of anndata is a {what}; read are csr_matrix and csc_matrix", UnsupportedSourceError
+        )
+    if attributes.get("encoding-version") != _ANNDATA_VERSION:
+        raise found.refuse(
+            f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}",
+            UnsupportedSourceError,
+        )
+    shape = _read_shape(found, attributes.get("shape"))
+    return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_values("data"))
+
+
+def _describe_csr(found: _Group, n_cols: int | None) -> _Matrix:
+    stated = found.attributes.get("shape")
+    if n_cols is not None and n_cols < 0:
+        raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
+    if stated is None and n_cols is None:
+        raise found.refuse("how many columns there are is said nowhere; pass n_cols=... (--n-cols)")
+    if stated is None:
+        shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
+    else:
+        shape = _read_shape(found, stated)
+        if n_cols not in (None, shape[1]):
+            raise OptionError(f"n_cols={n_cols}, and the shape of {found.name} is {shape}; leave it out")
+    values = found.open_values("data") if found.get("data") is not None else None
+    return _describe_compressed(found, "csr", shape, False, values)
+
+
+def _describe_compressed(
+    found: _Group, format: str, shape: tuple[int, int], by_columns: bool, values: _Array | None
+) -> _Matrix:
+    return _Matrix(
+        found,
+        format,
+        shape,
+        by_columns,
+        indices=found.open_indices("indices"),
+        pointers=found.open_indices("indptr"),
+        lines=None,
+        values=values,
+        are_flags=values is not None and values.dtype == bool,
+    )
+
+
+def _describe_binsparse(found: _Group) -> _Matrix:
+    header = _read_header(found)
+    form, types = header["format"], header["data_types"]
+    symmetry, triangle = _read_structure(found, header)
+    lines = found.open_indices("indices_0") if form.startswith(("D", "COO")) else None
+    pointers = None if form.startswith("COO") else found.open_indices("pointers_to_1")
+    indices = found.open_indices("indices_1")
+    for array in (lines, pointers, indices):
+        if array is not None:
+            _check_type(found, array, types.get(array.name))
+    if (stated := header["number_of_stored_values"]) != len(indices):
+        raise indices.refuse(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
+    values, are_flags = _open_binsparse_values(found, types.get("values"), is_signed=symmetry == "skew-symmetric")
+    return _Matrix(
+        found,
+        f"binsparse {form}",
+        _read_shape(found, header["shape"]),
+        by_columns=form.endswith("C"),
+        indices=indices,
+        pointers=pointers,
+        lines=lines,
+        values=values,
+        are_flags=are_flags,
+        symmetry=symmetry,
+        triangle=triangle,
+    )
+
+
+_DESCRIBE = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
+
+
+def _read_header(found: _Group) -> dict[str, Any]:
+    """The descriptor of a group of binsparse, with all that it must have."""
+    header = found.attributes.get("binsparse")
+    if isinstance(header, dict) and "binsparse" in header:  # as the reference implementation in Python writes it
+        header = header["binsparse"]
+    if not isinstance(header, dict):
+        raise found.refuse("this is no group of binsparse, whose attribute binsparse is a JSON object")
+    for key in ("version", "format", "shape", "number_of_stored_values", "data_types"):
+        if key not in header:
+            raise found.refuse(f"its attribute binsparse has no {key!r}; write the group again")
+    if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
+        raise found.refuse(f"this is binsparse {header['version']}, and read is 0.1", UnsupportedSourceError)
+    if header["format"] not in _BINSPARSE_FORMATS:
+        raise found.refuse(
+            f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}",
+            UnsupportedSourceError,
+        )
+    if not isinstance(header["data_types"], dict):
+        raise found.refuse("data_types of its attribute binsparse is no JSON object; write the group again")
+    if header.get("index_base", 0) != 0:
+        raise found.refuse("indices that begin at 1 are not read; write it with index_base 0", UnsupportedSourceError)
+    if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
+        raise found.refuse("places without an entry hold another value than 0", UnsupportedSourceError)
+    return header
+
+
+def _read_structure(found: _Group, header: dict[str, Any]) -> tuple[Symmetry, Triangle | None]:
+    """Symmetry, and the triangle that is there."""
+    structure = header.get("structure")
+    if structure is None:
+        return "general", None
+    if structure not in _STRUCTURES:
+        raise found.refuse(
+            f"the structure {structure} is not read; read are {', '.join(_STRUCTURES)}", UnsupportedSourceError
+        )
+    return _STRUCTURES[structure]
+
+
+def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> tuple[_Array | _Same | None, bool]:
+    """Values, and whether they are true or false.
+
+    Parameters
+    ----------
+    is_signed : whether mirror images have the other sign, so that there is no pattern
+    """
+    text = str(declared)
+    inner = text[4:-1] if text.startswith("iso[") else text
+    if inner.startswith("complex["):
+        raise found.refuse(
+            "complex values are not held; write real and imaginary part as two real matrices", UnsupportedSourceError
+        )
+    values = found.open_values("values")
+    _check_type(found, values, inner)
+    are_flags = inner == "bint8"
+    if are_flags and is_signed:
+        raise found.refuse("a skew-symmetric matrix has numbers as values, not true and false", UnsupportedSourceError)
+    if inner == text:
+        return values, are_flags
+    values.check_length(1)
+    value = values.read(0, 1)
+    if are_flags:
+        value = value != 0
+    # How structure alone is written, by the specification.
+    return (None, False) if value[0] == 1 and not is_signed else (_Same(value), are_flags)
+
+
+def _check_type(found: _Group, array: _Array, declared: Any) -> None:
+    if declared not in (*_BINSPARSE_TYPES, "bint8"):
+        raise found.refuse(f"the data type {declared} of {array.name} is not read", UnsupportedSourceError)
+    if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
+        raise array.refuse(f"is of dtype {array.dtype}, and data_types says {declared}")
+
+
+def _read_shape(found: _Group, stated: Any) -> tuple[int, int]:
+    are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
+    if not are_sizes or len(stated) != 2:
+        raise found.refuse(f"expected a shape of two sizes, found {stated}; write the group again")
+    return stated[0], stated[1]
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def _read_lines(matrix: _Matrix) -> Iterator[tuple[int, np.ndarray]]:
+    """Number of the first entry of each batch, and the line of each of its entries; at least one batch."""
+    if not len(matrix.indices):
+        yield 0, np.zeros(0, index_dtype(matrix.n_lines))
+    if matrix.pointers is not None:
+        yield from _expand(matrix, matrix.pointers)
+        return
+    assert matrix.lines is not None  # else there are pointers
+    for start in range(0, len(matrix.indices), BATCH_ENTRIES):
+        stop = min(start + BATCH_ENTRIES, len(matrix.indices))
+        yield start, matrix.lines.read_below(start, stop, matrix.n_lines)
+
+
+def _expand(matrix: _Matrix, pointers: _Array) -> Iterator[tuple[int, np.ndarray]]:
+    n_listed = len(pointers) - 1
+    for first in range(0, max(1, n_listed), BATCH_LINES):
+        last = min(first + BATCH_LINES, n_listed)
+        bounds = pointers.read_below(first, last + 1, len(matrix.indices) + 1)
+        _check_pointers(matrix, pointers, first, bounds)
+        numbers = (
+            np.arange(first, last, dtype=index_dtype(matrix.n_lines))
+            if matrix.lines is None
+            else matrix.lines.read_below(first, last, matrix.n_lines)
+        )
+        for start in range(int(bounds[0]), int(bounds[-1]), BATCH_ENTRIES):
+            lengths = np.diff(np.clip(bounds, start, start + BATCH_ENTRIES))
+            yield start, np.repeat(numbers, lengths)
+
+
+def _check_pointers(matrix: _Matrix, pointers: _Array, first: int, bounds: np.ndarray) -> None:
+    n_entries = len(matrix.indices)
+    if (falls := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
+        k = int(falls[0])
+        raise pointers.refuse(f"does not ascend: element {first + k + 1} is {bounds[k + 1]} after {bounds[k]}")
+    if first == 0 and bounds[0] != 0:
+        raise pointers.refuse(f"begins with {bounds[0]} instead of 0")
+    if first + len(bounds) == len(pointers) and bounds[-1] != n_entries:
+        raise pointers.refuse(f"ends with {bounds[-1]}, and there are {n_entries} {matrix.indices.name}")
+
+
+def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
+    stop = start + len(lines)
+    places = matrix.indices.read_below(start, stop, matrix.line_length)
+    rows, cols = (places, lines) if matrix.by_columns else (lines, places)
+    if matrix.values is None:
+        return CooBatch(rows, cols, None)
+    values = matrix.values.read(start, stop)
+    if matrix.are_flags:
+        kept = values != 0
+        return CooBatch(rows[kept], cols[kept], None)
+    dtype = choose_value_dtype(matrix.values.dtype, matrix.found.name)
+    return CooBatch(rows, cols, convert_values(values, dtype, matrix.found.name))
+
+
+def _check_triangle(matrix: _Matrix, batch: CooBatch) -> None:
+    """Raise SourceError for an entry whose mirror image cannot be."""
+    rows, cols, values = batch.rows, batch.cols, batch.values
+    wrong = rows < cols if matrix.triangle == "lower" else rows > cols
+    if matrix.symmetry == "skew-symmetric":
+        assert values is not None
+        wrong |= (rows == cols) & (values != 0)
+        wrong |= values == -INT64_MAX - 1 if values.dtype == np.int64 else False
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        entry = f"({rows[k]}, {cols[k]})" + ("" if values is None else f" of value {values[k]}")
+        raise matrix.found.refuse(
+            f"there is an entry {entry}, which a {matrix.symmetry} matrix cannot have of which the {matrix.triangle} "
+            "triangle is stored; write the group again"
+        )

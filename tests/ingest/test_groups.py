@@ -1,0 +1,714 @@
+"""Groups of anndata and binsparse, written by these packages or by hand, and plain CSR arrays."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import anndata
+import binsparse
+import numcodecs
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from binsparse.conversions.scipy import from_scipy
+from zarr.storage import LocalStore, MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.ingest import groups
+from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
+from mgspmv.ingest.open import GROUP_OPTIONS, open_source
+from tests.memory import measure_peak
+from tests.stores import make_scipy
+
+
+@pytest.fixture(params=[None, 7], ids=["as they are", "small"])
+def batch_size(request, monkeypatch):
+    """Entries and lines of a batch."""
+    if request.param:
+        monkeypatch.setattr(groups, "BATCH_ENTRIES", request.param)
+        monkeypatch.setattr(groups, "BATCH_LINES", request.param - 2)
+    return request.param or BATCH_ENTRIES
+
+
+def read(source, **options):
+    """The matrix as SciPy puts it together, whether it is a pattern, and the layout; entries of a pattern are 1."""
+    opened = open_source(source, **options)
+    batches = list(opened.batches())
+    assert batches
+    (is_pattern,) = {b.values is None for b in batches}
+    values = np.concatenate([np.ones(len(b.rows)) if is_pattern else b.values for b in batches])
+    places = tuple(np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols"))
+    layout = opened.layout()
+    return sp.coo_array((values, places), shape=layout.shape), is_pattern, layout
+
+
+def agree(found, wanted):
+    assert found.shape == wanted.shape
+    assert found.nnz == wanted.nnz
+    np.testing.assert_array_equal(found.toarray(), wanted.toarray())
+    return True
+
+
+MATRIX = make_scipy(23, 17, seed=4)
+
+
+# --- anndata ---------------------------------------------------------------------------------------------------------
+
+
+def write_anndata(path, matrix, zarr_format=2, **parts):
+    with warnings.catch_warnings(), anndata.settings.override(zarr_write_format=zarr_format):
+        warnings.simplefilter("ignore")
+        anndata.AnnData(matrix, **parts).write_zarr(path)
+    return path
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_anndata(tmp_path, form, zarr_format, dtype):
+    matrix = (MATRIX * 64).astype(dtype).asformat(form)
+    path = write_anndata(tmp_path / "a.zarr", matrix, zarr_format)
+    assert (path / "zarr.json").exists() == (zarr_format == 3)
+    for place in (path, f"{path}/", path / "X"):
+        found, is_pattern, layout = read(place)
+        assert agree(found, matrix)
+        assert not is_pattern
+        assert found.dtype == np.dtype("int64" if dtype == "int32" else dtype)
+    assert layout.provenance["name"] == f"{path}/X"
+    assert layout.provenance["format"] == f"anndata {form}_matrix"
+    assert layout.provenance["header"] == {"shape": [23, 17], "entries": matrix.nnz, "zarr_format": zarr_format}
+    assert mg.ingest(path, MemoryStore()).digest == mg.ingest(matrix, MemoryStore()).digest
+
+
+def test_groups_inside_an_anndata(tmp_path):
+    graph = sp.csr_array(make_scipy(23, 23, seed=9))
+    path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2}, obsp={"near": sp.csr_matrix(graph)})
+    assert agree(read(path / "layers/raw")[0], MATRIX * 2)
+    info = mg.ingest(path / "obsp/near", tmp_path / "s.zarr", kind="graph")
+    assert info.digest == mg.ingest(graph, MemoryStore(), kind="graph").digest
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_anndata_of_truth_is_a_pattern(tmp_path):
+    matrix = MATRIX.copy()
+    matrix.data[::3] = 0
+    path = tmp_path / "a.zarr"
+    anndata.io.write_elem(zarr.open_group(path, mode="w"), "m", sp.csr_matrix(matrix.astype(bool)))
+    found, is_pattern, _ = read(path / "m", format="anndata")
+    assert is_pattern
+    assert found.nnz == np.count_nonzero(matrix.data)
+    np.testing.assert_array_equal(found.toarray(), matrix.toarray() != 0)
+
+
+# --- where groups are ------------------------------------------------------------------------------------------------
+
+
+def test_zip_files(tmp_path):
+    path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2})
+    shutil.make_archive(tmp_path / "inner.zarr", "zip", path)
+    shutil.make_archive(tmp_path / "outer", "zip", tmp_path, "a.zarr")
+    assert agree(read(tmp_path / "inner.zarr.zip")[0], MATRIX)
+    assert agree(read(tmp_path / "inner.zarr.zip/layers/raw")[0], MATRIX * 2)
+    assert agree(read(tmp_path / "outer.zip/a.zarr")[0], MATRIX)
+
+
+def test_urls_stores_and_groups(tmp_path):
+    path = write_anndata(tmp_path / "a.zarr", MATRIX)
+    url = f"memory://{tmp_path.name}/a.zarr"
+    copied = zarr.open_group(url, mode="w", zarr_format=2)
+    anndata.io.write_elem(copied, "X", sp.csr_matrix(MATRIX))
+    for place in (f"{url}/X", f"file://{path}", f"obstore+file://{path}/X"):
+        assert agree(read(place)[0], MATRIX)
+    for place in (
+        LocalStore(path),
+        zarr.open_group(path, mode="r"),
+        zarr.open_group(path / "X", mode="r"),
+        copied["X"],
+    ):
+        assert agree(read(place)[0], MATRIX)
+        assert agree(read(place, format="anndata")[0], MATRIX)
+
+
+def test_folders_of_any_name(tmp_path):
+    for zarr_format in (2, 3):
+        write_csr(tmp_path / f"v{zarr_format}", MATRIX, zarr_format=zarr_format)
+        assert agree(read(tmp_path / f"v{zarr_format}")[0], MATRIX)
+
+
+@pytest.mark.parametrize("path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr"])
+def test_no_group(tmp_path, path):
+    zarr.open_group(tmp_path / "a.zarr", mode="w")
+    with zarr.storage.ZipStore(tmp_path / "b.zip", mode="w") as store:
+        zarr.open_group(store, mode="w")
+    place = path if "://" in path else tmp_path / path
+    with pytest.raises(SourceNotFoundError) as caught:
+        open_source(place)
+    assert str(caught.value) == f"{place}: there is no Zarr group; check the path"
+
+
+def test_files_that_are_no_groups(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and what not")
+    with pytest.raises(
+        SourceError, match=r"a.zip: its metadata cannot be read \(BadZipFile: .*\); fetch or write it again"
+    ):
+        open_source(tmp_path / "a.zip")
+    (tmp_path / "b.zarr").write_text("0 1\n")
+    assert type(open_source(tmp_path / "b.zarr")).__name__ == "EdgeListSource"
+    write_csr(tmp_path / "c.zarr", MATRIX)
+    with pytest.raises(
+        SourceError, match=r"c.zarr/data: this is an array, and a sparse matrix is a group of arrays; name"
+    ):
+        open_source(tmp_path / "c.zarr/data")
+
+
+# --- plain CSR -------------------------------------------------------------------------------------------------------
+
+
+def write_csr(path, matrix, zarr_format=3, chunks=5, attributes=None, **arrays):
+    """Plain arrays, with some of them exchanged, or left out where they are None."""
+    group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    given = {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data} | arrays
+    for name, array in given.items():
+        if array is not None:
+            array = np.asarray(array)
+            made = group.create_array(name, shape=array.shape, dtype=array.dtype, chunks=(chunks,) * array.ndim)
+            made[...] = array
+    group.attrs.update({"shape": list(matrix.shape)} if attributes is None else attributes)
+    return path
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("chunks", [1, 5, 7, 100, 10**6])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_plain_arrays(tmp_path, zarr_format, chunks):
+    found, is_pattern, layout = read(write_csr(tmp_path / "a.zarr", MATRIX, zarr_format, chunks))
+    assert agree(found, MATRIX)
+    assert not is_pattern
+    assert layout.provenance["format"] == "csr"
+
+
+def test_plain_arrays_without_values(tmp_path):
+    found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", MATRIX, data=None))
+    assert is_pattern
+    assert agree(found, MATRIX.astype(bool))
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("dtype", ["i1", "u1", ">i2", "<u4", ">i8", "u8"])
+def test_dtypes_of_indices(tmp_path, dtype):
+    path = write_csr(
+        tmp_path / "a.zarr", MATRIX, 2, indices=MATRIX.indices.astype(dtype), data=MATRIX.data.astype(">f4")
+    )
+    found, _, _ = read(path)
+    assert agree(found, MATRIX)
+    assert found.dtype == np.float32
+
+
+def test_number_of_columns(tmp_path):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, attributes={})
+    assert agree(read(path, n_cols=17)[0], MATRIX)
+    assert read(path, n_cols=40)[0].shape == (23, 40)
+    with pytest.raises(SourceError) as caught:
+        open_source(path)
+    assert str(caught.value) == f"{path}: how many columns there are is said nowhere; pass n_cols=... (--n-cols)"
+    with pytest.raises(OptionError, match="n_cols must be 0 or more, not -1"):
+        open_source(path, n_cols=-1)
+    zarr.open_group(path).attrs["shape"] = [23, 17]
+    assert agree(read(path, n_cols=17)[0], MATRIX)
+    with pytest.raises(OptionError, match=r"n_cols=18, and the shape of .*a.zarr is \(23, 17\); leave it out"):
+        open_source(path, n_cols=18)
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0), (3, 5)])
+def test_no_entries(tmp_path, shape):
+    found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", sp.csr_array(shape, dtype=np.float32)))
+    assert agree(found, sp.csr_array(shape))
+    assert found.dtype == np.float32
+    assert not is_pattern
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_zeros_and_duplicates_stay(tmp_path):
+    matrix = sp.csr_array(
+        (np.array([3.0, 0.0, 2.0, 1.0]), np.array([1, 1, 0, 1]), np.array([0, 3, 3, 4])), shape=(3, 2)
+    )
+    found, _, _ = read(write_csr(tmp_path / "a.zarr", matrix))
+    assert list(zip(found.row, found.col, found.data, strict=True)) == [(0, 1, 3), (0, 1, 0), (0, 0, 2), (2, 1, 1)]
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_missing_chunks_hold_the_fill_value(tmp_path):
+    path = write_csr(tmp_path / "a.zarr", MATRIX)
+    (path / "data/c/1").unlink()
+    found, _, _ = read(path)
+    wanted = MATRIX.copy()
+    wanted.data[5:10] = 0
+    np.testing.assert_array_equal(found.toarray(), wanted.toarray())
+
+
+def test_long_and_empty_lines(tmp_path, batch_size):
+    """More entries in a row than in a batch, and more rows without one than pointers are read at a time."""
+    dense = np.zeros((60, 50))
+    dense[20], dense[21, 3], dense[59, 1] = 1 + np.arange(50), 7, 8
+    opened = GroupSource(write_csr(tmp_path / "a.zarr", sp.csr_array(dense)))
+    batches = list(opened.batches())
+    assert max(len(b.rows) for b in batches) == min(batch_size, 52)
+    assert agree(read(tmp_path / "a.zarr")[0], sp.csr_array(dense))
+
+
+# --- binsparse -------------------------------------------------------------------------------------------------------
+
+
+def make_listed(matrix, form):
+    """Doubly compressed, or by columns: what the package writes and does not make of SciPy's matrices."""
+    by_columns = sp.csc_array(matrix)
+    if form in ("DCSR", "DCSC"):
+        compressed = matrix if form == "DCSR" else by_columns
+        there = np.flatnonzero(np.diff(compressed.indptr))
+        return getattr(binsparse, f"{form}Matrix")(
+            matrix.shape,
+            matrix.nnz,
+            indices_0=there,
+            pointers_to_1=compressed.indptr[np.append(there, matrix.shape[form == "DCSC"])],
+            indices_1=compressed.indices,
+            values=compressed.data,
+        )
+    entries = by_columns.tocoo()
+    cols, rows = np.asarray(entries.col), np.asarray(entries.row)
+    return binsparse.COOCMatrix(matrix.shape, matrix.nnz, indices_0=cols, indices_1=rows, values=entries.data)
+
+
+def write_binsparse(path, tensor, **exchanged):
+    """By the package, with keys of the descriptor exchanged."""
+    binsparse.save_binsparse(tensor, path)
+    if exchanged:
+        group = zarr.open_group(path)
+        group.attrs["binsparse"] = group.attrs["binsparse"]["binsparse"] | exchanged
+    return path
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("form", ["CSR", "CSC", "COO", "COOR", "COOC", "DCSR", "DCSC"])
+def test_binsparse(tmp_path, form):
+    known = {"CSR": "csr", "CSC": "csc", "COO": "coo", "COOR": "coo"}
+    tensor = from_scipy(MATRIX.asformat(known[form])) if form in known else make_listed(MATRIX, form)
+    path = write_binsparse(tmp_path / "b.zarr", tensor, **({"format": "COO"} if form == "COO" else {}))
+    found, is_pattern, layout = read(path)
+    assert agree(found, MATRIX)
+    assert not is_pattern
+    assert layout.provenance["format"] == f"binsparse {form}"
+    assert mg.ingest(path, MemoryStore(), format="binsparse").digest == mg.ingest(MATRIX, MemoryStore()).digest
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_binsparse_rows_without_entries(tmp_path):
+    matrix = MATRIX.copy().tolil()
+    matrix[[0, 3, 4, 22]] = 0
+    matrix = sp.csr_array(matrix)
+    for form in ("DCSR", "DCSC"):
+        assert agree(read(write_binsparse(tmp_path / f"{form}.zarr", make_listed(matrix, form)))[0], matrix)
+
+
+def make_same(value, dtype):
+    tensor = from_scipy(MATRIX)
+    return replace(tensor, values=np.broadcast_to(np.array([value], dtype), tensor.values.shape))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "wanted"),
+    [(7, "int8", 7), (2.5, "float32", 2.5), (1, "uint8", None), (1.0, "float64", None), (True, "bool", None)],
+)
+def test_binsparse_of_one_value(tmp_path, value, dtype, wanted):
+    path = write_binsparse(tmp_path / "b.zarr", make_same(value, dtype))
+    assert zarr.open_group(path).attrs["binsparse"]["binsparse"]["data_types"]["values"].startswith("iso[")
+    assert zarr.open_group(path)["values"].shape == (1,)
+    found, is_pattern, _ = read(path)
+    assert is_pattern == (wanted is None)
+    assert agree(found, (MATRIX != 0) * (wanted or 1))
+
+
+def test_binsparse_of_false_alone_is_empty(tmp_path):
+    found, is_pattern, _ = read(write_binsparse(tmp_path / "b.zarr", make_same(False, "bool")))
+    assert (found.nnz, is_pattern) == (0, True)
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_binsparse_of_truth_is_a_pattern(tmp_path):
+    tensor = from_scipy(MATRIX)
+    path = write_binsparse(tmp_path / "b.zarr", replace(tensor, values=tensor.values > 8))
+    found, is_pattern, _ = read(path)
+    assert is_pattern
+    np.testing.assert_array_equal(found.toarray(), MATRIX.toarray() > 8)
+
+
+SQUARE = sp.csr_array(make_scipy(19, 19, 0.3, seed=2))
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("triangle", ["lower", "upper"])
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("sign", [1, -1], ids=["symmetric", "skew-symmetric"])
+def test_binsparse_structures(tmp_path, triangle, form, sign):
+    take = sp.tril if triangle == "lower" else sp.triu
+    half = sp.csr_array(take(SQUARE, k=0 if sign == 1 else -1 if triangle == "lower" else 1))
+    structure = f"{'symmetric' if sign == 1 else 'skew_symmetric'}_{triangle}"
+    path = write_binsparse(tmp_path / "b.zarr", from_scipy(half.asformat(form)), structure=structure)
+    diagonal = sp.diags_array(half.diagonal())
+    assert agree(read(path)[0].tocsr(), sp.csr_array(half + sign * half.T - diagonal) if sign == 1 else half - half.T)
+
+
+@pytest.mark.usefixtures("batch_size")
+def test_binsparse_of_ones_keeps_its_sign(tmp_path):
+    """A skew-symmetric matrix cannot be a pattern."""
+    half = sp.csr_array(sp.tril(SQUARE, k=-1).astype(bool).astype(np.uint8))
+    tensor = from_scipy(half)
+    tensor = replace(tensor, values=np.broadcast_to(np.uint8([1]), tensor.values.shape))
+    found, is_pattern, _ = read(write_binsparse(tmp_path / "b.zarr", tensor, structure="skew_symmetric_lower"))
+    assert not is_pattern
+    np.testing.assert_array_equal(found.toarray(), half.toarray().astype(int) - half.toarray().T)
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.1.0", "0.1.7"])
+def test_binsparse_by_the_specification(tmp_path, version):
+    """The example of the specification, written by hand, with zeros as a fill value."""
+    group = zarr.open_group(tmp_path / "b.zarr", mode="w", zarr_format=2)
+    arrays = {"pointers_to_1": [0, 1, 3, 3, 5, 6], "indices_1": [3, 1, 4, 1, 2, 3]}
+    for name, array in arrays.items():
+        group.create_array(name, data=np.array(array, np.uint64))
+    for name, array in {"values": [7], "fill_value": [0]}.items():
+        group.create_array(name, data=np.array(array, np.int8))
+    types = {"pointers_to_1": "uint64", "indices_1": "uint64", "values": "iso[int8]", "fill_value": "int8"}
+    header = {"version": version, "format": "CSR", "shape": [5, 5], "number_of_stored_values": 6, "data_types": types}
+    group.attrs["binsparse"] = header | {"fill": True}
+    dense = np.zeros((5, 5))
+    dense[[0, 1, 1, 3, 3, 4], [3, 1, 4, 1, 2, 3]] = 7
+    found, _, _ = read(tmp_path / "b.zarr")
+    assert agree(found, sp.csr_array(dense))
+    assert found.dtype == np.int64
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+ATTRIBUTES = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [23, 17]}
+CSR_FAULTS = {
+    "no pointers": ({"indptr": None}, "the array 'indptr' is missing"),
+    "no indices": ({"indices": None}, "the array 'indices' is missing"),
+    "pointers that are too few": ({"indptr": MATRIX.indptr[:-1]}, "'indptr' has 23 elements instead of 24; write"),
+    "no pointer at all": ({"indptr": MATRIX.indptr[:0]}, "'indptr' has 0 elements instead of 24"),
+    "values that are too many": ({"data": np.ones(99)}, rf"'data' has 99 elements instead of {MATRIX.nnz}"),
+    "pointers from 1": ({"indptr": np.append(1, MATRIX.indptr[1:])}, "'indptr' begins with 1 instead of 0"),
+    "pointers that end early": (
+        {"indptr": np.append(MATRIX.indptr[:-1], MATRIX.indptr[-2])},
+        rf"'indptr' ends with {MATRIX.indptr[-2]}, and there are {MATRIX.nnz} indices",
+    ),
+    "pointers that fall": (
+        {"indptr": MATRIX.indptr[[*range(9), 10, 9, *range(11, 24)]]},
+        rf"'indptr' does not ascend: element 10 is {MATRIX.indptr[9]} after {MATRIX.indptr[10]}",
+    ),
+    "pointers beyond the end": ({"indptr": MATRIX.indptr * 9}, r"'indptr' has \d+ as element \d+, which is outside 0"),
+    "pointers below 0": ({"indptr": -MATRIX.indptr}, r"'indptr' has -\d+ as element 1, which is outside 0"),
+    "an index beyond": ({"indices": MATRIX.indices + (np.arange(MATRIX.nnz) == 8) * 99}, r"has \d+ as element 8, "),
+    "an index below 0": ({"indices": MATRIX.indices - 1}, r"'indices' has -1 as element \d+, which is outside 0..16"),
+    "an index beyond int64": ({"indices": np.full(MATRIX.nnz, 2**64 - 1, np.uint64)}, "has 18446744073709551615 as "),
+    "indices that are no integers": ({"indices": MATRIX.indices * 1.0}, "'indices' is of dtype float64, and int"),
+    "two dimensions": ({"indices": MATRIX.indices[None]}, r"'indices' has shape \(1, \d+\) instead of one dimension"),
+    "no numbers": ({"data": MATRIX.data.astype("S3")}, "values of dtype"),
+    "texts": ({"data": MATRIX.data.astype("U3")}, "values of dtype"),
+    "complex values": ({"data": MATRIX.data * 1j}, r"complex values \(complex128\) are not held"),
+    "integers beyond int64": ({"data": np.full(MATRIX.nnz, 2**63, np.uint64)}, "9223372036854775808 does not fit"),
+    "no shape": ({"attributes": {"shape": [3]}}, r"expected a shape of two sizes, found \[3\]"),
+    "a shape of texts": ({"attributes": {"shape": ["23", "17"]}}, "expected a shape of two sizes, found"),
+    "a shape below 0": ({"attributes": {"shape": [23, -1]}}, "expected a shape of two sizes, found"),
+    "too many rows": ({"attributes": {"shape": [24, 17]}}, "'indptr' has 24 elements instead of 25"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
+@pytest.mark.parametrize("name", CSR_FAULTS)
+@pytest.mark.parametrize("form", ["csr", "anndata"])
+def test_arrays_that_do_not_fit(tmp_path, name, form):
+    changes, message = CSR_FAULTS[name]
+    attributes = changes.get("attributes", {"shape": [23, 17]}) | (ATTRIBUTES if form == "anndata" else {})
+    attributes |= changes.get("attributes", {})
+    path = write_csr(tmp_path / "a.zarr", MATRIX, **(changes | {"attributes": attributes}))
+    with pytest.raises(SourceError, match=rf"a.zarr: .*{message}"):
+        read(path, format=form)
+
+
+def test_anndata_without_values(tmp_path):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, data=None, attributes=ATTRIBUTES)
+    with pytest.raises(SourceError, match=r"a.zarr: the array 'data' is missing"):
+        read(path)
+
+
+ANNDATA_FAULTS = {
+    "dense": (np.ones((2, 2)), None, "X of this AnnData is dense; name a sparse group inside it, as .*a.zarr/layers/c"),
+    "missing": (None, None, "X of this AnnData is missing; name a sparse group"),
+    "another group": (MATRIX, "obs", "this group of anndata is a dataframe; read are csr_matrix and csc_matrix"),
+}
+
+
+@pytest.mark.parametrize("name", ANNDATA_FAULTS)
+def test_other_parts_of_anndata(tmp_path, name):
+    matrix, inner, message = ANNDATA_FAULTS[name]
+    path = write_anndata(tmp_path / "a.zarr", matrix)
+    with pytest.raises(UnsupportedSourceError, match=message):
+        open_source(path / inner if inner else path)
+
+
+def test_another_version_of_anndata(tmp_path):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, attributes=ATTRIBUTES | {"encoding-version": "0.3.0"})
+    with pytest.raises(
+        UnsupportedSourceError, match=r"this csr_matrix is of encoding version 0.3.0, and read is 0.1.0"
+    ):
+        open_source(path)
+
+
+def test_groups_of_another_sort(tmp_path):
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    with pytest.raises(SourceError, match=r"a.zarr: this group holds no sparse matrix; expected .*a.zarr/GROUP$"):
+        open_source(tmp_path / "a.zarr")
+    with pytest.raises(SourceError, match="this is no group of anndata, which has an attribute encoding-type"):
+        open_source(group, format="anndata")
+    with pytest.raises(SourceError, match="this is no group of binsparse, whose attribute binsparse is a JSON object"):
+        open_source(group, format="binsparse")
+    with pytest.raises(SourceError, match="the array 'indptr' is missing"):
+        open_source(group, format="csr", n_cols=3)
+
+
+@pytest.mark.parametrize("format", [None, "anndata", "csr"])
+def test_stores_of_mgspmv(tmp_path, format):
+    info = mg.ingest(MATRIX, tmp_path / "a.zarr")
+    for place in (tmp_path / "a.zarr", tmp_path / "a.zarr/versions" / info.version):
+        with pytest.raises(
+            SourceError, match="this is a matrix store of mgspmv already; for other options ingest what"
+        ):
+            open_source(place, format=format)
+
+
+def without(key):
+    return lambda header: {name: value for name, value in header.items() if name != key}
+
+
+def typed(**types):
+    return lambda header: header | {"data_types": header["data_types"] | types}
+
+
+def put(**values):
+    return lambda header: header | values
+
+
+BINSPARSE_FAULTS = {
+    "no version": (without("version"), "its attribute binsparse has no 'version'; write the group again"),
+    "no shape": (without("shape"), "its attribute binsparse has no 'shape'"),
+    "no types": (put(data_types=3), "data_types of its attribute binsparse is no JSON object"),
+    "a type too few": (put(data_types={}), "the data type None of pointers_to_1 is not read"),
+    "another version": (put(version="0.2.0"), "this is binsparse 0.2.0, and read is 0.1"),
+    "a much later version": (put(version="0.10"), "this is binsparse 0.10, and read is 0.1"),
+    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not read; read are CSR, CSC, DCSR, DCSC, COO, COOR"),
+    "dense": (put(format="DMATR"), "the binsparse format DMATR is not read"),
+    "custom": (put(format="custom"), "the binsparse format custom is not read"),
+    "other arrays": (put(format="COOR"), "the array 'indices_0' is missing"),
+    "indices from 1": (put(index_base=1), "indices that begin at 1 are not read; write it with index_base 0"),
+    "a number of entries": (put(number_of_stored_values=5), r"'indices_1' has \d+ elements, and number_of_"),
+    "three dimensions": (put(shape=[23, 17, 1]), r"expected a shape of two sizes, found \[23, 17, 1\]"),
+    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not read; read are"),
+    "not square": (put(structure="symmetric_lower"), r"a symmetric matrix must be square, this one is of"),
+    "another type": (typed(values="float32"), "'values' is of dtype float64, and data_types says float32"),
+    "another type of indices": (typed(indices_1="uint64"), "'indices_1' is of dtype int32, and data_types says uint64"),
+    "a type that is none": (typed(values="float128"), "the data type float128 of values is not read"),
+    "complex": (typed(values="complex[float64]"), "complex values are not held; write real and imaginary part as two"),
+    "the same and complex": (typed(values="iso[complex[float64]]"), "complex values are not held"),
+    "not the same": (typed(values="iso[float64]"), r"'values' has \d+ elements instead of 1"),
+    "no fill value": (put(fill=True), "the array 'fill_value' is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINSPARSE_FAULTS)
+def test_binsparse_that_does_not_fit(tmp_path, name):
+    change, message = BINSPARSE_FAULTS[name]
+    path = write_binsparse(tmp_path / "b.zarr", from_scipy(MATRIX))
+    group = zarr.open_group(path)
+    group.attrs["binsparse"] = change(group.attrs["binsparse"]["binsparse"])
+    with pytest.raises(SourceError, match=f"b.zarr: .*{message}"):
+        read(path)
+
+
+def test_binsparse_whose_fill_value_is_another(tmp_path):
+    path = write_binsparse(tmp_path / "b.zarr", replace(from_scipy(MATRIX), fill=True, fill_value=np.nan))
+    with pytest.raises(UnsupportedSourceError, match="places without an entry hold another value than 0"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("structure", "values", "message"),
+    [
+        (
+            "symmetric_lower",
+            [1.0, 2.0, 3.0],
+            r"\(0, 2\) of value 2.0, which a symmetric matrix cannot have .* the lower",
+        ),
+        (
+            "symmetric_upper",
+            [1.0, 2.0, 3.0],
+            r"\(2, 0\) of value 3.0, which a symmetric matrix cannot have .* the upper",
+        ),
+        ("skew_symmetric_lower", [1.0, 0.0, 3.0], r"\(0, 0\) of value 1.0, which a skew-symmetric matrix cannot have"),
+        ("skew_symmetric_lower", [True] * 3, "a skew-symmetric matrix has numbers as values, not true and false"),
+    ],
+)
+def test_entries_that_have_no_mirror_image(tmp_path, structure, values, message):
+    tensor = binsparse.COORMatrix(
+        (3, 3), 3, indices_0=np.array([0, 0, 2]), indices_1=np.array([0, 2, 0]), values=np.array(values)
+    )
+    with pytest.raises(SourceError, match=message):
+        read(write_binsparse(tmp_path / "b.zarr", tensor, structure=structure))
+
+
+def test_the_least_integer_has_no_mirror_image(tmp_path):
+    values = np.array([-(2**63)])
+    tensor = binsparse.COORMatrix((3, 3), 1, indices_0=np.array([1]), indices_1=np.array([0]), values=values)
+    assert read(write_binsparse(tmp_path / "s.zarr", tensor, structure="symmetric_lower"))[0].nnz == 2
+    with pytest.raises(SourceError, match=r"\(1, 0\) of value -9223372036854775808, which a skew-symmetric matrix"):
+        read(write_binsparse(tmp_path / "b.zarr", tensor, structure="skew_symmetric_lower"))
+
+
+def test_options_suit_plain_arrays_only(tmp_path):
+    path = write_anndata(tmp_path / "a.zarr", MATRIX)
+    with pytest.raises(OptionError, match=r"n_cols suits plain CSR arrays, and .* is read as anndata; leave it out"):
+        open_source(path, n_cols=3)
+    with pytest.raises(
+        OptionError, match="delimiter suits an edge list, and this source is read as zarr; leave it out"
+    ):
+        open_source(path, delimiter=",")
+    (tmp_path / "e.txt").write_text("0 1\n")
+    with pytest.raises(
+        OptionError, match="n_cols suits plain CSR arrays in Zarr, and this source is read as edge-list"
+    ):
+        open_source(tmp_path / "e.txt", n_cols=3)
+    with pytest.raises(OptionError, match="format='parquet' suits a file, not a LocalStore; leave it out"):
+        open_source(LocalStore(path), format="parquet")
+    assert set(GROUP_OPTIONS) == set(GroupSource.__init__.__kwdefaults__) - {"format"}
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("batch_size")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ["indptr", "indices", "data"])
+def test_damaged_chunks(tmp_path, name, zarr_format):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, zarr_format)
+    chunk = path / name / ("1" if zarr_format == 2 else "c/1")
+    chunk.write_bytes(chunk.read_bytes()[:9])
+    with pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); fetch or write it again"):
+        read(path)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_changed_bytes_are_refused_or_read(tmp_path, zarr_format):
+    """Never anything else than a SourceError."""
+    path = write_csr(tmp_path / "a.zarr", MATRIX, zarr_format, attributes=ATTRIBUTES)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    rng = np.random.default_rng(0)
+    n_refused = 0
+    for _ in range(60):
+        file = files[rng.integers(len(files))]
+        whole = file.read_bytes()
+        place = int(rng.integers(len(whole)))
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                read(path)
+        except SourceError:
+            n_refused += 1
+        file.write_bytes(whole)
+    assert n_refused > 15
+
+
+class Trap:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        {"dtype": "|O", "filters": [{"id": "pickle", "protocol": 5}], "compressor": None},
+        {"dtype": "<f8", "filters": [{"id": "pickle", "protocol": 5}], "compressor": None},
+        {"dtype": "<f8", "filters": None, "compressor": {"id": "pickle", "protocol": 5}},
+        {"dtype": "<f8", "filters": [{"id": "delta", "dtype": "<f8"}, {"id": "pickle"}], "compressor": None},
+    ],
+    ids=["objects", "filter", "compressor", "filter behind another"],
+)
+def test_nothing_is_unpickled(tmp_path, codecs):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, 2, chunks=1000, attributes=ATTRIBUTES)
+    trap = tmp_path / "trap"
+    pickled = numcodecs.Pickle().encode(np.array([Trap(trap)] * MATRIX.nnz, object))
+    pickle.loads(pickle.dumps(Trap(trap)))
+    assert trap.exists()
+    trap.unlink()
+    described = json.loads((path / "data/.zarray").read_text()) | codecs | {"fill_value": None}
+    (path / "data/.zarray").write_text(json.dumps(described))
+    (path / "data/0").write_bytes(pickled)
+    with pytest.raises(SourceError, match=r"a.zarr: (data cannot be read|values of dtype)"):
+        read(path)
+    assert not trap.exists()
+
+
+def test_a_pickling_codec_of_version_3(tmp_path):
+    path = write_csr(tmp_path / "a.zarr", MATRIX, 3, chunks=1000, attributes=ATTRIBUTES)
+    described = json.loads((path / "data/zarr.json").read_text())
+    described["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "numcodecs.pickle"}]
+    (path / "data/zarr.json").write_text(json.dumps(described))
+    with pytest.raises(SourceError, match=r"a.zarr: data cannot be read \(.*numcodecs.pickle"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "indptr/zarr.json"])
+def test_damaged_metadata(tmp_path, name):
+    path = write_csr(tmp_path / "a.zarr", MATRIX)
+    (path / name).write_text((path / name).read_text()[:-20])
+    with pytest.raises(SourceError, match=r"a.zarr: (its metadata|indptr) cannot be read \(JSONDecodeError: "):
+        open_source(path)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["csr", "COOR"])
+def test_memory_does_not_grow_with_the_matrix(tmp_path, form):
+    """Of 24 bytes an entry, for 2^22 of them, no more are held than those of some batches."""
+    n = 1 << 22
+    rng = np.random.default_rng(0)
+    cols, values = rng.integers(0, 1000, n), rng.random(n)
+    options = {"chunks": (1 << 16,), "compressors": None}
+    group = zarr.create_group(tmp_path / "a.zarr")
+    if form == "csr":
+        group.create_array("indptr", data=np.arange(n + 1), **options)
+        group.create_array("indices", data=cols, **options)
+        group.create_array("data", data=values, **options)
+        group.attrs["shape"] = [n, 1000]
+    else:
+        arrays = {"indices_0": np.arange(n), "indices_1": cols, "values": values}
+        for name, array in arrays.items():
+            group.create_array(name, data=array, **options)
+        header = {"version": "0.1", "format": form, "shape": [n, 1000], "number_of_stored_values": n}
+        group.attrs["binsparse"] = header | {"data_types": {name: str(a.dtype) for name, a in arrays.items()}}
+    peak = measure_peak(lambda: [len(batch.rows) for batch in GroupSource(tmp_path / "a.zarr").batches()])
+    assert peak < 70 * BATCH_ENTRIES
