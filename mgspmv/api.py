@@ -147,7 +147,7 @@ def ingest(
     dtype: Literal["float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
-    format: Literal["matrix-market", "edge-list", "parquet", "npz"] | None = None,
+    format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
@@ -159,12 +159,13 @@ def ingest(
     Parameters
     ----------
     source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, of a Parquet table of
-        edges, or of a SciPy `.npz`; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a tuple (src, dst[,
-        weight]) of arrays
+        edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR arrays, also in a local
+        `.zip`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of edges as a
+        pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
-        `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists and
-        NetworkX, else `matrix`
+        `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
+        tables and NetworkX, else `matrix`
     duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
     self_loops : `keep`, `drop` or `error`
     symmetrize : add (j, i) for each (i, j), before duplicates are treated
@@ -174,7 +175,7 @@ def ingest(
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
-    format : default: by name and first line
+    format : default: by name and first line, or by what a Zarr group has
     memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
         what it takes already. Entries that do not fit go to files by way of which they are sorted. With `order`, and
         for ids that are not small integers or numbered already, all rows or ids must fit
@@ -182,8 +183,8 @@ def ingest(
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
     edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
-        `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of a Parquet table; `n_vertices` of a tuple of
-        arrays
+        `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of a table; `n_vertices` of a tuple of arrays;
+        `n_cols` of plain CSR arrays in a Zarr group
 
     Raises
     ------

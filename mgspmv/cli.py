@@ -289,7 +289,11 @@ def _accept_version(
 @app.command()
 def ingest(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Matrix Market, edge list, Parquet or .npz; path or URL.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path or URL.",
+        ),
     ],
     store: StorePath,
     kind: Kind = None,
@@ -302,7 +306,11 @@ def ingest(
     order: Order = "none",
     overwrite: Overwrite = False,
     format: Annotated[
-        str | None, typer.Option(metavar="matrix-market|edge-list|parquet|npz", help="Default by name and first line.")
+        str | None,
+        typer.Option(
+            metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
+            help="Default by name and first line, or by what a Zarr group has.",
+        ),
     ] = None,
     n_vertices: Annotated[int | None, typer.Option(metavar="N", help="Edge list: ids are 0..N-1.")] = None,
     vertices: Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")] = None,
@@ -318,6 +326,7 @@ def ingest(
         str | None,
         typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
     ] = None,
+    n_cols: Annotated[int | None, typer.Option(metavar="N", help="Plain CSR arrays without a shape: columns.")] = None,
     memory: Memory = None,
     threads: Threads = None,
     scratch: Scratch = None,
@@ -338,6 +347,7 @@ def ingest(
         "weights": weights,
     }
     edge_list |= {"ids": ids, "extra_columns": extra_columns, "columns": columns.split(",") if columns else None}
+    edge_list |= {"n_cols": n_cols}
     began = time.perf_counter()
     with open_progress() as progress:
         info = api.ingest(

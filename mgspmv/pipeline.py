@@ -26,13 +26,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mgspmv.api import Matrix, generate, ingest, open_matrix, pagerank
 from mgspmv.errors import ConvergenceError, PipelineError, StoreExistsError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.weights import check_dangling, read_vectors
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.results import Solution, check_target
 
-READER_OPTIONS = ("format", "n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns", "columns")
+READER_OPTIONS = (
+    "format",
+    "n_vertices",
+    "vertices",
+    "delimiter",
+    "weights",
+    "ids",
+    "extra_columns",
+    "columns",
+    "n_cols",
+)
 """Keys of `[ingest]` that are for files only."""
 
 
@@ -84,7 +95,7 @@ class IngestSection(_Section):
     transpose: bool = False
     dtype: Literal["float32", "float64"] | None = None
     order: OrderMethod = "none"
-    format: Literal["matrix-market", "edge-list", "parquet", "npz"] | None = None
+    format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None
     n_vertices: int | None = None
     vertices: str | None = None
     delimiter: str | None = None
@@ -92,6 +103,7 @@ class IngestSection(_Section):
     ids: Literal["auto", "int", "string"] | None = None
     extra_columns: Literal["error", "ignore"] | None = None
     columns: list[str] | None = None
+    n_cols: int | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -312,6 +324,8 @@ def _find_source_differences(pipeline: Pipeline, recorded: dict[str, Any]) -> li
         generated = make_generator(source.generate, **source.parameters).layout().provenance
         same = json.loads(json.dumps(generated)) == recorded
         return [] if same else [f"it was made from {recorded.get('name')} and is to be from {generated['name']}"]
+    if source.path is not None and is_group_path(source.path):
+        return [f"whether it was made from {source.path} as it is now cannot be told, for a Zarr group has no checksum"]
     files = [(source.path, recorded), (pipeline.ingest.vertices, recorded.get("vertices", {}))]
     return [
         f"it was made from another {path}, with another checksum"

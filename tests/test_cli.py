@@ -209,6 +209,11 @@ def test_options_of_ingest_are_given_on():
     assert answer["store"]["shape"] == [5, 5]
     answer = invoke_json("ingest", "a.mtx", "p.zarr", "--ignore-weights")
     assert answer["store"]["dtype"] is None
+    group = zarr.open_group("plain", mode="w")
+    group.create_array("indptr", data=np.array([0, 1, 2]))
+    group.create_array("indices", data=np.array([1, 0]))
+    answer = invoke_json("ingest", "plain", "c.zarr", "--n-cols", "5", "--format", "csr")
+    assert (answer["store"]["shape"], answer["store"]["kind"]) == ([2, 5], "matrix")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import pytest
+import zarr
 
 from mgspmv.errors import ConvergenceError, DanglingError, PipelineError, StoreDamagedError, StoreExistsError
 from mgspmv.pipeline import Pipeline, read_pipeline, run_pipeline
@@ -151,6 +152,17 @@ class TestStoreThatIsThere:
         assert run_pipeline(write(text)).is_reused
         with pytest.raises(StoreExistsError, match="n_vertices was 9 and is to be 8"):
             run_pipeline(write(text.replace("9", "8")))
+
+    def test_groups_have_no_checksum(self):
+        group = zarr.open_group("plain", mode="w")
+        group.create_array("indptr", data=np.array([0, 1, 2]))
+        group.create_array("indices", data=np.array([1, 0]))
+        text = FILE.replace("edges.txt", "plain") + 'kind = "graph"\nformat = "csr"\nn_cols = 2\n'
+        assert run_pipeline(write(text)).info.nnz == 2
+        with pytest.raises(
+            StoreExistsError, match="whether it was made from plain as it is now cannot be told, for a Za"
+        ):
+            run_pipeline("p.toml")
 
     def test_changed_file(self):
         run_pipeline(write(FILE))

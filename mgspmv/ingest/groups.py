@@ -259,12 +259,16 @@ def _open_group(source: StoreLike) -> zarr.Group:
 
 def _find_store(source: StoreLike) -> tuple[Store, str]:
     """The store, and the path inside it where the source's own leads into a .zip file."""
-    if not isinstance(source, Store) and "://" not in os.fspath(source):
-        path = Path(source)
-        for file in (path, *path.parents):
-            if file.suffix == ".zip" and file.is_file():
-                return ZipStore(file, mode="r"), path.relative_to(file).as_posix().removeprefix(".")
-    return locate_store(source), ""
+    if isinstance(source, Store):
+        return source, ""
+    text = os.fspath(source).removeprefix("obstore+").removeprefix("file://")
+    if "://" in text:
+        return locate_store(source), ""
+    path = Path(text)
+    for file in (path, *path.parents):
+        if file.suffix == ".zip" and file.is_file():
+            return ZipStore(file, mode="r"), "/".join(path.relative_to(file).parts)
+    return locate_store(path), ""
 
 
 @contextlib.contextmanager
@@ -275,7 +279,9 @@ def _blame_damage(source: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # each codec, and each library that fetches, has errors of its own
         text = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise SourceError(f"{what} cannot be read ({text}); fetch or write it again", source=source) from error
+        raise SourceError(
+            f"{what} cannot be read ({text}); check where it is, or write it again", source=source
+        ) from error
 
 
 # --- what groups say of themselves -----------------------------------------------------------------------------------

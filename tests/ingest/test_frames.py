@@ -12,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from distributed import Client, get_worker
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -188,6 +189,16 @@ def test_the_scheduler_is_the_one_that_dask_is_set_to():
         assert len(list(open_source(MAKERS["dask"](EDGES), threads=2).batches())) == len(asked)
     assert set(asked) == {2}
     assert dask.config.get("num_workers", None) is None
+
+
+def test_a_client_computes_where_there_is_one():
+    frame = MAKERS["dask"](EDGES)
+    on_worker = lambda part: part if get_worker() else None  # noqa: E731  # raises anywhere else
+    frame["src"] = frame["src"].map_partitions(on_worker, meta=("src", int))
+    with pytest.raises(ValueError, match="No worker found"):
+        read(frame)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
+        assert read(frame, threads=2)[0] == [1, 1, 2, 0, 2]
 
 
 def test_partitions_of_other_types():

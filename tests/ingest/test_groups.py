@@ -17,6 +17,8 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from binsparse.conversions.scipy import from_scipy
+from memory import measure_peak
+from stores import make_scipy
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
@@ -24,8 +26,6 @@ from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, Unsuppo
 from mgspmv.ingest import groups
 from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
-from tests.memory import measure_peak
-from tests.stores import make_scipy
 
 
 @pytest.fixture(params=[None, 7], ids=["as they are", "small"])
@@ -97,6 +97,7 @@ def test_groups_inside_an_anndata(tmp_path):
 
 
 @pytest.mark.usefixtures("batch_size")
+@pytest.mark.filterwarnings("ignore:zarr v3 autosharding")
 def test_anndata_of_truth_is_a_pattern(tmp_path):
     matrix = MATRIX.copy()
     matrix.data[::3] = 0
@@ -117,6 +118,7 @@ def test_zip_files(tmp_path):
     shutil.make_archive(tmp_path / "outer", "zip", tmp_path, "a.zarr")
     assert agree(read(tmp_path / "inner.zarr.zip")[0], MATRIX)
     assert agree(read(tmp_path / "inner.zarr.zip/layers/raw")[0], MATRIX * 2)
+    assert agree(read(f"file://{tmp_path}/inner.zarr.zip/X", format="anndata")[0], MATRIX)
     assert agree(read(tmp_path / "outer.zip/a.zarr")[0], MATRIX)
 
 
@@ -143,21 +145,24 @@ def test_folders_of_any_name(tmp_path):
         assert agree(read(tmp_path / f"v{zarr_format}")[0], MATRIX)
 
 
-@pytest.mark.parametrize("path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr"])
+@pytest.mark.parametrize(
+    "path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr", "obstore+file:none.zarr"]
+)
 def test_no_group(tmp_path, path):
     zarr.open_group(tmp_path / "a.zarr", mode="w")
     with zarr.storage.ZipStore(tmp_path / "b.zip", mode="w") as store:
         zarr.open_group(store, mode="w")
-    place = path if "://" in path else tmp_path / path
+    place = path.replace("file:none", f"file://{tmp_path}/none") if ":" in path else tmp_path / path
     with pytest.raises(SourceNotFoundError) as caught:
         open_source(place)
     assert str(caught.value) == f"{place}: there is no Zarr group; check the path"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.zarr", "b.zip"]
 
 
 def test_files_that_are_no_groups(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and what not")
     with pytest.raises(
-        SourceError, match=r"a.zip: its metadata cannot be read \(BadZipFile: .*\); fetch or write it again"
+        SourceError, match=r"a.zip: its metadata cannot be read \(BadZipFile: .*\); check where it is, or write"
     ):
         open_source(tmp_path / "a.zip")
     (tmp_path / "b.zarr").write_text("0 1\n")
@@ -610,7 +615,7 @@ def test_damaged_chunks(tmp_path, name, zarr_format):
     path = write_csr(tmp_path / "a.zarr", MATRIX, zarr_format)
     chunk = path / name / ("1" if zarr_format == 2 else "c/1")
     chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); fetch or write it again"):
+    with pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check where it is, or write"):
         read(path)
 
 

@@ -56,6 +56,7 @@ def test_format_is_not_told_by_the_name_of_a_text(files):
         ("a.mtx", "npz", "not a whole .npz file"),
         ("a.txt", "matrix-market", "%%MatrixMarket"),
         ("a.txt", "npz", "not a whole .npz file"),
+        ("a.txt", "anndata", "there is no Zarr group"),
     ],
 )
 def test_format_that_the_file_has_not(files, name, format, message):
