@@ -401,6 +401,15 @@ def test_binsparse_by_the_specification(tmp_path, version):
     assert found.dtype == np.int64
 
 
+@pytest.mark.parametrize("format", ["anndata", "binsparse"])
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+@pytest.mark.parametrize("ignore_weights", [False, True])
+def test_what_was_exported(tmp_path, format, kind, ignore_weights):
+    info = mg.ingest(SQUARE, tmp_path / "s.zarr", kind=kind, ignore_weights=ignore_weights)
+    mg.export(tmp_path / "s.zarr", tmp_path / "e.zarr", format=format)
+    assert mg.ingest(tmp_path / "e.zarr", MemoryStore(), kind=kind).digest == info.digest
+
+
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 ATTRIBUTES = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [23, 17]}
