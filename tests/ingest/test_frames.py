@@ -92,7 +92,7 @@ def test_options(library, tmp_path):
 
 
 def test_options_are_those_of_a_table():
-    assert set(PARQUET_OPTIONS) == set(FrameSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "memory"}
+    assert set(PARQUET_OPTIONS) == set(FrameSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "id_room"}
 
 
 def test_batches_are_bounded(library):
