@@ -6,10 +6,10 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import pairwise
 from types import TracebackType
@@ -61,6 +61,7 @@ from mgspmv.kernels.select import (
     find_step_layout,
     list_kernels,
 )
+from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     CsrBlock,
     Duplicates,
@@ -475,6 +476,30 @@ class Matrix(DescribedMatrix):
                 f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
             )
         return Matrix(self.stored.transpose(), transpose_of=self)
+
+    def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.
+
+        Raises
+        ------
+        OptionError : ids that are no integers, or no strings where the store's are
+        StoreError : ids cannot be read
+        """
+        return self._lookup.find(ids)
+
+    def name_vertices(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """(k,) int64 or strings: the ids of vertices by their numbers; not all ids are loaded for it.
+
+        Raises
+        ------
+        OptionError : a number that no vertex has
+        StoreError : ids cannot be read
+        """
+        return self._lookup.read(numbers)
+
+    @cached_property
+    def _lookup(self) -> VertexLookup:
+        return VertexLookup(self.stored.original or self.stored)
 
     def plan(
         self,

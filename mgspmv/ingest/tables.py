@@ -227,9 +227,7 @@ class _Edges:
                 "make all of one type, or pass weights=False"
             )
 
-    def _find_vertices(
-        self, path: str | os.PathLike[str] | None, id_room: IdRoom
-    ) -> tuple[Vertices, dict[str, Any]]:
+    def _find_vertices(self, path: str | os.PathLike[str] | None, id_room: IdRoom) -> tuple[Vertices, dict[str, Any]]:
         if self._n_vertices is not None:
             return NumberedVertices(self._n_vertices), {}
         if path is not None:

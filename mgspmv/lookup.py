@@ -1,0 +1,134 @@
+"""From the ids of vertices to their numbers and back, in a store whose ids need not fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+
+CHUNKS_HELD = 4
+"""Chunks of ids in memory, those that were read last."""
+UNKNOWN = -1
+"""Number of an id that is no vertex."""
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Some of the ids that are looked up, ascending, and the chunks that they may be in."""
+
+    ids: np.ndarray
+    places: np.ndarray
+    """Where each belongs in the answer."""
+    first: int
+    last: int
+    """The chunk after the last one."""
+
+
+class VertexLookup:
+    """Looks up vertices of a stored matrix, whose ids ascend: chunks of them are read as they are needed.
+
+    Parameters
+    ----------
+    stored : a matrix, not a transpose
+    """
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self._stored, self._n = stored, stored.info.shape[0]
+        self._read_chunk = lru_cache(CHUNKS_HELD)(self._read)
+
+    def find(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """The numbers of ids, `UNKNOWN` for what is no vertex.
+
+        Parameters
+        ----------
+        ids : (k,) integers, or strings where the store's ids are strings
+
+        Returns
+        -------
+        (k,) int64
+
+        Raises
+        ------
+        OptionError : ids of another kind than the store's
+        StoreError : as for `StoredMatrix.read_array`
+        """
+        wanted = self._check_ids(ids)
+        if self._stored.info.vertex_ids is None:
+            return np.where((wanted >= 0) & (wanted < self._n), wanted, UNKNOWN)
+        found = np.full(len(wanted), UNKNOWN, np.int64)
+        order = np.argsort(wanted, kind="stable")
+        spans = [_Span(wanted[order], order, 0, -(-self._n // CHUNK_ELEMENTS))]
+        while spans:
+            spans += self._split(spans.pop(), found)
+        return found
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The ids of vertices.
+
+        Parameters
+        ----------
+        numbers : (k,) integers from 0 below n
+
+        Returns
+        -------
+        (k,) int64, or strings (object)
+
+        Raises
+        ------
+        OptionError : a number that no vertex has
+        StoreError : as for `StoredMatrix.read_array`
+        """
+        wanted = _check_integers("numbers", numbers)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._n:
+            wrong = int(wanted.min()) if wanted.min() < 0 else int(wanted.max())
+            raise OptionError(f"vertices have the numbers 0 to {self._n - 1}, and {wrong} is none of them")
+        if self._stored.info.vertex_ids is None:
+            return wanted
+        found = np.empty(len(wanted), np.int64 if self._stored.info.vertex_ids == "int64" else object)
+        chunks = wanted // CHUNK_ELEMENTS
+        for chunk in sorted(set(chunks.tolist())):
+            own = chunks == chunk
+            found[own] = self._read_chunk(chunk)[wanted[own] - chunk * CHUNK_ELEMENTS]
+        return found
+
+    def _split(self, span: _Span, found: np.ndarray) -> list[_Span]:
+        """Answer for the chunk in the middle, and give what is left on both sides."""
+        if not len(span.ids) or span.first == span.last:
+            return []
+        middle = (span.first + span.last) // 2
+        known = self._read_chunk(middle)
+        low = int(np.searchsorted(span.ids, known[0], side="left"))
+        high = int(np.searchsorted(span.ids, known[-1], side="right"))
+        own = span.ids[low:high]
+        places = np.searchsorted(known, own)
+        is_known = known[places] == own
+        found[span.places[low:high][is_known]] = middle * CHUNK_ELEMENTS + places[is_known]
+        return [
+            _Span(span.ids[:low], span.places[:low], span.first, middle),
+            _Span(span.ids[high:], span.places[high:], middle + 1, span.last),
+        ]
+
+    def _read(self, chunk: int) -> np.ndarray:
+        start = chunk * CHUNK_ELEMENTS
+        return self._stored.read_array("vertex_ids", start, min(start + CHUNK_ELEMENTS, self._n), threads=1)
+
+    def _check_ids(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+        if self._stored.info.vertex_ids != "string":
+            return _check_integers("ids", ids)
+        array = np.array(ids, object)
+        if array.ndim != 1 or not all(isinstance(id, str) for id in array):
+            raise OptionError(f"the ids of {self._stored.info.url} are strings; pass a list of strings")
+        return array
+
+
+def _check_integers(name: str, values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu") or (array > np.uint64((1 << 63) - 1)).any():
+        raise OptionError(f"{name} must be a list of 64-bit integers, not {array.dtype} of shape {array.shape}")
+    return array.astype(np.int64)

@@ -1,0 +1,104 @@
+"""Ids of vertices are found, and told, without all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgspmv as mg
+from mgspmv import lookup
+from mgspmv.errors import MissingChunkError, OptionError
+
+N = 300
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Chunks of which a few ids make many."""
+    for module in ("store", "lookup"):
+        monkeypatch.setattr(f"mgspmv.{module}.CHUNK_ELEMENTS", 8)
+
+
+@pytest.fixture(params=["integers", "strings", "numbers"])
+def named(request, small, tmp_path):
+    """A matrix, and its ids."""
+    rng = np.random.default_rng(0)
+    numbers = np.sort(rng.choice(10_000, N, replace=False)) - 5000
+    ids = {"integers": numbers, "numbers": np.arange(N)}.get(request.param)
+    ids = sorted(f"v{k}" for k in numbers) if ids is None else ids.tolist()
+    ends = [ids[k] for k in rng.permutation(N)]
+    (tmp_path / "a.txt").write_text("".join(f"{a} {b}\n" for a, b in zip(ends, ends[1:] + ends[:1], strict=True)))
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
+    return mg.open_matrix(tmp_path / "a.zarr"), ids
+
+
+def test_both_ways(named):
+    A, ids = named
+    some = np.random.default_rng(1).integers(0, N, 200).tolist()
+    assert A.name_vertices(some).tolist() == [ids[k] for k in some]
+    assert A.find_vertices([ids[k] for k in some]).tolist() == some
+    assert A.find_vertices(ids).tolist() == list(range(N))
+    assert A.name_vertices([]).tolist() == A.find_vertices([]).tolist() == []
+    strangers = ["", "v", "zzz"] if isinstance(ids[0], str) else [-9999, 9999, 2**62]
+    assert A.find_vertices([ids[3], *strangers, ids[0]]).tolist() == [3, -1, -1, -1, 0]
+
+
+def test_few_chunks_are_read_for_few_vertices(named, monkeypatch):
+    A, ids = named
+    are_stored = A.info.vertex_ids is not None
+    read, read_chunk = [], lookup.VertexLookup._read
+    monkeypatch.setattr(lookup.VertexLookup, "_read", lambda self, k: read.append(k) or read_chunk(self, k))
+    assert A.find_vertices([ids[17]]).tolist() == [17]
+    assert are_stored <= len(read) <= 6 * are_stored
+    read.clear()
+    assert A.name_vertices([200, 201]).tolist() == ids[200:202]
+    assert read == [25] * are_stored
+    A.find_vertices(ids)
+    assert len(read) <= 1 + -(-N // 8)
+
+
+def test_of_a_transpose_and_of_a_renumbered_store(small, tmp_path):
+    (tmp_path / "a.txt").write_text("10 20\n20 30\n10 30\n10 40\n")
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", transpose=True, order="degree")
+    A = mg.open_matrix(tmp_path / "a.zarr")
+    for each in (A, A.T):
+        assert each.find_vertices([40, 10]).tolist() == [3, 0]
+        assert each.name_vertices([3, 0]).tolist() == [40, 10]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a"], "ids must be a list of 64-bit integers, not <U1 of shape"),
+        ([1.5], "ids must be a list of 64-bit integers, not float64"),
+        ([2**64 - 1], "ids must be a list of 64-bit integers, not uint64"),
+        (7, r"ids must be a list of 64-bit integers, not int64 of shape \(\)"),
+    ],
+)
+def test_wrong_ids(small, tmp_path, ids, message):
+    (tmp_path / "a.txt").write_text("10 20\n")
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
+    with pytest.raises(OptionError, match=message):
+        mg.open_matrix(tmp_path / "a.zarr").find_vertices(ids)
+
+
+def test_integers_are_no_names_and_numbers_end(small, tmp_path):
+    (tmp_path / "a.txt").write_text("a b\n")
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
+    A = mg.open_matrix(tmp_path / "a.zarr")
+    with pytest.raises(OptionError, match=r"the ids of .*a\.zarr are strings; pass a list of strings"):
+        A.find_vertices([1])
+    for wrong in (2, -1):
+        with pytest.raises(OptionError, match=f"vertices have the numbers 0 to 1, and {wrong} is none of them"):
+            A.name_vertices([0, wrong])
+
+
+def test_a_chunk_that_is_gone_is_said(small, tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"{k * 10} {k * 10 + 10}\n" for k in range(30)))
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
+    A = mg.open_matrix(tmp_path / "a.zarr")
+    (chunk,) = (tmp_path / "a.zarr").glob("versions/*/vertex_ids/c/2")
+    chunk.unlink()
+    assert A.find_vertices([0]).tolist() == [0]
+    with pytest.raises(MissingChunkError):
+        A.name_vertices([20])
