@@ -43,8 +43,12 @@ READER_OPTIONS = (
     "extra_columns",
     "columns",
     "n_cols",
+    "memory",
+    "scratch",
 )
 """Keys of `[ingest]` that are for files only."""
+RESOURCES = ("memory", "threads", "scratch")
+"""Keys of `[ingest]` that the store does not depend on."""
 
 
 class _Section(BaseModel):
@@ -104,6 +108,9 @@ class IngestSection(_Section):
     extra_columns: Literal["error", "ignore"] | None = None
     columns: list[str] | None = None
     n_cols: int | None = None
+    memory: str | int | None = None
+    threads: int | None = Field(default=None, ge=1)
+    scratch: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -314,7 +321,7 @@ def _find_differences(pipeline: Pipeline, info: MatrixInfo) -> list[str]:
     return _find_source_differences(pipeline, info.provenance.get("source", {})) + [
         f"{name} was {recorded[name]!r} and is to be {asked[name]!r}"
         for name in asked
-        if name not in ("store", "overwrite") and recorded[name] != asked[name]
+        if name not in ("store", "overwrite", *RESOURCES) and recorded[name] != asked[name]
     ]
 
 

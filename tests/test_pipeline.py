@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import zarr
 
-from mgspmv.errors import ConvergenceError, DanglingError, PipelineError, StoreDamagedError, StoreExistsError
+from mgspmv.errors import (
+    ConvergenceError,
+    DanglingError,
+    OptionError,
+    PipelineError,
+    StoreDamagedError,
+    StoreExistsError,
+)
 from mgspmv.pipeline import Pipeline, read_pipeline, run_pipeline
 from mgspmv.results import load_solution
 
@@ -152,6 +159,14 @@ class TestStoreThatIsThere:
         assert run_pipeline(write(text)).is_reused
         with pytest.raises(StoreExistsError, match="n_vertices was 9 and is to be 8"):
             run_pipeline(write(text.replace("9", "8")))
+
+    def test_what_the_store_does_not_depend_on(self):
+        text = FILE + 'memory = "2GiB"\nthreads = 1\nscratch = "."\n'
+        run_pipeline(write(text))
+        for change in (("2GiB", "3GiB"), ("threads = 1", "threads = 2"), ('scratch = "."', "")):
+            assert run_pipeline(write(text.replace(*change))).is_reused
+        with pytest.raises(OptionError, match="memory must be at least 1GiB"):
+            run_pipeline(write(text.replace("2GiB", "2MiB")), overrides={"ingest.overwrite": True})
 
     def test_groups_have_no_checksum(self):
         group = zarr.open_group("plain", mode="w")

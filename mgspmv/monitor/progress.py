@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 RATE_WINDOW = 5
 """Iterations over which the rate of convergence is taken, so that one odd change does not upset the prediction."""
+
+LEAST_RATED_S = 1.0
+"""Seconds after which a phase has a rate."""
 
 SAID = {
     "join": "joining the workers",
@@ -88,6 +92,7 @@ class Progress:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
+        self._begun_s = 0.0
         self._tol, self._max_iter = tol, max_iter
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
@@ -111,7 +116,7 @@ class Progress:
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
-        self._name = name
+        self._name, self._begun_s = name, time.monotonic()
         description, count = SAID.get(name, name), _count(0, total)
         if self._task is None:
             self._task = self._bars.add_task(description, total=total, count=count)
@@ -135,7 +140,10 @@ class Progress:
     def _show(self, done: int, total: float | None, description: str) -> None:
         assert self._task is not None
         self._bars.tasks[0].total = total  # an update to None is taken for none
-        self._bars.update(self._task, completed=done, description=description, count=_count(done, total))
+        count = _count(done, total)
+        if self._name != "iterate":
+            count += describe_rate(done, total, time.monotonic() - self._begun_s)
+        self._bars.update(self._task, completed=done, description=description, count=count)
 
     def on_event(self, event: Event) -> None:
         """Show the iteration, its change and how many more the rate of convergence predicts."""
@@ -173,11 +181,28 @@ def predict_iterations_left(changes: list[float], tol: float) -> int | None:
     return math.floor(math.log(tol / last) / rate) + 1
 
 
+def describe_rate(done: int, total: float | None, elapsed_s: float) -> str:
+    """How many a second, and how long it takes until all are done; nothing of what took less than `LEAST_RATED_S`."""
+    if not done or elapsed_s < LEAST_RATED_S:
+        return ""
+    rate = done / elapsed_s
+    scale, unit = next((s, u) for s, u in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")) if rate >= s or s == 1.0)
+    left = "" if total is None or done >= total else f", {format_time((total - done) / rate)} left"
+    return f"  {rate / scale:.3g}{unit}/s{left}"
+
+
+def format_time(seconds: float) -> str:
+    """Minutes and seconds, with hours before them where there are any."""
+    minutes, own = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{own:02}" if hours else f"{minutes}:{own:02}"
+
+
 def _count(done: int, total: float | None) -> str:
     """How many of how many; nothing where neither is known."""
     if total is None:
-        return f"{done}/?" if done else ""
-    return f"{done}/{int(total)}"
+        return f"{done:,}/?" if done else ""
+    return f"{done:,}/{int(total):,}"
 
 
 def _describe_iteration(event: Event, left: int | None) -> str:

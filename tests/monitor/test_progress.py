@@ -10,7 +10,14 @@ import pytest
 from rich.console import Console
 
 from mgspmv.model import Event
-from mgspmv.monitor.progress import NullProgress, Progress, open_progress, predict_iterations_left
+from mgspmv.monitor import progress as progress_module
+from mgspmv.monitor.progress import (
+    NullProgress,
+    Progress,
+    describe_rate,
+    open_progress,
+    predict_iterations_left,
+)
 
 
 def make_event(iteration: int, change: float) -> Event:
@@ -38,6 +45,37 @@ def test_phases_are_shown_with_their_counts():
         progress.advance(3)
         progress._bars.refresh()
         assert "3/?" in console.file.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed_s", "said"),
+    [
+        (0, 10, 5.0, ""),
+        (3, 10, 0.5, ""),
+        (30_000_000, 60_000_000, 4.0, "  7.5M/s, 0:04 left"),
+        (10, 36_010, 10.0, "  1/s, 10:00:00 left"),
+        (1, 100, 10.0, "  0.1/s, 16:30 left"),
+        (2_500_000_000, None, 1.0, "  2.5G/s"),
+        (8000, 8000, 2.0, "  4k/s"),
+    ],
+)
+def test_rate_and_remaining_time(done, total, elapsed_s, said):
+    assert describe_rate(done, total, elapsed_s) == said
+
+
+def test_a_phase_has_a_rate_of_its_own(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    console = make_console()
+    with Progress(console) as progress:
+        progress.on_progress("read", 500, 1000)
+        now[0] += 10
+        progress.on_progress("read", 1000, 4000)
+        progress._bars.refresh()
+        assert "1,000/4,000  100/s, 0:30 left" in console.file.getvalue()
+        progress.on_progress("sort", 1, 4000)
+        progress._bars.refresh()
+        assert console.file.getvalue().splitlines()[-1].count("/s") == 0
 
 
 def test_on_progress_begins_and_updates_a_phase():
