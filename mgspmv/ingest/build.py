@@ -20,6 +20,7 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.entries import (
     UNLIMITED,
     Report,
+    SortedRows,
     SortedSource,
     choose_rule,
     prepare_batch,
@@ -69,13 +70,13 @@ def build_matrix(
     return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
 
 
-def estimate_bytes(matrix: SortedSource) -> int:
+def estimate_bytes(matrix: SortedRows) -> int:
     """Most bytes of the arrays of a matrix."""
     item = index_dtype(matrix.shape[1]).itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
     return item * matrix.most_entries + 8 * matrix.shape[0] + find_column_bytes(matrix) * matrix.shape[1]
 
 
-def find_column_bytes(matrix: SortedSource) -> int:
+def find_column_bytes(matrix: SortedRows) -> int:
     """Bytes of what is added up for a column."""
     return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
 
@@ -133,7 +134,7 @@ class Assembled:
 
 
 def assemble(
-    matrix: SortedSource,
+    matrix: SortedRows,
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
     report: Report,
     transposed: EntrySorter | None = None,
@@ -151,7 +152,7 @@ def assemble(
 
     Raises
     ------
-    SourceError : as for `SortedSource.blocks`; a weight that is not finite, a stochastic column that does not sum to 1
+    SourceError : as for its blocks; a weight that is not finite, a stochastic column that does not sum to 1
     """
     n_cols, n_most = matrix.shape[1], matrix.most_entries
     sizes: dict[str, tuple[Any, int]] = {
@@ -189,7 +190,7 @@ def assemble(
 
 
 def _add_up(
-    matrix: SortedSource,
+    matrix: SortedRows,
     sums: _ColumnSums,
     ranges: list[tuple[int, int]],
     entries: dict[str, Appendable],
@@ -253,7 +254,7 @@ class RowPointers:
 class _ColumnSums:
     """Entries of each of the columns of a range, and the sums of their values."""
 
-    def __init__(self, matrix: SortedSource, start: int, stop: int) -> None:
+    def __init__(self, matrix: SortedRows, start: int, stop: int) -> None:
         self._matrix = matrix
         self.begin(start, stop)
 
@@ -272,7 +273,7 @@ class _ColumnSums:
 
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Degrees, and weights where there are values."""
-        name, kind = self._matrix.source.name, self._matrix.kind
+        name, kind = self._matrix.name, self._matrix.kind
         if self._n_infinite:
             raise SourceError(
                 f"a {kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or pass "
@@ -282,7 +283,7 @@ class _ColumnSums:
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
         if kind == "stochastic":
             total = self._degree if weight is None else weight
-            _check_stochastic(self._matrix.source, self._degree, total, self._start)
+            _check_stochastic(name, self._degree, total, self._start)
         return self._degree, weight
 
 
@@ -298,14 +299,14 @@ def sum_columns(indices: np.ndarray, data: np.ndarray | None, n_cols: int) -> tu
     return degree, sums
 
 
-def _check_stochastic(source: Source, degree: np.ndarray, total: np.ndarray, start: int) -> None:
+def _check_stochastic(name: str, degree: np.ndarray, total: np.ndarray, start: int) -> None:
     wrong = (degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
     if wrong.any():
         col = int(np.flatnonzero(wrong)[0])
         raise SourceError(
             f"each column of a left-stochastic matrix sums to 1 or is empty, column {start + col} sums to {total[col]};"
             " normalise it, or ingest with kind='graph'",
-            source=source.name,
+            source=name,
         )
 
 
@@ -361,7 +362,7 @@ def build_rows(
             dtype = None if batch.values is None else batch.values.dtype
             sorter.add(batch)
         rule, rows = choose_rule(options, is_pattern=dtype is None), (stop - start, shape[1])
-        own = SortedSource(kind, rows, dtype, rule, source.layout(), source, None, sorter)
+        own = SortedSource(kind, rows, dtype, rule, source.layout(), source.name, None, sorter)
         made = assemble(replace(own, kind="matrix"), _HeldArray, lambda *_: None).arrays
     return made["indptr"], made["indices"], made.get("data")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
@@ -33,6 +33,52 @@ UNLIMITED = 1 << 62
 """Bytes of memory, where nothing is to go by way of files."""
 
 
+class SortedRows(Protocol):
+    """A matrix whose rows can be had one after the other, as often as they are asked for."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Of the values; None for a pattern."""
+        ...
+
+    @property
+    def rule(self) -> Duplicates:
+        """What was done with entries at the same place."""
+        ...
+
+    @property
+    def vertex_ids(self) -> Any:
+        """As of `Layout`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def most_entries(self) -> int:
+        """How many entries there may be."""
+        ...
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All entries, row after row; rows that a block leaves out before the next have none.
+
+        Of one row with many entries there may be several blocks.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of all entries."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class SortedSource:
     """A source that was read to its end and checked, whose rows can be had as often as they are asked for."""
@@ -43,10 +89,16 @@ class SortedSource:
     """Of the values; None for a pattern."""
     rule: Duplicates
     layout: Layout
-    source: Source
+    name: str
+    """For messages."""
     positions: Positions
     """Numbers of the codes that the sorter holds, ascending, or ids that its rows are; None where all are numbers."""
     sorter: EntrySorter
+
+    @property
+    def vertex_ids(self) -> Any:
+        """As of `Layout`."""
+        return self.layout.vertex_ids
 
     @property
     def most_entries(self) -> int:
@@ -62,10 +114,24 @@ class SortedSource:
         """
         return self.sorter.blocks(self.shape, self.positions, self._merge)
 
+    def close(self) -> None:
+        """Let go of all entries."""
+        self.sorter.close()
+
     def _merge(self, block: CsrBlock) -> CsrBlock:
-        csr = (block.indptr, block.indices, block.data)
-        merged = _merge_duplicates(self.source, csr, self.rule, self.kind, self.layout, block.row_offset)
-        return CsrBlock(block.row_offset, block.n_cols, *merged)
+        if self.rule == "error" and (entry := find_duplicate(block)):
+            self._refuse_duplicate(*entry)
+        return merge_duplicates(self.name, block, self.rule)
+
+    def _refuse_duplicate(self, row: int, col: int) -> None:
+        ends: tuple[Any, Any] = (col, row) if self.kind == "graph" else (row, col)
+        if (ids := self.layout.vertex_ids) is not None:
+            ends = ids[ends[0]], ids[ends[1]]
+        raise SourceError(
+            f"the entry ({ends[0]}, {ends[1]}) is there more than once and duplicates='error'; "
+            "choose 'sum', 'first' or 'keep', or clean the source",
+            source=self.name,
+        )
 
 
 @contextlib.contextmanager
@@ -115,7 +181,7 @@ def sort_source(
             sorter, layout, positions = _number(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
             sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
-        yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source, positions, sorter)
+        yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source.name, positions, sorter)
 
 
 def _number(
@@ -237,7 +303,7 @@ def _convert(source: Source, values: np.ndarray, dtype: Any) -> np.ndarray:
     except FloatingPointError as error:
         greatest = np.abs(values[np.isfinite(values)]).max()
         raise SourceError(
-            f"the value {greatest:g} does not fit into {dtype}; pass dtype='float64'", source=source.name
+            f"the value {greatest:g} does not fit into {dtype}; ingest with dtype='float64'", source=source.name
         ) from error
 
 
@@ -282,46 +348,32 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
 # --- duplicates ------------------------------------------------------------------------------------------------------
 
 
-def _merge_duplicates(
-    source: Source,
-    csr: tuple[np.ndarray, np.ndarray, np.ndarray | None],
-    rule: Duplicates,
-    kind: Kind,
-    layout: Layout,
-    row_offset: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    indptr, indices, data = csr
-    if rule == "keep":
-        return csr
-    if rule == "error":
-        _refuse_duplicate(source, indptr, indices, kind, layout, row_offset)
-        return csr
+def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
+    """Treat entries at the same place of some rows, which are not needed any more, by a rule other than `error`.
+
+    Raises
+    ------
+    SourceError : a sum that does not fit into int64; of the source of that name
+    """
+    indptr, indices, data = block.indptr, block.indices, block.data
+    if rule not in ("sum", "first"):
+        return block
     is_integer = data is not None and data.dtype.kind == "i"
     nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
     if nnz < 0:
         raise SourceError(
-            "the sum of the entries at one place does not fit into int64; pass dtype='float64'", source=source.name
+            "the sum of the entries at one place does not fit into int64; ingest with dtype='float64'", source=name
         )
     if nnz == len(indices):
-        return csr
-    return indptr, indices[:nnz].copy(), None if data is None else data[:nnz].copy()
+        return block
+    merged = indices[:nnz].copy(), None if data is None else data[:nnz].copy()
+    return CsrBlock(block.row_offset, block.n_cols, indptr, *merged)
 
 
-def _refuse_duplicate(
-    source: Source, indptr: np.ndarray, indices: np.ndarray, kind: Kind, layout: Layout, row_offset: int
-) -> None:
-    row, col = _find_duplicate(indptr, indices)
-    if row < 0:
-        return
-    row += row_offset
-    first, second = (col, row) if kind == "graph" else (row, col)
-    if layout.vertex_ids is not None:
-        first, second = layout.vertex_ids[first], layout.vertex_ids[second]
-    raise SourceError(
-        f"the entry ({first}, {second}) is there more than once and duplicates='error'; "
-        "choose 'sum', 'first' or 'keep', or clean the source",
-        source=source.name,
-    )
+def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:
+    """Row and column of an entry that is there more than once; None where there is none."""
+    row, col = _find_duplicate(block.indptr, block.indices)
+    return None if row < 0 else (row + block.row_offset, col)
 
 
 @njit(nogil=True, cache=True)

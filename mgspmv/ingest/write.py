@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import zarr
 
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
-from mgspmv.ingest.entries import Report, SortedSource, sort_source
+from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import Source
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
 from mgspmv.store import GrowingArray, StoreLike, Version, begin_version, find_folder, mark_values
@@ -126,13 +126,13 @@ def store_source(
         most_columns = max(1, memory // 3 // max(1, column_bytes))
         matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
         with begin_version(store, overwrite=overwrite) as version:
-            writer = _Writer(version, report, room.threads, most_columns)
+            writer = VersionWriter(version, report, room.threads, most_columns)
             with EntrySorter(memory, room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
             version.commit(writer.describe(matrix, made, describe(matrix.layout.provenance)))
 
 
-class _Writer:
+class VersionWriter:
     """Writes the arrays of a version.
 
     Parameters
@@ -144,28 +144,42 @@ class _Writer:
         self._version, self._report, self._threads, self._most_columns = version, report, threads, most_columns
         self._digests: dict[str, str] = {}
 
-    def write(self, matrix: SortedSource, transposed: EntrySorter | None) -> Assembled:
+    def write(self, matrix: SortedRows, transposed: EntrySorter | None, phase: str = "sort and write") -> Assembled:
         """Write all of a matrix.
 
         Parameters
         ----------
         transposed : for the entries of the transpose; None where none is wanted
+        phase : for the report
         """
-        made = self._write_rows(self._version.group, "", matrix, "sort and write", transposed)
-        if (ids := matrix.layout.vertex_ids) is not None:
-            self._digests["vertex_ids"] = self._version.write_array("vertex_ids", ids, self._threads)
+        made = self._write_rows(self._version.group, "", matrix, phase, transposed)
+        if matrix.vertex_ids is not None:
+            self.write_array("vertex_ids", matrix.vertex_ids)
         if transposed is not None:
-            matrix.sorter.close()
-            other = replace(matrix, kind="matrix", shape=matrix.shape[::-1], rule="keep", positions=None)
+            matrix.close()
+            shape: tuple[int, int] = matrix.shape[::-1]
+            other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
             group = self._version.group.create_group("transpose")
-            self._write_rows(group, "transpose/", replace(other, sorter=transposed), "write the transpose")
+            self._write_rows(group, "transpose/", other, "write the transpose")
         return made
 
-    def describe(self, matrix: SortedSource, made: Assembled, provenance: dict[str, Any]) -> dict[str, Any]:
-        """The attributes of the version."""
-        index, ids = index_dtype(matrix.shape[1]), matrix.layout.vertex_ids
+    def write_array(self, name: str, array: Any) -> None:
+        """Write an array that is there as a whole, or what is sliced like one."""
+        self._digests[name] = self._version.write_array(name, array, self._threads)
+
+    def describe(
+        self, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None = None
+    ) -> dict[str, Any]:
+        """The attributes of the version.
+
+        Parameters
+        ----------
+        order : what made it, where an array `order` was written
+        """
+        index, ids = index_dtype(matrix.shape[1]), matrix.vertex_ids
         item = index.itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
         n_of_columns = sum(name in made.arrays for name in ("out_degree", "out_weight"))
+        of_order = 0 if order is None else index.itemsize * matrix.shape[0]
         return self._version.describe(
             self._digests,
             kind=matrix.kind,
@@ -175,14 +189,14 @@ class _Writer:
             index_dtype=index.name,
             duplicates=matrix.rule,
             vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-            order=None,
+            order=order,
             min_weight=made.least,
-            nbytes=item * made.nnz + 8 * (matrix.shape[0] + 1 + n_of_columns * matrix.shape[1]),
+            nbytes=item * made.nnz + 8 * (matrix.shape[0] + 1 + n_of_columns * matrix.shape[1]) + of_order,
             provenance=provenance,
         )
 
     def _write_rows(
-        self, group: zarr.Group, prefix: str, matrix: SortedSource, phase: str, transposed: EntrySorter | None = None
+        self, group: zarr.Group, prefix: str, matrix: SortedRows, phase: str, transposed: EntrySorter | None = None
     ) -> Assembled:
         if matrix.dtype is not None:
             mark_values(group, matrix.shape)

@@ -222,7 +222,7 @@ def test_sums_beyond_int64(one, other):
     with pytest.raises(SourceError) as caught:
         build(ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64))
     assert str(caught.value) == (
-        "the list: the sum of the entries at one place does not fit into int64; pass dtype='float64'"
+        "the list: the sum of the entries at one place does not fit into int64; ingest with dtype='float64'"
     )
     source = ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64)
     assert build(source, dtype="float64").data[0] == float(one) + float(other)
@@ -378,7 +378,7 @@ def test_large_integers_are_kept():
 def test_values_beyond_float32():
     with pytest.raises(SourceError) as caught:
         build(ListSource([(0, 0, 1.0), (0, 1, -1e39)], (1, 2)), dtype="float32")
-    assert str(caught.value) == "the list: the value 1e+39 does not fit into float32; pass dtype='float64'"
+    assert str(caught.value) == "the list: the value 1e+39 does not fit into float32; ingest with dtype='float64'"
     infinite = build(ListSource([(0, 0, np.inf), (0, 1, 1e38)], (1, 2)), dtype="float32")
     assert infinite.data.tolist() == [np.inf, np.float32(1e38)]
 
