@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mgspmv.api import (
         Matrix,
+        drop_versions,
         export,
         gemv,
         generate,
         ingest,
+        list_versions,
         load_solution,
         open_matrix,
         pagerank,
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "mgspmv.api": (
         "Matrix",
+        "drop_versions",
         "export",
         "gemv",
         "generate",
         "ingest",
+        "list_versions",
         "load_solution",
         "open_matrix",
         "pagerank",
@@ -65,10 +69,12 @@ __all__ = [
     "Plan",
     "Solution",
     "Status",
+    "drop_versions",
     "export",
     "gemv",
     "generate",
     "ingest",
+    "list_versions",
     "load_solution",
     "open_matrix",
     "pagerank",

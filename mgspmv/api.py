@@ -100,10 +100,11 @@ from mgspmv.partition import (
 from mgspmv.results import Solution, load_solution
 from mgspmv.store import (
     DescribedMatrix,
-    StoreAddress,
     StoredMatrix,
     StoreLike,
     check_target,
+    drop_versions,
+    list_versions,
     open_store,
     write_store,
 )
@@ -114,10 +115,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Matrix",
+    "drop_versions",
     "export",
     "gemv",
     "generate",
     "ingest",
+    "list_versions",
     "load_solution",
     "open_matrix",
     "pagerank",
@@ -338,7 +341,7 @@ def reorder(
     ShapeError : the matrix is not square
     CapacityError : it takes more than the memory that is free
     StoreExistsError : `target` is taken
-    StoreError : `store` cannot be read, or was replaced meanwhile
+    StoreError : `store` cannot be read, or holds another version by now
     """
     check_choice("method", method, (*METHODS, "none"))
     report = on_progress or _ignore
@@ -352,14 +355,13 @@ def reorder(
     matrix, made = change_order(stored.read_arrays(), method, report)
     source = {"url": info.url, "digest": info.digest}
     transpose = transpose_arrays(matrix) if info.has_transpose else None
-    if target is None:
-        StoreAddress(store, info.version, info.digest, is_transpose=False).open()  # else it was replaced meanwhile
     return write_store(
         store if target is None else target,
         matrix,
         transpose=transpose,
         provenance=info.provenance | {"reordering": {**made, "source": source, **_stamp()}},
         overwrite=overwrite or target is None,
+        base=info.version if target is None else None,
         on_progress=on_progress,
     )
 
@@ -417,7 +419,7 @@ def export(
 
 
 def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:
-    """Check every invariant of a store: chunks, checksums, digests, CSR, degrees, ids.
+    """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
 
     Returns
     -------
@@ -433,14 +435,18 @@ def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-def open_matrix(store: StoreLike) -> Matrix:
+def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
     """Open a stored matrix; nothing of it is loaded before it is used.
+
+    Parameters
+    ----------
+    version : name or number of an older version, see `list_versions`; default the current one
 
     Raises
     ------
-    StoreError : there is no whole store of this format version there
+    StoreError : there is no whole store of this format version there, or no such version
     """
-    return Matrix(open_store(store))
+    return Matrix(open_store(store, version))
 
 
 class Matrix(DescribedMatrix):

@@ -222,7 +222,7 @@ class MatrixInfo:
     """Least stored value; None for a pattern or an empty matrix."""
     has_transpose: bool
     version: str
-    """Name of the version subgroup that is current."""
+    """Name of the version's subgroup."""
     format_version: int
     digest: str
     """SHA-256 over the arrays' digests: same matrix, same digest."""
@@ -230,12 +230,24 @@ class MatrixInfo:
     """Bytes of the arrays, uncompressed."""
     order: str | None = None
     """What renumbered the stored rows and columns, such as `rcm`; None when they are in the order of the source."""
+    created: str | None = None
+    """When the version was written, UTC in ISO 8601; None for one of the time before that was noted."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Source, size, checksum, options, program version, time."""
 
     @property
     def is_pattern(self) -> bool:
         return self.dtype is None
+
+    @property
+    def number(self) -> int:
+        """Of the version: later ones have higher numbers."""
+        return find_version_number(self.version)
+
+
+def find_version_number(name: str) -> int:
+    """Of a version, such as 12 of `v000012-1f0c9a2e`."""
+    return int(name[1:].partition("-")[0])
 
 
 class Status(enum.StrEnum):

@@ -1,6 +1,7 @@
 """The matrix store: one Zarr v3 group per matrix. The only module that knows its layout.
 
-    STORE/                              attributes: format_version, current = name of the version to read
+    STORE/                              attributes: format_version, current = name of the version to read, older = names
+                                        of those before it that were kept, the oldest first
       versions/v000001-1f0c9a2e/        attributes: kind, shape, nnz, digests; an anndata csr_matrix where it has values
         indptr  indices  [data]         CSR, indices sorted in each row
         [out_degree] [out_weight]       of the columns, for graphs
@@ -9,8 +10,8 @@
         [transpose/]                    the same CSR arrays of the transpose
 
 A version is written whole before the root names it, and naming it is the last write: a reader sees the old version or
-the new one, never a part of one. Chunks hold `CHUNK_ELEMENTS` elements, lz4 with a CRC-32C, and all are written, so
-that a missing chunk, a flipped bit or a cut array is an error.
+the new one, never a part of one. What the root does not name is no version. Chunks hold `CHUNK_ELEMENTS` elements, lz4
+with a CRC-32C, and all are written, so that a missing chunk, a flipped bit or a cut array is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +57,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     TruncatedArrayError,
 )
-from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads
+from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number
 
 FORMAT_VERSION = 1
 CHUNK_ELEMENTS = 1 << 20
@@ -107,10 +109,10 @@ class HostArray:
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """The current version of a store, opened for reading; its arrays are read on request.
+    """A version of a store, opened for reading; its arrays are read on request.
 
     Opening (see `open_store`) found all of it there, so that reading fails only for flipped bits, or when the version
-    was dropped since: an overwrite drops the versions before it.
+    was dropped since: an overwrite drops the versions before it, `drop_versions` and an update do on request.
     """
 
     info: MatrixInfo
@@ -195,19 +197,34 @@ class StoredMatrix:
         StoreDamagedError : row pointers that do not ascend
         """
         allocate = allocate or HostArray
-        pointers = allocate(stop + 1 - start, np.int64)
-        self._read_into(pointers, stop + 1 - start, self._get_array("indptr"), start, threads)
-        settle()
-        indptr = pointers.array
+        indptr = self.read_pointers(start, stop, threads, allocate, settle)
         first, last = int(indptr[0]), int(indptr[-1])
-        if first < 0 or last > self.info.nnz or not _is_ascending(indptr):
-            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
         indptr -= first
         indices = allocate(last - first, self.info.index_dtype)
         self._read_into(indices, last - first, self._get_array("indices"), first, threads)
         data = self._read_values(first, last, dtype, threads, allocate)
         settle()
         return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
+
+    def read_pointers(
+        self,
+        start: int,
+        stop: int,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], Fillable] = HostArray,
+        settle: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Read where the entries of each of the rows `start` .. `stop` begin, and where the last row's end.
+
+        (stop + 1 - start,) int64; parameters and errors as of `read_block`.
+        """
+        pointers = allocate(stop + 1 - start, np.int64)
+        self._read_into(pointers, stop + 1 - start, self._get_array("indptr"), start, threads)
+        settle()
+        indptr = pointers.array
+        if int(indptr[0]) < 0 or int(indptr[-1]) > self.info.nnz or not _is_ascending(indptr):
+            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
+        return indptr
 
     def transpose(self) -> StoredMatrix:
         """The stored transpose, for products; `info.has_transpose` says whether there is one."""
@@ -337,16 +354,18 @@ class StoreAddress:
     """Whether the stored transpose is meant."""
 
     def open(self) -> StoredMatrix:
-        """Open the store again.
+        """Open that version again, whether it is the current one or not.
 
         Raises
         ------
-        StoreError : as for `open_store`, and when the store holds another version by now
+        StoreError : as for `open_store`, and when the store does not hold the version any more
         """
-        stored = open_store(self.place)
-        if (stored.info.version, stored.info.digest) != (self.version, self.digest):
+        root, url = _open_place(self.place)
+        names = _list_named(root, url)
+        stored = _open_named(root, self.version, self.place, url) if self.version in names else None
+        if stored is None or stored.info.digest != self.digest:
             raise StoreError(
-                f"{stored.info.url} holds version {stored.info.version} and not {self.version}, which was opened; "
+                f"{url} holds version {names[-1]} and not {self.version}, which was opened; "
                 "it was replaced since then, or this machine has another file there: open it again"
             )
         return stored.transpose() if self.is_transpose else stored
@@ -429,35 +448,83 @@ def is_read_in_place(url: str) -> bool:
     return _local_path(url) is not None
 
 
-def open_store(store: StoreLike) -> StoredMatrix:
-    """Open the current version of a matrix store and check that all of it is there.
+def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatrix:
+    """Open a version of a matrix store and check that all of it is there.
 
     Parameters
     ----------
     store : local path; any fsspec URL (`s3://...`, `memory://...`); an obstore URL with `obstore+` before it
         (`obstore+s3://...`); or a Zarr store object
+    version : its name or number, see `list_versions`; default the current one
 
     Raises
     ------
     StoreNotFoundError : nothing is there
     StoreFormatError : not a store of mgspmv, or one of another format version
     StoreUnfinishedError : no version was ever finished
+    StoreError : there is no such version
     MissingChunkError, TruncatedArrayError, StoreDamagedError : an array is not as it was written
     """
+    root, url = _open_place(store)
+    names = _list_named(root, url)
+    return _open_named(root, names[-1] if version is None else _find_version(names, version, url), store, url)
+
+
+def list_versions(store: StoreLike) -> list[MatrixInfo]:
+    """What each version says of itself, the oldest first; the last is the current one. No array is looked at.
+
+    Raises
+    ------
+    StoreError : as for `open_store`
+    """
+    root, url = _open_place(store)
+    return [_read_info(_get_version(root, name, url), url) for name in _list_named(root, url)]
+
+
+def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
+    """Remove all but the newest versions; names of those that were removed.
+
+    Parameters
+    ----------
+    keep : how many stay, the current one among them
+
+    Raises
+    ------
+    OptionError : fewer than one
+    StoreError : as for `open_store`
+    """
+    check_keep(keep)
+    root, url = _open_place(store)
+    names = _list_named(root, url)
+    if dropped := names[:-keep]:
+        writable = zarr.open_group(locate_store(store), mode="r+", zarr_format=3, use_consolidated=False)
+        _name_versions(writable, names[-keep:])
+        for name in dropped:
+            del writable[f"versions/{name}"]
+    return dropped
+
+
+def check_keep(keep: int | None) -> None:
+    """Raise OptionError unless so many versions can be kept; None is all."""
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise OptionError(f"keep must be at least 1, the current version is never dropped; not {keep!r}")
+
+
+def _open_place(store: StoreLike) -> tuple[zarr.Group, str]:
+    """The root of a store, in which a missing chunk is an error, and the place as a user would write it."""
     url = describe_store(store)
     path = _local_path(store)
     if path is not None and not path.exists():
         raise _not_found(url)
     place = _StrictStore(locate_store(store))
     try:
-        root = _open_root(place)
+        return _open_root(place), url
     except FileNotFoundError as error:
         raise _not_found(url) from error
     except _ZARR_ERRORS as error:
         raise StoreFormatError(
             f"{url} is not a matrix store, its zarr.json is no group's ({error}); {_MEND}"
         ) from error
-    return _check_version(_open_version(root, url), store, url)
 
 
 def _not_found(url: str) -> StoreNotFoundError:
@@ -468,8 +535,9 @@ def _open_root(store: Store) -> zarr.Group:
     return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
 
 
-def _open_version(root: zarr.Group, url: str) -> zarr.Group:
-    attributes = root.attrs.get(_KEY)
+def _list_named(root: zarr.Group, url: str) -> list[str]:
+    """Names of the versions, the oldest first; the last is the current one."""
+    attributes: Any = root.attrs.get(_KEY)
     if not isinstance(attributes, dict) or "format_version" not in attributes:
         raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:
@@ -479,12 +547,33 @@ def _open_version(root: zarr.Group, url: str) -> zarr.Group:
         )
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
-    path = f"versions/{attributes['current']}"
+    return [*attributes.get("older", []), attributes["current"]]
+
+
+def _name_versions(root: zarr.Group, names: list[str]) -> None:
+    """Make these the versions, the last of them the current one."""
+    older = {"older": names[:-1]} if names[1:] else {}
+    root.attrs[_KEY] = {"format_version": FORMAT_VERSION, "current": names[-1], **older}
+
+
+def _find_version(names: list[str], version: str | int, url: str) -> str:
+    for name in names:
+        if version in (name, find_version_number(name)):
+            return name
+    raise StoreError(f"{url} has no version {version!r}; it has {', '.join(names)}")
+
+
+def _get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
+    path = f"versions/{name}"
     with _blame_metadata(url, path):
         group = root.get(path)
     if not isinstance(group, zarr.Group):
-        raise StoreDamagedError(f"{url}: the current version {path} is missing; {_MEND}")
+        raise StoreDamagedError(f"{url}: the version {path} is missing; {_MEND}")
     return group
+
+
+def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> StoredMatrix:
+    return _check_version(_get_version(root, name, url), store, url)
 
 
 def _check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
@@ -563,16 +652,22 @@ def write_store(
     transpose: CsrArrays | None = None,
     provenance: dict[str, Any] | None = None,
     overwrite: bool = False,
+    base: str | None = None,
     on_progress: Callable[[str, int, int | None], None] | None = None,
     threads: int | None = None,
 ) -> MatrixInfo:
     """Write a matrix as a new version and make it the current one; older versions are then dropped.
 
+    Parameters
+    ----------
+    base : name of the version that it was made from, see `begin_version`
+
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : another version than `base` is the current one by now
     """
-    with begin_version(store, overwrite=overwrite) as version:
+    with begin_version(store, overwrite=overwrite, base=base) as version:
         report = on_progress or (lambda phase, done, total: None)
         digests = _write_csr(version.group, matrix, report, threads)
         if transpose is not None:
@@ -592,8 +687,14 @@ class Version:
     name: str
     url: str
     place: StoreLike
+    base: str | None = None
+    """Name of the version that it is made from, which must be the current one; None for none."""
+    keep: int | None = 1
+    """How many of the versions up to `base` and this one stay; None for all."""
     is_named: bool = False
     """Whether the root may name it by now."""
+    names: list[str] = field(default_factory=list)
+    """What the root names then, the oldest first."""
 
     def describe(self, digests: dict[str, str], **claims: Any) -> dict[str, Any]:
         """The attributes of the version.
@@ -606,6 +707,7 @@ class Version:
         claims |= {
             "has_transpose": any(name.startswith("transpose/") for name in digests),
             "version": self.name,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "format_version": FORMAT_VERSION,
             "array_digests": digests,
         }
@@ -634,22 +736,49 @@ class Version:
         Raises
         ------
         StoreDamagedError : another ingest into the same store, finished meanwhile, has taken this one for a leftover
+        StoreError : another version than `base` is the current one by now
         """
         self.group.attrs[_KEY] = attributes
         _check_version(self.group, self.url, self.url)
+        self.names = [*self.check_base(), self.name][-(self.keep or 0) :]
         self.is_named = True
-        self.root.attrs[_KEY] = {"format_version": FORMAT_VERSION, "current": self.name}
+        _name_versions(self.root, self.names)
+
+    def check_base(self) -> list[str]:
+        """Names of the versions up to `base`, the oldest first; none where there is none.
+
+        Raises
+        ------
+        StoreError : another version than `base` is the current one by now
+        """
+        if self.base is None:
+            return []
+        names = _list_named(*_open_place(self.place))
+        if names[-1] != self.base:
+            raise StoreError(
+                f"{self.url} holds version {names[-1]} and not {self.base}, which was opened; it was changed by "
+                "another meanwhile: run this again"
+            )
+        return names
 
 
 @contextlib.contextmanager
-def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
+def begin_version(
+    store: StoreLike, *, overwrite: bool, base: str | None = None, keep: int | None = 1
+) -> Iterator[Version]:
     """Open a store for one new version. What an exception leaves unfinished is removed, with the store where there was
-    none before; older versions go on success.
+    none before; on success versions that are not kept go, and what others left unfinished.
+
+    Parameters
+    ----------
+    base : name of the version that the new one is made from: where another is the current one, at first or in the end,
+        nothing is changed. That is looked at just before the last write, and is no lock
+    keep : how many of the versions up to `base` and the new one stay; None for all. Without `base` none before it does
 
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
-    StoreError : nothing can be written there
+    StoreError : nothing can be written there; another version than `base` is the current one
     """
     is_new = check_target(store, overwrite=overwrite)
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
@@ -660,17 +789,21 @@ def begin_version(store: StoreLike, *, overwrite: bool) -> Iterator[Version]:
     versions = root.require_group("versions")
     numbers = _list_versions(versions)
     name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
-    version = Version(root, versions.create_group(name), name, describe_store(store), store)
+    version = Version(root, versions.create_group(name), name, describe_store(store), store, base, keep)
     try:
+        version.check_base()
         yield version
-    except BaseException:
+    except BaseException as error:
         if not version.is_named:  # else the write that names it may have come through
             del versions[name]
             if is_new and not _list_versions(versions):
                 _remove_root(root, store)
+        if isinstance(error, OSError):  # for what was dropped while it was read or written
+            version.check_base()
         raise
-    for older in numbers:
-        del versions[older]
+    if version.is_named:
+        for other in numbers.keys() - set(version.names):
+            del versions[other]
 
 
 def _remove_root(root: zarr.Group, store: StoreLike) -> None:

@@ -569,7 +569,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
 def read_claims(A: mg.Matrix) -> dict[str, Any]:
     """What a store says of itself, digests of all arrays included, but for when and from what it was made."""
     attributes: Any = dict(A.stored.group.attrs["mgspmv"])
-    return {name: value for name, value in attributes.items() if name not in ("version", "provenance")}
+    return {name: value for name, value in attributes.items() if name not in ("version", "created", "provenance")}
 
 
 def assert_same_stores(found: mg.Matrix, wanted: mg.Matrix) -> None:

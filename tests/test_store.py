@@ -13,6 +13,7 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,7 +54,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     TruncatedArrayError,
 )
-from mgspmv.model import CsrArrays, CsrBlock
+from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import (
     FORMAT_VERSION,
     StoreAddress,
@@ -61,7 +62,9 @@ from mgspmv.store import (
     begin_version,
     check_target,
     digest_array,
+    drop_versions,
     finish_ranges,
+    list_versions,
     open_store,
     read_array_digests,
     write_range,
@@ -472,7 +475,7 @@ def list_keys(place: Store) -> list[str]:
     return sorted(collect_aiterator(place.list()))
 
 
-def list_versions(place: Store) -> list[str]:
+def list_version_names(place: Store) -> list[str]:
     """Names of which anything is left."""
     return sorted({key.split("/")[1] for key in list_keys(place) if key.startswith("versions/v")})
 
@@ -484,7 +487,7 @@ def test_overwriting_makes_a_new_version_and_drops_the_old(tiny_chunks):
     new = write_store(place, make_arrays(second), overwrite=True)
     assert old.version.startswith("v000001-")
     assert new.version.startswith("v000002-")
-    assert list_versions(place) == [new.version]
+    assert list_version_names(place) == [new.version]
     assert_same_csr(read_scipy(open_store(place)), second)
 
 
@@ -545,7 +548,7 @@ def test_a_crash_at_any_write_leaves_the_old_version_or_none(tiny_chunks, had_ve
             seen.add("new" if is_new else "old")
         assert write_store(place, arrays, transpose=transpose, overwrite=had_version).shape == (6, 6)
         assert_same_csr(read_scipy(open_store(place)), new)
-        assert list_versions(place) == [open_store(place).info.version]
+        assert list_version_names(place) == [open_store(place).info.version]
     assert seen == ({"old", "new"} if had_version else {StoreNotFoundError, StoreUnfinishedError})
 
 
@@ -584,7 +587,7 @@ def test_an_error_while_replacing_leaves_what_was_there(tiny_chunks, tmp_path):
     with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=True):
         raise RuntimeError
     assert open_store(tmp_path / "m").info == info
-    assert list_versions(LocalStore(tmp_path / "m")) == [info.version]
+    assert list_version_names(LocalStore(tmp_path / "m")) == [info.version]
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["no folder", "an empty folder"])
@@ -600,7 +603,7 @@ def test_an_error_leaves_what_others_began_meanwhile(tmp_path):
     with begin_version(tmp_path / "m", overwrite=False) as other:
         with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=False):
             raise RuntimeError
-        assert other.name in list_versions(LocalStore(tmp_path / "m"))
+        assert other.name in list_version_names(LocalStore(tmp_path / "m"))
         other.is_named = True
 
 
@@ -627,7 +630,7 @@ def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
     with pytest.raises(StoreDamagedError):
         write_store(place, first, on_progress=overtake)
     assert open_store(place).info.shape == (6, 6)
-    assert list_versions(place) == [open_store(place).info.version]
+    assert list_version_names(place) == [open_store(place).info.version]
 
 
 def test_a_reader_of_a_dropped_version_gets_an_error_and_no_zeros(tiny_chunks, tmp_path):
@@ -659,6 +662,175 @@ def test_the_fused_pipeline_reads_no_zeros_either(tiny_chunks, tmp_path):
         (find_group(tmp_path / "m") / "indptr" / "c" / "1").unlink()
         with pytest.raises(MissingChunkError, match="indptr, elements 7 to 14 are missing"):
             reader.read_array("indptr")
+
+
+# --- several versions ------------------------------------------------------------------------------------------------
+
+
+def add_version(place: Any, matrix: sp.csr_array, keep: int | None = None) -> MatrixInfo:
+    """A version beside the ones that are there."""
+    base = open_store(place).info.version
+    write_store(elsewhere := MemoryStore(), make_arrays(matrix))
+    made = open_store(elsewhere)
+    with begin_version(place, overwrite=True, base=base, keep=keep) as version:
+        digests = {name: version.write_array(name, made.read_array(name)) for name in made.group.array_keys()}
+        version.commit(version.describe(digests, **{name: getattr(made.info, name) for name in CLAIMS}))
+    return open_store(place).info
+
+
+CLAIMS = ("kind", "shape", "nnz", "dtype", "index_dtype", "duplicates", "vertex_ids", "min_weight", "nbytes", "order")
+
+
+@pytest.fixture(params=["local", "memory"])
+def several(request, tmp_path):
+    """A store of three versions, their matrices, and what they say of themselves."""
+    place = LocalStore(tmp_path / "m") if request.param == "local" else MemoryStore()
+    matrices = [make_scipy(5, k, seed=k) for k in (4, 5, 6)]
+    infos = [write_store(place, make_arrays(matrices[0]))]
+    infos += [add_version(place, matrix) for matrix in matrices[1:]]
+    return place, matrices, infos
+
+
+def test_versions_are_listed_and_opened(several):
+    place, matrices, infos = several
+    assert list_versions(place) == infos
+    assert [info.number for info in infos] == [1, 2, 3]
+    for info, matrix in zip(infos, matrices, strict=True):
+        for version in (info.version, info.number):
+            stored = open_store(place, version)
+            assert stored.info == info
+            assert_same_csr(read_scipy(stored), matrix)
+    assert open_store(place).info == infos[-1]
+
+
+@pytest.mark.parametrize("version", [0, 4, "v000002", "v000002-00000000", "2", ""])
+def test_a_version_that_there_is_not(several, version):
+    place, _, infos = several
+    names = ", ".join(info.version for info in infos)
+    with pytest.raises(StoreError) as caught:
+        open_store(place, version)
+    assert str(caught.value) == f"{infos[0].url} has no version {version!r}; it has {names}"
+
+
+def test_versions_say_when_they_were_written(several):
+    _, _, infos = several
+    times = [datetime.fromisoformat(info.created) for info in infos]
+    assert times == sorted(times)
+    assert abs(datetime.now(UTC) - times[-1]) < timedelta(minutes=5)
+
+
+def test_a_version_of_the_time_before_that_was_noted(tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    change_json(
+        find_group(tmp_path / "m") / "zarr.json", lambda document: document["attributes"]["mgspmv"].pop("created")
+    )
+    assert open_store(tmp_path / "m").info.created is None
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 9])
+def test_versions_are_dropped_on_request(several, keep):
+    place, _, infos = several
+    assert drop_versions(place, keep=keep) == [info.version for info in infos[:-keep]]
+    assert list_versions(place) == infos[-keep:]
+    assert list_version_names(place) == [info.version for info in infos[-keep:]]
+    assert drop_versions(place, keep=keep) == []
+
+
+@pytest.mark.parametrize("keep", [0, -1, True, 1.5, "1"])
+def test_the_current_version_is_never_dropped(several, keep):
+    place, _, infos = several
+    with pytest.raises(OptionError, match="keep must be at least 1, the current version is never dropped; not"):
+        drop_versions(place, keep=keep)
+    assert list_versions(place) == infos
+
+
+def test_what_is_no_store_has_no_versions(tmp_path):
+    for function in (list_versions, lambda place: drop_versions(place, keep=1)):
+        with pytest.raises(StoreNotFoundError):
+            function(tmp_path / "none")
+    with begin_version(tmp_path / "begun", overwrite=False):
+        pass
+    with pytest.raises(StoreUnfinishedError):
+        list_versions(tmp_path / "begun")
+
+
+def test_names_of_versions_go_before_their_arrays(several):
+    """So that a drop that is interrupted leaves no version that is not whole."""
+    place, _, infos = several
+    calls = WatchingStore(place)
+    drop_versions(calls, keep=1)
+    changes = [call for call in calls.calls if call[0] != "get"]
+    assert changes[0] == ("set", "zarr.json")
+    assert {operation for operation, _ in changes[1:]} == {"delete"}
+    assert zarr.open_group(place, mode="r").attrs["mgspmv"]["current"] == infos[-1].version
+
+
+def test_a_drop_that_is_interrupted(several):
+    place, matrices, infos = several
+    for at in (1, 2):
+        with pytest.raises(Crash):
+            drop_versions(CrashingStore(place, at=at, stays_down=True), keep=1)
+        assert list_versions(place) == (infos if at == 1 else infos[-1:])
+        assert_same_csr(read_scipy(open_store(place)), matrices[-1])
+    assert len(list_version_names(place)) > 1
+    info = add_version(place, matrices[0])
+    assert list_versions(place) == [infos[-1], info]
+    assert list_version_names(place) == [infos[-1].version, info.version]
+
+
+def test_what_was_never_named_is_no_version(several):
+    """Though it is whole: a process that was killed before its last write leaves that."""
+    place, matrices, infos = several
+    with begin_version(place, overwrite=True, base=infos[-1].version, keep=None) as version:
+        group = zarr.open_group(place, mode="r", path=f"versions/{infos[0].version}")
+        for name, array in group.arrays():
+            version.write_array(name, array[:])
+        version.group.attrs["mgspmv"] = dict(group.attrs["mgspmv"])  # and never commit
+    leftover = version.name
+    assert leftover in list_version_names(place)
+    assert list_versions(place) == infos
+    for version in (4, leftover):
+        with pytest.raises(StoreError, match="has no version"):
+            open_store(place, version)
+    info = add_version(place, matrices[1])
+    assert info.number == 5
+    assert list_version_names(place) == [other.version for other in [*infos, info]]
+
+
+def test_a_version_from_one_that_is_not_current_is_refused(several):
+    place, matrices, infos = several
+    message = (
+        f"holds version {infos[-1].version} and not {infos[0].version}, which was opened; it was changed by another"
+    )
+    with pytest.raises(StoreError, match=message), begin_version(place, overwrite=True, base=infos[0].version):
+        pytest.fail("it began")
+    with pytest.raises(StoreError, match=message):
+        write_store(place, make_arrays(matrices[0]), overwrite=True, base=infos[0].version)
+    assert list_versions(place) == infos
+    assert list_version_names(place) == [info.version for info in infos]
+
+
+def test_an_overwrite_drops_all_versions(several):
+    place, matrices, _ = several
+    info = write_store(place, make_arrays(matrices[0]), overwrite=True)
+    assert list_versions(place) == [info]
+    assert list_version_names(place) == [info.version]
+    assert info.number == 4
+
+
+def test_an_address_is_of_its_version_as_long_as_that_is_there(several, tmp_path):
+    place, matrices, infos = several
+    if not isinstance(place, LocalStore):
+        pytest.skip("a store in memory has no address")
+    addresses = [open_store(place, info.number).address() for info in infos]
+    for address, matrix in zip(addresses, matrices, strict=True):
+        assert_same_csr(read_scipy(pickle.loads(pickle.dumps(address)).open()), matrix)
+    drop_versions(place, keep=2)
+    with pytest.raises(
+        StoreError, match=f"holds version {infos[2].version} and not {infos[0].version}, which was opened"
+    ):
+        addresses[0].open()
+    assert addresses[1].open().info.version == infos[1].version
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -791,7 +963,7 @@ def test_missing_attribute_of_the_version(damaged, field):
 
 def test_missing_version(damaged):
     shutil.rmtree(find_group(damaged))
-    with pytest.raises(StoreDamagedError, match=r"the current version versions/v000001-\w+ is missing; ingest again"):
+    with pytest.raises(StoreDamagedError, match=r"the version versions/v000001-\w+ is missing; ingest again"):
         open_store(damaged)
 
 
