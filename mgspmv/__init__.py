@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         pagerank,
         reorder,
         spmv,
+        update,
         verify,
     )
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -51,6 +52,7 @@ _HOMES = {
         "pagerank",
         "reorder",
         "spmv",
+        "update",
         "verify",
     ),
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
@@ -81,6 +83,7 @@ __all__ = [
     "reorder",
     "run_pipeline",
     "spmv",
+    "update",
     "verify",
 ]
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -27,8 +27,9 @@ from mgspmv.export.write import Format, check_vertices, choose_format, export_ma
 from mgspmv.export.write import check_target as check_export
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.open import open_source
+from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
@@ -102,6 +103,7 @@ from mgspmv.store import (
     DescribedMatrix,
     StoredMatrix,
     StoreLike,
+    check_keep,
     check_target,
     drop_versions,
     list_versions,
@@ -126,6 +128,7 @@ __all__ = [
     "pagerank",
     "reorder",
     "spmv",
+    "update",
     "verify",
 ]
 
@@ -364,6 +367,78 @@ def reorder(
         base=info.version if target is None else None,
         on_progress=on_progress,
     )
+
+
+def update(
+    store: StoreLike,
+    *,
+    insert: Any = None,
+    delete: Any = None,
+    missing: Missing = "ignore",
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    keep: int | None = None,
+    format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+    **edge_list_options: Any,
+) -> MatrixInfo:
+    """Make a new version of a stored matrix or graph, without some of its entries and with others.
+
+    Deletions come first: an entry that is deleted and inserted is replaced. The new version is, to the bit, what
+    ingesting the edited list of entries makes. Who has the store open goes on with the version that was opened.
+
+    Parameters
+    ----------
+    insert, delete : as `source` of `ingest`: arcs i -> j between ids as those of the store, or, for a store without
+        ids, rows and columns of a matrix. Weights in `delete` are not looked at, and of several entries at one place
+        (`keep`) all go. An entry that is inserted where there is one is added (`sum`), is not taken (`first`), comes
+        beside it (`keep`) or is refused (`error`), by the rule of the store. New ids become vertices; in a store
+        without ids, larger numbers make the matrix larger
+    missing : what to do when an entry that is to be deleted is not there: `ignore` (its number is in the provenance) or
+        `error`
+    self_loops : of `insert`: `keep`, `drop` or `error`
+    symmetrize : of both: also (j, i) for each (i, j)
+    ignore_weights : of `insert`, into a store that has none
+    keep : how many versions stay in the store, the new one among them; default all of them
+    format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
+
+    Returns
+    -------
+    What the new version says; the last of `provenance["updates"]` has both sources, how many entries were inserted,
+    deleted and missing, and the version before.
+
+    Raises
+    ------
+    SourceError : malformed input; ids or weights that do not suit the store; an entry that is there, or is not, and was
+        not to be
+    OptionError : an option that makes no sense or does not suit the sources; neither `insert` nor `delete`
+    StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
+    CapacityError : what must fit into the memory does not
+    """
+    _check_threads(threads)
+    check_choice("missing", missing, get_args(Missing))
+    check_keep(keep)
+    if insert is None and delete is None:
+        raise OptionError("nothing is to be inserted or deleted; pass insert (--insert), delete (--delete) or both")
+    options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
+    stored, asked = open_store(store), {"format": format, **edge_list_options}
+    room = find_room(store, _parse(memory), threads, scratch)
+    reading = {"threads": room.threads, "id_room": room.for_ids, **asked}
+    sources = open_update(insert, delete, stored.info.vertex_ids, **reading)
+
+    def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
+        before = stored.info.provenance
+        base = {"version": stored.info.version, "digest": stored.info.digest}
+        made = _describe_making(sources, options, asked | {"missing": missing}) | vars(changes) | {"base": base}
+        return before | {"updates": [*before.get("updates", []), made]}
+
+    report = on_progress or _ignore
+    update_store(stored, *sources, options, describe, report, room, missing=missing, keep=keep)
+    return open_store(store).info
 
 
 def export(

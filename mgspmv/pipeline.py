@@ -318,7 +318,10 @@ def _find_differences(pipeline: Pipeline, info: MatrixInfo) -> list[str]:
     asked = defaults | pipeline.ingest.options
     if asked["order"] == (info.order or "none"):  # whoever made it: `reorder` may have, since
         recorded["order"] = asked["order"]
-    return _find_source_differences(pipeline, info.provenance.get("source", {})) + [
+    differences = _find_source_differences(pipeline, info.provenance.get("source", {}))
+    if "updates" in info.provenance:
+        differences.append("it was updated since it was made")
+    return differences + [
         f"{name} was {recorded[name]!r} and is to be {asked[name]!r}"
         for name in asked
         if name not in ("store", "overwrite", *RESOURCES) and recorded[name] != asked[name]

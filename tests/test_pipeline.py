@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
+import mgspmv as mg
 from mgspmv.errors import (
     ConvergenceError,
     DanglingError,
@@ -187,6 +188,14 @@ class TestStoreThatIsThere:
             run_pipeline("p.toml")
         result = run_pipeline("p.toml", overrides={"ingest.overwrite": True})
         assert (result.is_reused, result.info.nnz) == (False, 5)
+        assert run_pipeline("p.toml").is_reused
+
+    def test_updated_store(self):
+        run_pipeline(write(FILE))
+        mg.update("g.zarr", delete=((1,), (2,)))
+        with pytest.raises(StoreExistsError, match="it was updated since it was made"):
+            run_pipeline("p.toml")
+        assert run_pipeline("p.toml", overrides={"ingest.overwrite": True}).info.nnz == 4
         assert run_pipeline("p.toml").is_reused
 
     def test_changed_list_of_vertices(self):

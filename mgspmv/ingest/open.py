@@ -19,6 +19,7 @@ from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
 
@@ -88,6 +89,37 @@ def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: 
     if wrong := tuple(name for name in options if name not in suitable):
         what = _SUITED.get(wrong, "an edge list")
         raise OptionError(f"{', '.join(wrong)} suits {what}, and this source is read as {chosen}; leave it out")
+
+
+def open_update(
+    insert: Any, delete: Any, vertex_ids: str | None, **options: Any
+) -> tuple[Source | None, Source | None]:
+    """Open what is to be inserted into a store and deleted from it; of what is deleted, weights are not looked at.
+
+    Parameters
+    ----------
+    insert, delete : as for `open_source`; None for nothing
+    vertex_ids : what the store's are: an edge list for one with `string` is read so, whatever its ids look like
+    options : as for `open_source`, for both
+
+    Raises
+    ------
+    OptionError, SourceError : as for `open_source`
+    """
+    of_deletions = {name: value for name, value in options.items() if name != "weights"}
+    if columns := options.get("columns"):
+        of_deletions["columns"] = columns[:2]
+
+    def open_one(source: Any, given: dict[str, Any], without: dict[str, Any]) -> Source | None:
+        if source is None:
+            return None
+        opened = open_source(source, **given)
+        if isinstance(opened, EdgeListSource):
+            as_names = {"ids": "string"} if vertex_ids == "string" else {}
+            return open_source(source, **(as_names | given | without | {"format": "edge-list"}))
+        return open_source(source, **(given | without)) if isinstance(opened, TableSource) else opened
+
+    return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
 
 
 def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:

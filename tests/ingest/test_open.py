@@ -6,6 +6,7 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
@@ -14,7 +15,7 @@ from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource
-from mgspmv.ingest.open import EDGE_LIST_OPTIONS, open_source
+from mgspmv.ingest.open import EDGE_LIST_OPTIONS, open_source, open_update
 
 MATRIX = sp.coo_array(([1.5, 2.5], ([0, 1], [1, 0])), shape=(2, 2))
 
@@ -164,3 +165,37 @@ def test_unknown_options(source, name, hint):
     with pytest.raises(OptionError) as caught:
         open_source(source, **{name: 1})
     assert str(caught.value) == f"ingest has no option {name!r}{hint}"
+
+
+# --- what is inserted and deleted ------------------------------------------------------------------------------------
+
+
+def read_all(source):
+    batches = list(source.batches())
+    return batches[0].rows.tolist(), batches[0].cols.tolist(), batches[0].values, source.layout().vertex_ids
+
+
+def test_what_is_deleted_needs_no_weights(files):
+    (files / "gone.txt").write_text("0 1\n")
+    inserted, deleted = open_update(files / "a.txt", files / "gone.txt", None, weights=True)
+    assert read_all(inserted)[2].tolist() == [1.5, 2.5]
+    assert read_all(deleted)[2] is None
+    table = pa.table({"a": [3], "b": [4], "c": ["of no matter"]})
+    assert read_all(open_update(None, table, None, weights=True)[1])[2] is None
+    assert read_all(open_update(None, table, None, columns=("b", "a", "c"))[1])[3].tolist() == [3, 4]
+    (files / "gone.txt").write_text("0 1 of no matter\n")
+    assert read_all(open_update(None, files / "gone.txt", None, extra_columns="ignore")[1])[:2] == ([0], [1])
+
+
+def test_names_are_read_as_names(files):
+    inserted, deleted = open_update(files / "a.txt", files / "a.txt", "string")
+    for source in (inserted, deleted):
+        assert read_all(source)[3].tolist() == ["0", "1"]
+    assert read_all(open_update(files / "a.txt", None, "int64")[0])[3] is None
+    assert read_all(open_update(files / "a.txt", None, "string", ids="int")[0])[3] is None
+
+
+def test_what_is_no_edge_list_is_opened_as_it_is(files):
+    inserted, deleted = open_update(MATRIX, files / "a.mtx", "string")
+    assert (type(inserted), type(deleted)) == (ScipySource, MatrixMarketSource)
+    assert open_update(None, None, None) == (None, None)
