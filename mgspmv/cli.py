@@ -15,7 +15,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
@@ -161,6 +161,30 @@ Dtype = Annotated[
 Order = Annotated[
     str, typer.Option(metavar="none|rcm|degree|dealt", help="Of rows and columns, as `mgspmv reorder` makes it.")
 ]
+Keep = Annotated[
+    int | None, typer.Option(metavar="N", help="Versions that stay, the current one among them; default all.")
+]
+Missing = Annotated[str, typer.Option(metavar="ignore|error", help="What is to be deleted and is not there.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
+        help="Default by name and first line, or by what a Zarr group has.",
+    ),
+]
+NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edge list: ids are 0..N-1.")]
+Vertices = Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")]
+Delimiter = Annotated[str | None, typer.Option(metavar="CHAR", help="Edge list: between columns.")]
+HasWeights = Annotated[
+    bool | None, typer.Option("--weights/--no-weights", help="Edge list: the third column is weights.")
+]
+Ids = Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")]
+ExtraColumns = Annotated[str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
+]
+NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------
@@ -305,28 +329,15 @@ def ingest(
     dtype: Dtype = None,
     order: Order = "none",
     overwrite: Overwrite = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
-            help="Default by name and first line, or by what a Zarr group has.",
-        ),
-    ] = None,
-    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="Edge list: ids are 0..N-1.")] = None,
-    vertices: Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")] = None,
-    delimiter: Annotated[str | None, typer.Option(metavar="CHAR", help="Edge list: between columns.")] = None,
-    weights: Annotated[
-        bool | None, typer.Option("--weights/--no-weights", help="Edge list: the third column is weights.")
-    ] = None,
-    ids: Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")] = None,
-    extra_columns: Annotated[
-        str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
-    ] = None,
-    n_cols: Annotated[int | None, typer.Option(metavar="N", help="Plain CSR arrays without a shape: columns.")] = None,
+    format: Format = None,
+    n_vertices: NVertices = None,
+    vertices: Vertices = None,
+    delimiter: Delimiter = None,
+    weights: HasWeights = None,
+    ids: Ids = None,
+    extra_columns: ExtraColumns = None,
+    columns: Columns = None,
+    n_cols: NCols = None,
     memory: Memory = None,
     threads: Threads = None,
     scratch: Scratch = None,
@@ -358,6 +369,81 @@ def ingest(
             **_given(edge_list),
         )
     return _answer_stored(info, time.perf_counter() - began)
+
+
+@app.command()
+def update(
+    store: StorePath,
+    insert: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to insert, after the deletions.")] = None,
+    delete: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to delete; weights do not count.")] = None,
+    missing: Missing = "ignore",
+    self_loops: SelfLoops = "keep",
+    symmetrize: Symmetrize = False,
+    ignore_weights: IgnoreWeights = False,
+    keep: Keep = None,
+    format: Format = None,
+    n_vertices: NVertices = None,
+    vertices: Vertices = None,
+    delimiter: Delimiter = None,
+    weights: HasWeights = None,
+    ids: Ids = None,
+    extra_columns: ExtraColumns = None,
+    columns: Columns = None,
+    n_cols: NCols = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+    json: Json = False,
+) -> Answer:
+    """Make a new version of a store, without some entries and with others; who reads the old one goes on."""
+    from mgspmv import api
+    from mgspmv.monitor.progress import open_progress
+
+    options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
+    options |= {"ignore_weights": ignore_weights, "keep": keep, "format": format}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    edge_list: dict[str, Any] = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter}
+    edge_list |= {
+        "weights": weights,
+        "ids": ids,
+        "extra_columns": extra_columns,
+        "columns": columns.split(",") if columns else None,
+        "n_cols": n_cols,
+    }
+    began = time.perf_counter()
+    with open_progress() as progress:
+        info = api.update(
+            store, insert=insert, delete=delete, **options, on_progress=progress.on_progress, **_given(edge_list)
+        )
+    answer = _answer_stored(info, time.perf_counter() - began)
+    made = info.provenance["updates"][-1]
+    changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} were not there"
+    return replace(answer, parts=[*answer.parts, changes])
+
+
+@app.command()
+def versions(store: StorePath, keep: Keep = None, json: Json = False) -> Answer:
+    """List the versions of a store; with --keep, drop all but the newest."""
+    from mgspmv import api
+
+    dropped = [] if keep is None else api.drop_versions(store, keep=keep)
+    there = api.list_versions(store)
+    fields = ("number", "version", "created", "nnz", "shape", "nbytes", "digest")
+    listed = [{name: getattr(info, name) for name in fields} | {"current": info is there[-1]} for info in there]
+    rows = [
+        (
+            info.number,
+            info.version,
+            info.created or "",
+            f"{info.shape[0]:,} x {info.shape[1]:,}",
+            f"{info.nnz:,}",
+            _format_bytes(info.nbytes),
+            "current" if info is there[-1] else "",
+        )
+        for info in there
+    ]
+    table = _tabulate(("", "version", "created", "rows x columns", "entries", "size", ""), rows)
+    return Answer({"versions": listed, "dropped": dropped}, [table, *(f"dropped {name}" for name in dropped)])
 
 
 @app.command()

@@ -72,19 +72,8 @@ def test_help_says_the_exit_codes():
     stdout, _ = invoke("--help")
     text = " ".join(stdout.split())
     assert "Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable" in text
-    for command in (
-        "ingest",
-        "generate",
-        "reorder",
-        "export",
-        "info",
-        "plan",
-        "spmv",
-        "pagerank",
-        "top",
-        "verify",
-        "run",
-    ):
+    commands = "ingest generate update versions reorder export info plan spmv pagerank top verify run"
+    for command in commands.split():
         assert command in stdout
         assert "--json" in invoke(command, "--help")[0]
 
@@ -106,6 +95,79 @@ def test_ingest_and_info():
     stdout, stderr = invoke("info", "g.zarr")
     assert f"digest              {described['digest']}" in stdout
     assert stderr == ""
+
+
+def test_update_and_versions(folder):
+    invoke("ingest", "edges.txt", "g.zarr", "--transpose")
+    (folder / "more.txt").write_text("5 1\n7 2\n")
+    (folder / "less.txt").write_text("1 3 0.5\n1 9 0.5\n")
+    answer = invoke_json("update", "g.zarr", "--insert", "more.txt", "--delete", "less.txt")
+    assert (answer["store"]["nnz"], answer["store"]["shape"]) == (6, [5, 5])
+    assert answer["store"]["provenance"]["updates"][0]["missing"] == 1
+    options = "--memory", "2GiB", "--threads", "1", "--keep", "3"
+    stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", *options)
+    lines = stdout.splitlines()
+    assert lines[0].startswith("g.zarr: graph, 5 x 5, 6 entries, a pattern, made in ")
+    assert lines[1:] == ["0 entries inserted, 0 deleted, 2 were not there"]
+    assert stderr == ""
+    listed = invoke_json("versions", "g.zarr")
+    assert listed["dropped"] == []
+    assert [(v["number"], v["nnz"], v["shape"], v["current"]) for v in listed["versions"]] == [
+        (1, 5, [4, 4], False),
+        (2, 6, [5, 5], False),
+        (3, 6, [5, 5], True),
+    ]
+    assert listed["versions"][1]["digest"] == answer["store"]["digest"]
+    table = invoke("versions", "g.zarr")[0].rstrip().splitlines()
+    assert table[-1].split()[:2] == ["3", listed["versions"][2]["version"]]
+    assert table[-1].endswith("current")
+    assert "current" not in table[-2]
+    kept = invoke_json("versions", "g.zarr", "--keep", "1")
+    assert kept["dropped"] == [v["version"] for v in listed["versions"][:2]]
+    assert kept["versions"] == listed["versions"][2:]
+    assert invoke("verify", "g.zarr")[0] == "g.zarr is whole\n"
+
+
+def test_options_of_update_are_given_on(folder, monkeypatch):
+    given = {}
+
+    def record(store, **options):
+        given.update(options)
+        raise CapacityError("enough")
+
+    monkeypatch.setattr(mgspmv.api, "update", record)
+    words = (
+        "--insert i --delete d --missing error --self-loops drop --symmetrize --ignore-weights --keep 2 --memory 2GiB "
+    )
+    words += "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --extra-columns ignore "
+    words += "--columns a,b --n-cols 5 --threads 3 --scratch ."
+    invoke("update", "g.zarr", *words.split(), code=6)
+    given.pop("on_progress")
+    assert given == {
+        "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
+        "ignore_weights": True, "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
+        "delimiter": ";", "weights": False, "ids": "int", "extra_columns": "ignore", "columns": ["a", "b"], "n_cols": 5,
+        "threads": 3, "scratch": ".",
+    }  # fmt: skip
+
+
+def test_what_update_refuses(folder):
+    invoke("ingest", "edges.txt", "g.zarr")
+    (folder / "names.txt").write_text("a b\n")
+    (folder / "none.txt").write_text("1 5\n")
+    for args, code, said in (
+        (["g.zarr"], 2, "pass insert (--insert), delete (--delete) or both"),
+        (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
+        (["g.zarr", "--insert", "names.txt"], 3, "names.txt: the ids are names, and those of the store are integers"),
+        (
+            ["g.zarr", "--delete", "none.txt", "--missing", "error"],
+            3,
+            "the entry (1, 5) is to be deleted and",
+        ),
+        (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
+    ):
+        assert said in invoke("update", *args, code=code)[1]
+    assert len(invoke_json("versions", "g.zarr")["versions"]) == 1
 
 
 def test_ingest_for_people():
