@@ -153,10 +153,10 @@ class VersionWriter:
         phase : for the report
         """
         made = self._write_rows(self._version.group, "", matrix, phase, transposed)
+        matrix.close()
         if matrix.vertex_ids is not None:
             self.write_array("vertex_ids", matrix.vertex_ids)
         if transposed is not None:
-            matrix.close()
             shape: tuple[int, int] = matrix.shape[::-1]
             other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
             group = self._version.group.create_group("transpose")

@@ -259,8 +259,8 @@ def test_text_of_many_times_the_memory(tmp_path, field):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ids", ["integers", "names"])
 def test_more_ids_than_memory(tmp_path, ids):
-    """50 million integers, which are 0.4 GB, or 15 million names with 0.6 GB of letters, are numbered within 1 GiB."""
-    n_batches, n_ids = (24, 1 << 62) if ids == "integers" else (12, 20_000_000)
+    """34 million integers, which are 0.27 GB, or 11 million names of 40 letters, are numbered within 1 GiB."""
+    n_batches, n_ids = (16, 1 << 62) if ids == "integers" else (8, 20_000_000)
     free = os.statvfs(tempfile.gettempdir())
     if free.f_bavail * free.f_frsize < 12 * GIB:
         pytest.skip("needs 12 GiB of disk")
