@@ -1,10 +1,12 @@
-"""Work of several threads whose results come in order."""
+"""Work of other threads whose results come in order."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import repeat
 from typing import TypeVar
 
 AHEAD = 2
@@ -14,7 +16,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def map_ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Iterator[R]:
+def map_ahead(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int
+) -> Generator[R, None, None]:
     """What a function makes of items, in their order, with so many of them under way; the others wait."""
     ahead: deque[Future[R]] = deque()
     try:
@@ -27,3 +31,23 @@ def map_ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Itera
     finally:
         for future in ahead:
             future.cancel()
+
+
+def iterate_ahead(items: Iterator[T], n_ahead: int, name: str) -> Generator[T, None, None]:
+    """The items of an iterator, so many of which a thread of its own takes from it before they are asked for.
+
+    Closed, it waits for the item that is under way; then the iterator is nobody's any more.
+
+    Parameters
+    ----------
+    name : of the thread
+    """
+    end = object()
+    with (
+        ThreadPoolExecutor(1, name) as pool,
+        closing(map_ahead(pool, lambda _: next(items, end), repeat(None), n_ahead)) as taken,
+    ):
+        for item in taken:
+            if item is end:
+                return
+            yield item  # type: ignore[misc]  # no other object than an item

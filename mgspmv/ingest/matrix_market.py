@@ -82,7 +82,7 @@ class MatrixMarketSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
-        with TextStream(self.name, self._batch_bytes) as text:
+        with TextStream(self.name, self._batch_bytes, self._threads) as text:
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
             for batch in read(text, header, self._threads):

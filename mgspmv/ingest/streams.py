@@ -6,15 +6,18 @@ import codecs
 import hashlib
 import io
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
-from mgspmv.errors import MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import SourceError, SourceNotFoundError
+from mgspmv.ingest.ahead import AHEAD, iterate_ahead, map_ahead
+from mgspmv.ingest.remote import explain, fetch_ahead, open_url
+from mgspmv.ingest.unpack import decompress, find_compression
 
 CHUNK_BYTES = 4 * 2**20
 """Default size of a chunk: at least four bytes an entry make at most about a million entries."""
@@ -25,12 +28,8 @@ BATCH_BYTES = 2**20
 LINE_LIMIT_BYTES = 2**20
 """A longer line is taken as a sign that the file is not a text."""
 
-_MAGIC = {
-    "gzip": re.compile(rb"\x1f\x8b"),
-    "bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
-    "xz": re.compile(rb"\xfd7zXZ\x00"),
-    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
-}
+FILES_AHEAD = 2
+"""Texts that are opened, and their beginnings read, before they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,13 @@ class TextStream:
     r"""The lines of a local or remote text, decompressed if need be; the whole text is never in memory.
 
     Compression (gzip, bzip2, xz, zstd, each also of several members) is told by the first bytes, not by the name.
-    Lines may end in ``\n``, ``\r\n`` or ``\r``.
+    Lines may end in ``\n``, ``\r\n`` or ``\r``. From the first line on, a thread of its own reads some chunks ahead.
 
     Parameters
     ----------
     path : local path, or URL of any protocol that fsspec knows
     chunk_bytes : size of the chunks, rounded to whole lines
+    threads : that decompress, where the file is made of parts for several
 
     Raises
     ------
@@ -91,14 +91,15 @@ class TextStream:
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, threads: int = 1) -> None:
         self.name = os.fspath(path)
-        self._raw = _CountedFile(open_bytes(self.name), self.name)
+        self._raw = _CountedFile(fetch_ahead(open_bytes(self.name)), self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
-        self.compression = _find_compression(self._buffered.peek(16))
-        self._decompressed = self._open_decompressed()  # kept, for Arrow's stream closes the file when it goes
-        pieces = _read_pieces(self._decompressed, chunk_bytes, self.name, self.compression)
-        self._blocks = _drop_byte_order_mark(_cut_at_lines(_unify_newlines(pieces), self.name))
+        self.compression = find_compression(self._buffered.peek(16))
+        pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
+        pieces = _blame_compression(pieces, self.name, self.compression)
+        blocks = _drop_byte_order_mark(_cut_at_lines(_unify_newlines(pieces), self.name))
+        self._blocks = iterate_ahead(blocks, AHEAD, "mgspmv-read")
         self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
@@ -107,6 +108,11 @@ class TextStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back; nothing is read any more."""
+        self._blocks.close()
         self._buffered.close()
 
     def peek_line(self) -> Line | None:
@@ -146,7 +152,8 @@ class TextStream:
                 return
 
     def provenance(self) -> dict[str, Any]:
-        """Name, size and checksum of the file as stored, read to its end if that is still to be done."""
+        """Name, size and checksum of the file as stored, read to its end if that is still to be done, without lines."""
+        self._blocks.close()
         while self._buffered.read(CHUNK_BYTES):
             pass
         return {
@@ -156,16 +163,29 @@ class TextStream:
             "compression": self.compression,
         }
 
-    def _open_decompressed(self) -> IO[bytes]:
-        if self.compression is None:
-            return cast(IO[bytes], self._buffered)
-        if self.compression == "xz":
-            import lzma
 
-            return lzma.open(self._buffered)
-        import pyarrow as pa
+def open_texts(names: Sequence[str], chunk_bytes: int, threads: int) -> Generator[TextStream, None, None]:
+    """Give texts one after the other, each open until the next is asked for, which has been opened by then.
 
-        return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(self._buffered, "r"), self.compression))
+    Parameters, Raises : as of `TextStream`
+    """
+    opened: set[TextStream] = set()
+
+    def begin(name: str) -> TextStream:
+        text = TextStream(name, chunk_bytes, threads)
+        opened.add(text)
+        text.peek_line()
+        return text
+
+    try:
+        with ThreadPoolExecutor(FILES_AHEAD, "mgspmv-open") as pool:
+            for text in map_ahead(pool, begin, names, FILES_AHEAD):
+                yield text
+                text.close()
+                opened.remove(text)
+    finally:
+        for text in opened:
+            text.close()
 
 
 class _CountedFile(io.RawIOBase):
@@ -181,8 +201,8 @@ class _CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # there in all that is read here
-        except OSError as error:
-            raise SourceError(f"cannot be read: {error}", source=self._name) from error
+        except Exception as error:  # what is behind a URL has errors of its own
+            raise explain(self._name, error) from error
         self.n_bytes += n
         self.sha256.update(memoryview(buffer)[:n])
         return int(n)
@@ -194,9 +214,9 @@ class _CountedFile(io.RawIOBase):
 
 def open_bytes(name: str) -> IO[bytes]:
     """A file at a path or URL, for reading; errors as of `TextStream`."""
+    if "://" in name:
+        return open_url(name)
     try:
-        if "://" in name:
-            return _open_url(name)
         return open(name, "rb", buffering=0)
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
@@ -206,27 +226,13 @@ def open_bytes(name: str) -> IO[bytes]:
         raise SourceError(f"cannot be opened: {error}", source=name) from error
 
 
-def _open_url(url: str) -> IO[bytes]:
-    import fsspec
-
-    try:
-        return cast(IO[bytes], fsspec.open(url, "rb").open())
-    except ImportError as error:
-        raise MissingDependencyError(f"{url}: {error}") from error
-    except ValueError as error:  # fsspec's answer to a protocol that it does not know
-        raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
-
-
-def _find_compression(head: bytes) -> str | None:
-    return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
-
-
-def _read_pieces(stream: IO[bytes], size: int, name: str, compression: str | None) -> Iterator[bytes]:
+def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
     from lzma import LZMAError
 
     try:
-        while piece := stream.read(size):
-            yield piece
+        yield from pieces
+    except SourceError:  # of the file; some are OSErrors too
+        raise
     except (OSError, EOFError, LZMAError) as error:
         raise SourceError(
             f"the {compression} data are damaged or cut short ({error}); fetch the file again", source=name

@@ -1,0 +1,159 @@
+"""Files of web servers and object stores, by way of fsspec, several pieces of which are fetched at a time."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, cast
+
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.ahead import map_ahead
+
+FIRST_BYTES = 2**18
+"""Of the first piece, after which some files are not read on."""
+PIECE_BYTES = 4 * 2**20
+"""Of the pieces after it."""
+PIECES_AHEAD = 4
+"""That are fetched at a time."""
+WAITS_S = (0.5, 2.0)
+"""Before a piece that did not come is asked for again."""
+
+_EXTRA = ("http:", "https:", "s3:", "s3a:")
+_REFUSED, _MISSING = (401, 403), (404, 410)
+
+
+def open_url(url: str) -> IO[bytes]:
+    """A file at a URL, for reading.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`
+    OptionError : fsspec does not know the protocol
+    """
+    import fsspec
+
+    try:
+        return cast(IO[bytes], fsspec.open(url, "rb").open())
+    except ValueError as error:
+        raise refuse_protocol(url, error) from error
+    except Exception as error:
+        raise explain(url, error) from error
+
+
+def refuse_protocol(url: str, error: ValueError) -> OptionError:
+    """Give the error for a protocol that fsspec does not know."""
+    return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows")
+
+
+def explain(name: str, error: Exception) -> MgspmvError:
+    """Give the error that says what a failure to open or read a file means, and what to do.
+
+    Parameters
+    ----------
+    name : path or URL
+    error : of the system, of fsspec, or of a library behind it, which has classes of its own
+    """
+    if name.startswith("http") and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # fsspec calls a web server's file missing whatever is the matter with it
+    said, status = str(error) or type(error).__name__, getattr(error, "status", None)
+    if isinstance(error, ImportError):
+        how = "; pip install 'mgspmv[remote]'" if name.startswith(_EXTRA) else ""
+        return MissingDependencyError(f"{name}: {said}{how}")
+    if "://" not in name:
+        return SourceError(f"cannot be read: {said}", source=name)
+    if status in _REFUSED or isinstance(error, PermissionError):
+        return SourceError(f"is not ours to read: {said}; check the credentials and what they allow", source=name)
+    if status in _MISSING or isinstance(error, FileNotFoundError):
+        return SourceNotFoundError("there is no such file; check the path", source=name)
+    return SourceError(
+        f"cannot be read: {said}; check the address, the connection and the credentials, and ingest again", source=name
+    )
+
+
+def fetch_ahead(file: IO[bytes]) -> IO[bytes]:
+    """Have the pieces of a file fetched ahead, if it comes piece by piece and tells how large it is.
+
+    The file that is given is read from its begin to its end, and closes the other one.
+    """
+    system = getattr(file, "fs", None)
+    if system is None or not system.async_impl or not file.size:  # type: ignore[attr-defined]  # of fsspec's
+        return file
+    return cast(IO[bytes], _FetchedFile(file))
+
+
+class _FetchedFile(io.RawIOBase):
+    """A file of fsspec's, read from its begin to its end."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._pieces = self._fetch_all()
+        self._piece = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._piece:
+            self._piece = memoryview(next(self._pieces, b""))
+        n = min(len(buffer), len(self._piece))
+        buffer[:n] = self._piece[:n]
+        self._piece = self._piece[n:]
+        return n
+
+    def close(self) -> None:
+        self._pieces.close()
+        self._file.close()
+        super().close()
+
+    def _fetch_all(self) -> Generator[bytes, None, None]:
+        size = self._file.size
+        if size <= FIRST_BYTES:
+            yield self._fetch((0, size))
+        elif self._has_pieces():
+            yield from self._fetch_pieces(size)
+        else:
+            yield from self._stream()
+
+    def _has_pieces(self) -> bool:
+        try:
+            self._file._fetch_range(1, 2)
+        except ValueError:  # the web server gives the whole file whatever is asked for
+            return False
+        return True
+
+    def _fetch_pieces(self, size: int) -> Iterator[bytes]:
+        found = self._describe()
+        yield self._fetch((0, FIRST_BYTES))
+        places = [(start, min(start + PIECE_BYTES, size)) for start in range(FIRST_BYTES, size, PIECE_BYTES)]
+        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-fetch") as pool:
+            yield from map_ahead(pool, self._fetch, places, PIECES_AHEAD - 1)
+        if self._describe() != found:
+            raise OSError("it was changed while it was read")
+
+    def _fetch(self, place: tuple[int, int]) -> bytes:
+        start, stop = place
+        for wait_s in (*WAITS_S, None):
+            try:
+                piece: bytes = self._file._fetch_range(start, stop)
+                break
+            except (FileNotFoundError, PermissionError):
+                raise
+            except Exception:  # of whatever class the library has for a connection that broke
+                if wait_s is None:
+                    raise
+                time.sleep(wait_s)
+        if len(piece) != stop - start:
+            raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
+        return piece
+
+    def _stream(self) -> Iterator[bytes]:
+        with self._file.fs.open(self._file.path, "rb", block_size=0) as stream:
+            while piece := stream.read(FIRST_BYTES):
+                yield piece
+
+    def _describe(self) -> dict[str, Any]:
+        """What tells this content of the file from another, as far as the server says it."""
+        info = self._file.fs.info(self._file.path)
+        return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}

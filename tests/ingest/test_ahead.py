@@ -1,0 +1,70 @@
+"""Items made ahead of who asks for them: all, in order, no more than allowed, and errors in their place."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from mgspmv.ingest.ahead import iterate_ahead
+
+
+@pytest.mark.parametrize("n_ahead", [0, 1, 2, 100])
+def test_all_items_in_order_by_one_other_thread(n_ahead):
+    threads = set()
+
+    def count():
+        for k in range(50):
+            threads.add(threading.current_thread().name)
+            yield k
+
+    assert list(iterate_ahead(count(), n_ahead, "test-ahead")) == list(range(50))
+    assert threads == {"test-ahead_0"}
+
+
+def test_no_more_are_made_than_allowed():
+    made = []
+    ahead = iterate_ahead((made.append(k) or k for k in range(50)), 3, "test-ahead")
+    assert made == []
+    for k in range(20):
+        assert next(ahead) == k
+        wait_until(lambda k=k: len(made) == k + 4)
+    time.sleep(0.05)
+    assert len(made) == 23
+    ahead.close()
+    assert len(made) == 23
+
+
+def wait_until(is_so):
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < 10
+        time.sleep(0.001)
+
+
+def test_an_error_comes_after_the_items_before_it():
+    def fail():
+        yield 1
+        yield 2
+        raise KeyError("three")
+
+    ahead = iterate_ahead(fail(), 5, "test-ahead")
+    assert [next(ahead), next(ahead)] == [1, 2]
+    with pytest.raises(KeyError, match="three"):
+        next(ahead)
+
+
+def test_nothing_is_left_of_one_that_is_given_up():
+    def wait():
+        yield 1
+        time.sleep(0.05)
+        yield 2
+        raise AssertionError("nobody asked")
+
+    before = threading.active_count()
+    ahead = iterate_ahead(wait(), 1, "test-ahead")
+    assert next(ahead) == 1
+    ahead.close()
+    assert threading.active_count() == before
+    assert list(ahead) == []

@@ -1,0 +1,242 @@
+"""Texts of parts that are decompressed apart: the same text, the same errors, and parts of other sorts among them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+import struct
+import threading
+import tracemalloc
+import zlib
+
+import pyarrow as pa
+import pytest
+
+from mgspmv.ingest import unpack
+from mgspmv.ingest.streams import TextStream
+from mgspmv.ingest.unpack import decompress, find_compression
+
+TEXT = "".join(f"{k} {k * k}\n" for k in range(30_000)).encode()
+END_OF_BGZF = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
+"""The last block, as the format's specification gives it."""
+
+
+def write_block(text):
+    """A block of BGZF."""
+    packer = zlib.compressobj(wbits=-15)
+    packed = packer.compress(text) + packer.flush()
+    head = b"\x1f\x8b\x08\x04" + bytes(4) + b"\0\xff" + b"\x06\0BC\x02\0" + struct.pack("<H", len(packed) + 25)
+    return head + packed + struct.pack("<II", zlib.crc32(text), len(text))
+
+
+def write_bgzf(text, size=5000):
+    return b"".join(write_block(text[k : k + size]) for k in range(0, len(text), size)) + END_OF_BGZF
+
+
+def write_frame(text):
+    """A frame of zstd that names its size."""
+    return pa.compress(text, codec="zstd", asbytes=True)
+
+
+def write_unsized_frame(text):
+    """A frame of zstd that does not, of two blocks."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(text[:7])
+        stream.flush()
+        stream.write(text[7:])
+    return sink.getvalue().to_pybytes()
+
+
+def skip(data=b"abcd"):
+    """A frame of zstd that is to be skipped."""
+    return b"\x5a\x2a\x4d\x18" + struct.pack("<I", len(data)) + data
+
+
+def unpack_all(stored, size=2**20, threads=2):
+    return b"".join(decompress(io.BufferedReader(io.BytesIO(stored)), find_compression(stored[:16]), size, threads))
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """Text bytes of each group that was decompressed apart, with the thread that did so; small groups make many."""
+    done = []
+
+    def note(group, compression):
+        text = real(group, compression)
+        done.append((len(text), threading.current_thread().name))
+        return text
+
+    real = unpack._decompress_group
+    monkeypatch.setattr(unpack, "_decompress_group", note)
+    monkeypatch.setattr(unpack, "GROUP_BYTES", 20_000)
+    return done
+
+
+def cut(text, size=9_000):
+    return [text[k : k + size] for k in range(0, len(text), size)]
+
+
+APART = {
+    "bgzf": write_bgzf(TEXT),
+    "bgzf without its last block": write_bgzf(TEXT)[: -len(END_OF_BGZF)],
+    "bgzf with empty blocks": END_OF_BGZF * 3 + write_bgzf(TEXT) + END_OF_BGZF,
+    "zstd": b"".join(map(write_frame, cut(TEXT))),
+    "zstd without sizes": b"".join(map(write_unsized_frame, cut(TEXT))),
+    "zstd with frames to skip": skip()
+    + b"".join(skip(os.urandom(12)) + write_frame(part) for part in cut(TEXT))
+    + skip(),
+}
+
+
+@pytest.mark.parametrize("size", [700, 2**20])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", APART)
+def test_parts_are_decompressed_apart_and_in_order(groups, name, threads, size):
+    codec = "gzip" if "bgzf" in name else "zstd"
+    pieces = list(decompress(io.BufferedReader(io.BytesIO(APART[name])), codec, size, threads))
+    assert b"".join(pieces) == TEXT
+    assert max(map(len, pieces)) <= size
+    assert sum(n for n, _ in groups) == len(TEXT)
+    assert len(groups) > 20
+    assert len({thread for _, thread in groups}) <= threads
+
+
+@pytest.mark.parametrize("name", ["bgzf", "bgzf with empty blocks"])
+def test_what_is_written_here_is_gzip(name):
+    assert gzip.decompress(APART[name]) == TEXT
+
+
+def test_pieces_are_alike():
+    pieces = list(decompress(io.BufferedReader(io.BytesIO(write_frame(TEXT))), "zstd", len(TEXT) * 2 // 5, 1))
+    assert [len(piece) for piece in pieces] == [len(TEXT) * (k + 1) // 3 - len(TEXT) * k // 3 for k in range(3)]
+
+
+# --- parts of several sorts ------------------------------------------------------------------------------------------
+
+A, B, C = (TEXT[k : k + 20_000] for k in (0, 20_000, 40_000))
+MIXED = {
+    "gzip in bgzf": (write_bgzf(A) + gzip.compress(B) + write_bgzf(C), len(A)),
+    "gzip, then bgzf": (gzip.compress(A) + write_bgzf(B + C), 0),
+    "bgzf in what is stored": (gzip.compress(write_bgzf(A), 0), 0),
+    "a large frame in zstd": (write_frame(A) + write_frame(TEXT) + write_frame(C), len(A)),
+    "a large frame without its size": (write_unsized_frame(A[:100]) + write_unsized_frame(TEXT), 0),
+    "a large frame to skip": (write_frame(A) + skip(bytes(50_000)) + write_frame(C), len(A)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_from_a_part_of_another_sort_on_the_rest_is_streamed(groups, monkeypatch, name):
+    monkeypatch.setattr(unpack, "PART_BYTES", 40_000)
+    stored, apart = MIXED[name]
+    assert unpack_all(stored) == pa.CompressedInputStream(pa.BufferReader(stored), find_compression(stored)).read()
+    assert sum(n for n, _ in groups) == apart
+
+
+def test_a_gzip_with_other_extra_fields_is_streamed(groups):
+    member = bytearray(gzip.compress(A))
+    member[3] = 4  # there is an extra field
+    for extra in (b"", b"XY\x02\0ab", b"BC\x02\0ab" + b"XY\x02\0ab", b"BC\x03\0abc"):
+        stored = bytes(member[:10]) + struct.pack("<H", len(extra)) + extra + bytes(member[10:])
+        assert unpack_all(stored) == gzip.decompress(stored) == A
+    assert groups == []
+
+
+# --- what is damaged -------------------------------------------------------------------------------------------------
+
+
+def refuse(tmp_path, stored):
+    """The error that a text of these bytes gives."""
+    (tmp_path / "e").write_bytes(stored)
+    with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e", threads=2) as text:
+        for _ in text.chunks():
+            pass
+    return str(caught.value)
+
+
+WHOLE = {"gzip": write_block(A) + write_block(B), "zstd": write_frame(A) + write_frame(B)}
+
+
+@pytest.mark.parametrize("codec", WHOLE)
+@pytest.mark.parametrize("n_missing", [1, 4, 8, 9, 100, 1000])
+def test_a_last_part_that_is_cut_short(tmp_path, codec, n_missing):
+    assert f"the {codec} data are damaged or cut short (Truncated compressed stream)" in refuse(
+        tmp_path, WHOLE[codec][:-n_missing]
+    )
+
+
+@pytest.mark.parametrize("codec", WHOLE)
+@pytest.mark.parametrize("n_left", [1, 3, 5, 11, 17, 18, 19, 25])
+def test_a_last_part_of_which_little_is_there(tmp_path, codec, n_left):
+    first = len(WHOLE[codec]) - len(write_block(B) if codec == "gzip" else write_frame(B))
+    assert f"the {codec} data are damaged or cut short" in refuse(tmp_path, WHOLE[codec][: first + n_left])
+
+
+DAMAGED = {"checksum": -8, "size of the text": -4, "text": 300}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_block_that_was_changed(tmp_path, what):
+    block = bytearray(write_block(B))
+    block[DAMAGED[what]] ^= 1
+    said = refuse(tmp_path, write_block(A) + bytes(block) + write_block(C))
+    assert "the gzip data are damaged or cut short" in said
+
+
+def test_a_block_whose_own_size_is_wrong_is_streamed(groups):
+    block = bytearray(write_block(B))
+    block[16] ^= 1
+    assert unpack_all(write_block(A) + bytes(block) + write_block(C)) == A + B + C
+    assert sum(n for n, _ in groups) == len(A)
+
+
+def test_a_frame_that_was_changed(tmp_path):
+    frame = bytearray(write_frame(B))
+    frame[7] |= 6  # its first block is of no known sort
+    said = refuse(tmp_path, write_frame(A) + bytes(frame) + write_frame(C))
+    assert "the zstd data are damaged or cut short" in said
+
+
+@pytest.mark.parametrize("codec", WHOLE)
+def test_junk_after_the_last_part(tmp_path, codec):
+    assert f"the {codec} data are damaged or cut short" in refuse(tmp_path, WHOLE[codec] + b"junk")
+
+
+@pytest.mark.parametrize("name", ["bgzf", "zstd", "zstd without sizes", "zstd with frames to skip"])
+def test_changed_bytes_are_refused_or_change_what_they_change_for_others(name):
+    """Of a frame without checksum a changed byte may be another text, but then it is that of the plain stream."""
+    rng, whole = random.Random(1), APART[name]
+    n_refused = 0
+    for _ in range(60):
+        changed = bytearray(whole)
+        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        try:
+            text = unpack_all(bytes(changed))
+        except OSError:
+            n_refused += 1
+            continue
+        if find_compression(changed[:16]):
+            assert (
+                text == pa.CompressedInputStream(pa.BufferReader(bytes(changed)), find_compression(changed[:16])).read()
+            )
+    assert n_refused > 5
+
+
+BOMBS = {
+    "block": write_block(b"0 1\n" * 2**24)[:-4] + struct.pack("<I", 4),
+    "frame": b"\x28\xb5\x2f\xfd\x60\x00\x00" + write_frame(b"0 1\n" * 2**24)[10:],
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_part_that_holds_more_than_it_says(name):
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError):
+            unpack_all(BOMBS[name])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**22
