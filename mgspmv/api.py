@@ -167,8 +167,9 @@ def ingest(
     ----------
     source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, of a Parquet table of
         edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR arrays, also in a local
-        `.zip`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of edges as a
-        pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays
+        `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths, a folder, or a pattern such
+        as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of
+        edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,

@@ -313,10 +313,11 @@ def _accept_version(
 @app.command()
 def ingest(
     source: Annotated[
-        str,
+        list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path or URL.",
+            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path or URL. "
+            "Edge lists and Parquet: also several, a folder, or a pattern such as 'edges/*.csv.gz'.",
         ),
     ],
     store: StorePath,
@@ -343,7 +344,7 @@ def ingest(
     scratch: Scratch = None,
     json: Json = False,
 ) -> Answer:
-    """Read a matrix or graph file into a store."""
+    """Read a matrix or graph, of one file or several, into a store."""
     from mgspmv import api
     from mgspmv.monitor.progress import open_progress
 
@@ -362,7 +363,7 @@ def ingest(
     began = time.perf_counter()
     with open_progress() as progress:
         info = api.ingest(
-            source,
+            source[0] if len(source) == 1 else source,
             store,
             **options,
             on_progress=progress.on_progress,

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mgspmv.api import Matrix, generate, ingest, open_matrix, pagerank
 from mgspmv.errors import ConvergenceError, PipelineError, StoreExistsError, StoreNotFoundError, StoreUnfinishedError
+from mgspmv.ingest.files import find_files
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.streams import TextStream
@@ -61,7 +62,7 @@ class SourceSection(_Section):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     path: str | None = None
-    """File or URL to ingest."""
+    """What to ingest: path or URL of a file or folder, or a pattern."""
     generate: str | None = None
     """Name of a generator; every other key is one of its parameters."""
 
@@ -340,13 +341,21 @@ def _find_source_differences(pipeline: Pipeline, recorded: dict[str, Any]) -> li
     return [
         f"it was made from another {path}, with another checksum"
         for path, made_from in files
-        if path is not None and _compute_sha256(path) != made_from.get("sha256")
+        if path is not None and _compute_checksums(path) != _read_checksums(made_from)
     ]
 
 
-def _compute_sha256(path: str) -> str:
-    with TextStream(path) as text:
-        return str(text.provenance()["sha256"])
+def _compute_checksums(path: str) -> list[str]:
+    """SHA-256 of each file."""
+    checksums = []
+    for name in find_files(path):
+        with TextStream(name) as file:
+            checksums.append(str(file.provenance()["sha256"]))
+    return checksums
+
+
+def _read_checksums(provenance: dict[str, Any]) -> list[str | None]:
+    return [file.get("sha256") for file in provenance.get("files", [provenance])]
 
 
 def _rank(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -22,9 +23,10 @@ from mgspmv.ingest.columns import (
     read_chunks,
     split_line,
 )
+from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream, open_texts
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
@@ -56,22 +58,70 @@ class _Head:
     """The first edge if it was read already, so it will not come again."""
 
 
+class _Notes:
+    """What the files have beside edges."""
+
+    def __init__(self) -> None:
+        self._files: list[dict[str, Any]] = []
+        self._claims: list[dict[str, int]] = []
+        self.names: list[str] | None = None
+        """Of the columns."""
+        self._named = ""
+        """The file that names them."""
+
+    @property
+    def claims(self) -> dict[str, int]:
+        """What the comments of all files state alike."""
+        first, *others = self._claims
+        return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
+
+    def begin(self, text: TextStream, head: _Head) -> None:
+        """Take what the begin of a file tells.
+
+        Raises
+        ------
+        SourceError : the columns have other names than in a file before it
+        """
+        self._claims.append(head.claims)
+        if head.names is None:
+            return
+        if self.names is None:
+            self.names, self._named = head.names, text.name
+        if head.names != self.names:
+            raise SourceError(
+                f"the columns are {', '.join(head.names)}, and those of {self._named} are {', '.join(self.names)}; "
+                "files that are ingested together have the same columns",
+                source=text.name,
+            )
+
+    def end(self, text: TextStream) -> None:
+        """Take where a file came from, which is read to its end."""
+        self._files.append(text.provenance())
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Where all edges came from."""
+        header = {**self.claims, **({"columns": self.names} if self.names else {})}
+        return {"format": "edge-list", **describe_files(name, self._files), "header": header}
+
+
 class EdgeListSource(FileSource):
-    """An edge list as a `Source`: `source target` or `source target weight` a line, each an arc source -> target.
+    """Edge lists as a `Source`: `source target` or `source target weight` a line, each an arc source -> target.
 
     Lines that start with `#` or `%` are comments, blank lines are skipped. Columns are separated by commas, tabs or
     blanks, as the first edge's are; every line must have as many as the first. A first line of words above integer
-    ids is taken for the columns' names. Ids are integers if the first edge's both are.
+    ids is taken for the columns' names. Ids are integers if the first edge's both are. Several files follow each other
+    as if they were one, but that each may have comments and a line of the columns' names, the same in all.
 
     The vertices are
     - 0..n_vertices-1 if `n_vertices` is given;
     - those of the list `vertices` if it is given;
-    - 0..N-1 if a comment states N (`# Nodes: N`, as SNAP writes) and all ids are integers in that range;
+    - 0..N-1 if a comment states N (`# Nodes: N`, as SNAP writes), of several files one in each, and all ids are
+      integers in that range;
     - otherwise those that occur in an edge, in ascending order of their ids.
 
     Parameters
     ----------
-    path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
+    path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd
     n_vertices : number of vertices, isolated ones included
     vertices : path of a list of vertices (LDBC's `.v`): one a line, its id in the first column
     delimiter : character between columns; a space stands for any run of blanks; None to go by the first edge
@@ -79,7 +129,7 @@ class EdgeListSource(FileSource):
     ids : "int", "string", or "auto" to go by the first edge
     extra_columns : "ignore" columns beyond the third, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
-    threads : that parse
+    threads : that decompress and parse
     id_room : what the vertices' ids may take
 
     Raises
@@ -93,7 +143,7 @@ class EdgeListSource(FileSource):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path | Sequence[Path],
         *,
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
@@ -111,7 +161,8 @@ class EdgeListSource(FileSource):
         check_vertex_options(n_vertices, vertices, ids)
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n#%'):
             raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
-        super().__init__(path)
+        self._files = list_paths(path)
+        super().__init__(name_files(self._files))
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
@@ -119,22 +170,58 @@ class EdgeListSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        with TextStream(self.name, self._batch_bytes) as text:
-            head = _read_head(text, self._delimiter, self._ids)
-            form = self._find_format(head)
+        notes = _Notes()
+        with closing(open_texts(self._files, self._batch_bytes, self._threads)) as texts:
+            begun = self._find_first(texts, notes)
+            form = self._find_format(begun[1].first if begun else None)
             vertices, listed = self._find_vertices(form.columns[0])
-            chunks = chain([head.used] if head.used else [], text.chunks())
+            chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             for chunk, columns in read_chunks(chunks, form, self._threads):
                 yield _encode_batch(chunk, columns, form, vertices)
-            self._layout = self._finish(head, vertices, {**text.provenance(), **listed})
+        self._layout = self._finish(notes, vertices, listed)
 
-    def _find_format(self, head: _Head) -> TableFormat:
-        if head.first is None:
+    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, _Head] | None:
+        """The first of the files that has an edge, and its begin."""
+        for text in texts:
+            head = _read_head(text, self._delimiter, self._ids)
+            if head.first and head.used and len(self._files) > 1 and text.peek_line() is None:
+                head = self._judge_only_line(head, head.first)
+            notes.begin(text, head)
+            if head.first is not None:
+                return text, head
+            notes.end(text)
+        return None
+
+    def _judge_only_line(self, head: _Head, line: Line) -> _Head:
+        """See to a line of words without an edge below it: one of names itself, or a part without edges."""
+        if self._ids == "auto":
+            raise line.refuse(
+                'the only line of this file may be an edge of names, or name the columns; pass ids="string" for an '
+                'edge, else ids="int"'
+            )
+        names = split_line(line, self._delimiter or find_delimiter(line))
+        return _Head(head.claims, names, None, None) if len(names) > 1 else head
+
+    def _read(
+        self, text: TextStream, head: _Head, others: Iterator[TextStream], form: TableFormat, notes: _Notes
+    ) -> Iterator[Chunk]:
+        """The edges of a file whose begin was read, and of all after it."""
+        yield from _read_edges(text, head)
+        notes.end(text)
+        ids = "string" if form.columns[0].dtype == "string" else "int"
+        for other in others:
+            head = _read_head(other, form.delimiter, ids, notes.names)
+            notes.begin(other, head)
+            yield from _read_edges(other, head)
+            notes.end(other)
+
+    def _find_format(self, first: Line | None) -> TableFormat:
+        if first is None:
             return self._find_empty_format()
-        delimiter = self._delimiter or find_delimiter(head.first)
-        tokens = split_line(head.first, delimiter)
-        has_weights = self._has_weights(head.first, len(tokens))
-        are_names = self._ids == "string" or (self._ids == "auto" and self._are_names(head.first, tokens))
+        delimiter = self._delimiter or find_delimiter(first)
+        tokens = split_line(first, delimiter)
+        has_weights = self._has_weights(first, len(tokens))
+        are_names = self._ids == "string" or (self._ids == "auto" and self._are_names(first, tokens))
         third = [Column("weight", "float64" if has_weights else None, finite=True)]
         others = (third + [Column("more", None)] * len(tokens))[: len(tokens) - 2]
         return TableFormat((*self._id_columns(are_names), *others), delimiter, _COMMENTS)
@@ -142,8 +229,9 @@ class EdgeListSource(FileSource):
     def _find_empty_format(self) -> TableFormat:
         """A list without edges: only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None:
+            where = "this file" if len(self._files) == 1 else "these files"
             raise SourceError(
-                "there is no edge in this file; pass n_vertices or a list of vertices for a graph without edges",
+                f"there is no edge in {where}; pass n_vertices or a list of vertices for a graph without edges",
                 source=self.name,
             )
         are_names = self._ids == "string" or (self._ids == "auto" and self._n_vertices is None and self._lists_names())
@@ -196,16 +284,15 @@ class EdgeListSource(FileSource):
             return vertices, {"vertices": provenance}
         return (OccurringNames(self._id_room) if id_column.dtype == "string" else OccurringIntegers(self._id_room)), {}
 
-    def _finish(self, head: _Head, vertices: Vertices, provenance: dict[str, Any]) -> Layout:
-        numbering = vertices.finish(head.claims.get("nodes"))
-        header = {**head.claims, **({"columns": head.names} if head.names else {})}
+    def _finish(self, notes: _Notes, vertices: Vertices, listed: dict[str, Any]) -> Layout:
+        numbering = vertices.finish(notes.claims.get("nodes"))
         return Layout(
             shape=(numbering.n_vertices, numbering.n_vertices),
             vertex_ids=numbering.vertex_ids,
             positions=numbering.positions,
             are_ids=numbering.are_ids,
             names=numbering.names,
-            provenance={"format": "edge-list", **provenance, "header": header},
+            provenance={**notes.describe(self.name), **listed},
         )
 
 
@@ -221,8 +308,13 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
         raise OptionError("n_vertices is for ids that are integers; for names pass a list of vertices")
 
 
-def _read_head(text: TextStream, delimiter: str | None, ids: str) -> _Head:
-    """Read comments and a line of columns' names, up to the first edge."""
+def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[str] | None = None) -> _Head:
+    """Read comments and a line of columns' names, up to the first edge.
+
+    Parameters
+    ----------
+    names : of the columns in a file before it, by which they are known where no edge follows them
+    """
     comments = text.skip_comments(_COMMENTS)
     if comments and is_banner(comments[0]):
         raise comments[0].refuse("this is a Matrix Market file; read it as one")
@@ -233,9 +325,14 @@ def _read_head(text: TextStream, delimiter: str | None, ids: str) -> _Head:
     text.read_line()
     text.skip_comments(_COMMENTS)
     second = text.peek_line()
-    if second is not None and _are_names_of(first, second, delimiter):
-        return _Head(claims, split_line(first, delimiter or find_delimiter(first)), second, None)
+    tokens = split_line(first, delimiter or find_delimiter(first))
+    if tokens == names if second is None else _are_names_of(first, second, delimiter):
+        return _Head(claims, tokens, second, None)
     return _Head(claims, None, first, Chunk(first.source, first.number, first.data + b"\n"))
+
+
+def _read_edges(text: TextStream, head: _Head) -> Iterator[Chunk]:
+    return chain([head.used] if head.used else [], text.chunks())
 
 
 def _find_claims(comments: list[Line]) -> dict[str, int]:

@@ -10,9 +10,10 @@ from typing import Any
 from zarr import Group
 from zarr.abc.store import Store
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.files import Path, find_files, is_path, name_files
 from mgspmv.ingest.frames import FrameSource, is_frame
 from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, is_group_path
 from mgspmv.ingest.matrix_market import MatrixMarketSource
@@ -35,6 +36,8 @@ _SUITABLE = {
 }
 _SUITED: dict[tuple[str, ...], str] = {("columns",): "a table", GROUP_OPTIONS: "plain CSR arrays in Zarr"}
 
+_SUFFIXES = {"npz": (".npz",), "parquet": (".parquet", ".pq")}
+
 
 def open_source(
     source: Any,
@@ -48,8 +51,8 @@ def open_source(
 
     Parameters
     ----------
-    source : path or fsspec URL of a file or Zarr group; or an object: a Zarr store or group, a DataFrame (see
-        `FrameSource`), or another (see `source_from_object`)
+    source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group; or an object: a Zarr store or group, a
+        DataFrame (see `FrameSource`), or another (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line, or by what a Zarr group has
     threads : that parse a text, decode Parquet or compute a partition; default one for each processor
     id_room : what the ids of vertices may take
@@ -63,26 +66,33 @@ def open_source(
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
-    is_path, is_group = isinstance(source, str | os.PathLike), isinstance(source, Store | Group)
-    if format is not None and not is_path and not (is_group and format in GROUP_FORMATS):
+    if isinstance(source, list | tuple) and len(source) == 1 and is_path(source[0]):
+        source = source[0]
+    are_paths = is_path(source) or (isinstance(source, list | tuple) and all(map(is_path, source)))
+    is_group = isinstance(source, Store | Group) or (is_path(source) and _is_group(source, format))
+    if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return ArraysSource(*source, **edge_list_options)
-    chosen = format or (_detect(source, edge_list_options.get("delimiter")) if is_path else type(source).__name__)
-    chosen = "zarr" if is_group else chosen
+    files = find_files(source) if are_paths and not is_group else []
+    chosen = format or _find_format(source, files, edge_list_options.get("delimiter"), is_group=is_group)
     _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else _SUITABLE.get(chosen, ()), chosen)
-    if chosen in ("zarr", *GROUP_FORMATS):
+    if is_group:
         return GroupSource(source, format=format, **edge_list_options)
     if is_frame(source):
         return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
-    if not is_path:
+    if not files:
         return source_from_object(source)
-    if chosen == "npz":
-        return NpzSource(source)
-    if chosen == "matrix-market":
-        return MatrixMarketSource(source, threads=threads)
-    reader = EdgeListSource if chosen == "edge-list" else ParquetSource
-    return reader(source, threads=threads, id_room=id_room, **edge_list_options)
+    if chosen in ("edge-list", "parquet"):
+        reader = EdgeListSource if chosen == "edge-list" else ParquetSource
+        return reader(files, threads=threads, id_room=id_room, **edge_list_options)
+    if len(files) > 1:
+        raise UnsupportedSourceError(
+            f"{len(files)} files of the format {chosen} are no single matrix, as edge lists or Parquet files are; "
+            "ingest each into a store of its own",
+            source=name_files(files),
+        )
+    return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
 
 
 def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
@@ -122,11 +132,32 @@ def open_update(
     return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
 
 
-def _detect(path: str | os.PathLike[str], delimiter: str | None) -> str:
-    for format, suffixes in {"npz": (".npz",), "parquet": (".parquet", ".pq")}.items():
-        if os.fspath(path).endswith(suffixes):
-            return format
-    return "zarr" if is_group_path(path) else detect_format(path, delimiter)
+def _is_group(path: Path, format: str | None) -> bool:
+    return format in GROUP_FORMATS or (format is None and not _detect_by_name(os.fspath(path)) and is_group_path(path))
+
+
+def _find_format(source: Any, files: list[str], delimiter: str | None, *, is_group: bool) -> str:
+    if is_group:
+        return "zarr"
+    return _detect(files, delimiter) if files else type(source).__name__
+
+
+def _detect(files: list[str], delimiter: str | None) -> str:
+    """The format of files, by their names, or else by the first of them; its reader refuses those of another."""
+    formats = [_detect_by_name(name) for name in files]
+    for name, format in zip(files, formats, strict=True):
+        if format != formats[0]:
+            raise SourceError(
+                f"{files[0]} and {name} are of different formats by their names; name files of one format, or pass "
+                "format= (--format)",
+                source=name_files(files),
+            )
+    return formats[0] or detect_format(files[0], delimiter)
+
+
+def _detect_by_name(name: str) -> str | None:
+    """A format that its files are named by; None for texts, which may have any name."""
+    return next((format for format, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
 def _check_names(options: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.streams import open_bytes
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
@@ -24,11 +25,11 @@ HASHED_BYTES = 1 << 20
 
 
 class ParquetSource(TableSource):
-    """A Parquet file of edges as a `Source`; see `TableSource` for what its columns may hold.
+    """Parquet files of edges as a `Source`; see `TableSource` for what their columns may hold.
 
     Parameters
     ----------
-    path : local path or URL
+    path : local path or URL, or several, whose rows follow each other
     columns, n_vertices, vertices, weights, extra_columns : as of `TableSource`
     batch_rows : rows of a batch
     threads : that decode; several unless it is 1
@@ -43,7 +44,7 @@ class ParquetSource(TableSource):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path | Sequence[Path],
         *,
         columns: Sequence[str] | None = None,
         n_vertices: int | None = None,
@@ -54,8 +55,9 @@ class ParquetSource(TableSource):
         threads: int | None = None,
         id_room: IdRoom = ANY_ROOM,
     ) -> None:
+        self._files = list_paths(path)
         super().__init__(
-            os.fspath(path),
+            name_files(self._files),
             columns=columns,
             n_vertices=n_vertices,
             vertices=vertices,
@@ -64,26 +66,26 @@ class ParquetSource(TableSource):
             id_room=id_room,
         )
         self._batch_rows, self._threads = batch_rows, threads
-        self._sha256: str | None = None
         self._n_groups = 0
+        self._read_files: list[dict[str, Any]] = []
 
     def _tables(self) -> Generator[ParquetTable]:
         is_over = Event()
-        with open_bytes(self.name) as raw, ThreadPoolExecutor(1, "mgspmv-hash") as pool:
+        with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
             try:
-                table = ParquetTable(self.name, raw, self._batch_rows, self._threads)
-                digest = pool.submit(_digest_file, self.name, is_over)
-                yield table
-                self._sha256, self._n_groups = digest.result(), table.n_groups
+                for name in self._files:
+                    with open_bytes(name) as raw:
+                        table = ParquetTable(name, raw, self._batch_rows, self._threads)
+                        digest = pool.submit(_digest_file, name, is_over)
+                        yield table
+                        self._n_groups += table.n_groups
+                        self._read_files.append(_describe_file(name, digest.result()))
             finally:
                 is_over.set()
 
     def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
         header = {"columns": names, "rows": n_rows, "row_groups": self._n_groups}
-        known: dict[str, Any] = {"format": "parquet", "name": self.name, "sha256": self._sha256, "header": header}
-        if "://" not in self.name:
-            known["bytes"] = os.path.getsize(self.name)
-        return {name: value for name, value in known.items() if value is not None}
+        return {"format": "parquet", **describe_files(self.name, self._read_files), "header": header}
 
 
 class ParquetTable:
@@ -132,6 +134,10 @@ class ParquetTable:
             ) from error
         if not n_rows:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
+
+
+def _describe_file(name: str, sha256: str | None) -> dict[str, Any]:
+    return {"name": name} if sha256 is None else {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
 
 
 def _digest_file(name: str, is_over: Event) -> str | None:

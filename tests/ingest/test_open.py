@@ -109,7 +109,7 @@ def test_missing_files(name):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(SourceError, match="is a directory; name a file"):
+    with pytest.raises(SourceNotFoundError, match="there are no files in this folder"):
         open_source(tmp_path)
 
 

@@ -1,0 +1,144 @@
+"""Which files a source names: one, those that match a pattern, those of a folder, or several of these.
+
+    "edges.csv"    "edges/*.csv.gz"    "edges"    "s3://bucket/edges/*.parquet"    ["2024.csv", "2025.csv"]
+
+Names are sorted, character by character. Where a pattern or a folder finds them, those that begin with `_` or `.`, and
+what is in folders of such names, are left out, as programs that write folders put their own notes there.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.ingest.remote import explain, refuse_protocol
+
+Path = str | os.PathLike[str]
+
+_LEFT_OUT = "those whose names begin with '_' or '.' are left out"
+_ZARR = {"zarr.json", ".zgroup", ".zattrs"}
+_TABLE_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
+
+
+def is_path(source: Any) -> bool:
+    """Tell a path or URL from other objects."""
+    return isinstance(source, str | os.PathLike)
+
+
+def list_paths(paths: Path | Sequence[Path]) -> tuple[str, ...]:
+    """Make a tuple of one path or of several."""
+    return (os.fspath(paths),) if isinstance(paths, str | os.PathLike) else tuple(os.fspath(path) for path in paths)
+
+
+def name_files(files: Sequence[str]) -> str:
+    """Name one file or several in a message."""
+    return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+
+
+def describe_files(name: str, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The provenance of files, given that of each: as it is of a single one; of several, all of them, and their sum."""
+    if len(files) == 1:
+        return files[0]
+    total = {"bytes": sum(file["bytes"] for file in files)} if all("bytes" in file for file in files) else {}
+    return {"name": name, **total, "files": list(files)}
+
+
+def find_files(source: Path | Sequence[Path]) -> list[str]:
+    """Find the files that a source names, at least one; whether one that is named itself is there is not looked at.
+
+    Parameters
+    ----------
+    source : path or URL of a file; pattern with `*`, `?`, `[...]` or `**` (any folders), unless there is a file of
+        that name; folder, local or of an object store; or several of these, whose order is kept
+
+    Raises
+    ------
+    SourceNotFoundError : nothing matches, or a folder has no files
+    SourceError : a folder has folders
+    UnsupportedSourceError : a folder is a Zarr group or a Delta or Hudi table
+    OptionError : a file is named twice, or no path is given
+    """
+    paths = list_paths(source)
+    if not paths:
+        raise OptionError("the list of files to ingest is empty; name at least one")
+    files = list(chain.from_iterable(_find_remote(path) if "://" in path else _find_local(path) for path in paths))
+    for one, other in pairwise(sorted(files)):
+        if one == other:
+            raise OptionError(f"{one} is named more than once; name each file once")
+    return files
+
+
+def _find_local(path: str) -> list[str]:
+    if os.path.isdir(path):
+        with os.scandir(path) as entries:
+            return _list_folder(path, ((entry.name, entry.is_dir()) for entry in entries))
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    return _match(path, (name for name in glob.glob(path, recursive=True) if not os.path.isdir(name)))
+
+
+def _find_remote(url: str) -> list[str]:
+    import fsspec
+
+    if "::" in url:
+        return [url]
+    is_web = url.startswith("http")
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        if re.search(r"[*[]" if is_web else r"[*?[]", path):
+            if system.isfile(path):
+                return [url]
+            found = system.glob(path, detail=True)
+            return _match(url, (system.unstrip_protocol(name) for name in found if found[name]["type"] == "file"))
+        if is_web or system.info(path)["type"] != "directory":
+            return [url]
+        entries = ((info["name"].rstrip("/"), info["type"] == "directory") for info in system.ls(path, detail=True))
+        return _list_folder(
+            url, ((name.rpartition("/")[2], is_folder) for name, is_folder in entries if name != path.rstrip("/"))
+        )
+    except MgspmvError:
+        raise
+    except ValueError as error:
+        raise refuse_protocol(url, error) from error
+    except Exception as error:
+        raise explain(url, error) from error
+
+
+def _match(pattern: str, names: Iterable[str]) -> list[str]:
+    depth = pattern[: re.search(r"[*?[]", pattern).start()].count("/")  # type: ignore[union-attr]  # it is a pattern
+    files = sorted(name for name in names if not any(part[:1] in ("_", ".") for part in name.split("/")[depth:]))
+    if not files:
+        raise SourceNotFoundError(f"no file matches this pattern; {_LEFT_OUT}", source=pattern)
+    return files
+
+
+def _list_folder(folder: str, entries: Iterable[tuple[str, bool]]) -> list[str]:
+    """List the files of a folder, given the names in it, each with whether it is a folder."""
+    there = dict(entries)
+    if there.keys() & _ZARR:
+        raise UnsupportedSourceError(
+            "this folder is a Zarr group, and no folder of edge lists or Parquet files; pass format= (--format) anndata, "
+            "binsparse or csr",
+            source=folder,
+        )
+    for log in there.keys() & _TABLE_LOGS.keys():
+        raise UnsupportedSourceError(
+            f"this folder is {_TABLE_LOGS[log]} table, of which not all files are current; write its current rows to "
+            "Parquet files, and ingest these",
+            source=folder,
+        )
+    names = sorted(name for name in there if name[:1] not in ("_", "."))
+    for name in names:
+        if there[name]:
+            inside = f"{folder.rstrip('/')}/**/*"
+            raise SourceError(
+                f"this folder has folders ({name}); name the files by a pattern ({inside!r})", source=folder
+            )
+    if not names:
+        raise SourceNotFoundError(f"there are no files in this folder; {_LEFT_OUT}", source=folder)
+    return [f"{folder.rstrip('/')}/{name}" for name in names]
