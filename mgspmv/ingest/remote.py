@@ -57,7 +57,7 @@ def explain(name: str, error: Exception) -> MgspmvError:
     """
     if name.startswith("http") and isinstance(error.__cause__, Exception):
         error = error.__cause__  # fsspec calls a web server's file missing whatever is the matter with it
-    said, status = str(error) or type(error).__name__, getattr(error, "status", None)
+    said, status = " ".join(str(error).split()) or type(error).__name__, getattr(error, "status", None)
     if isinstance(error, ImportError):
         how = "; pip install 'mgspmv[remote]'" if name.startswith(_EXTRA) else ""
         return MissingDependencyError(f"{name}: {said}{how}")

@@ -1,0 +1,429 @@
+"""Files of web servers and of an S3 that run here: the same stores as of local files, and what fails on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import SourceError, SourceNotFoundError
+from mgspmv.ingest import remote
+from mgspmv.ingest.files import find_files
+from mgspmv.ingest.streams import TextStream, open_bytes
+
+TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Pieces of which a small file has many, and no waiting."""
+    for name, value in {"FIRST_BYTES": 10_000, "PIECE_BYTES": 50_000, "WAITS_S": (0.0, 0.0)}.items():
+        monkeypatch.setattr(remote, name, value)
+
+
+def read_text(url, threads=1):
+    with TextStream(url, threads=threads) as text:
+        return b"".join(chunk.data for chunk in text.chunks()), text.provenance()
+
+
+# --- a web server ----------------------------------------------------------------------------------------------------
+
+
+class Web:
+    """A web server of files that are in memory, and how it behaves."""
+
+    def __init__(self):
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str, str | None]] = []
+        """Method, path and range of each request."""
+        self.has_ranges, self.has_sizes = True, True
+        self.status: dict[str, int] = {}
+        """Of files that are refused."""
+        self.breaks: list[int] = []
+        """Bytes after which the connection of one of the next answers with pieces breaks."""
+        self.latency_s, self.most_at_once, self._at_once = 0.0, 0, 0
+        self.changes: dict[str, bytes] = {}
+        """What becomes of files once a piece in their middle was asked for."""
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"web": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @contextlib.contextmanager
+    def counted(self):
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            time.sleep(self.latency_s)
+            yield
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    @property
+    def ranges(self):
+        return [place for method, _, place in self.asked if method == "GET" and place]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    web: Web
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def do_HEAD(self):
+        self.answer(is_head=True)
+
+    def do_GET(self):
+        with self.web.counted():
+            self.answer(is_head=False)
+
+    def answer(self, is_head):
+        web, path = self.web, unquote(self.path)
+        web.asked.append((self.command, path, self.headers.get("Range")))
+        if path.endswith("/"):
+            links = "".join(f'<a href="{name}">{name}</a>' for name in web.files if name.startswith(path))
+            return self.send(200, links.encode(), is_head, {"Content-Type": "text/html"})
+        status = web.status.get(path, 200 if path in web.files else 404)
+        if status != 200:
+            return self.send(status, b"no", is_head)
+        data = web.files[path]
+        tag = {"ETag": f'"{hash(data)}"'}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not asked or not web.has_ranges:
+            return self.send(200, data, is_head, tag)
+        start, stop = int(asked[1]), int(asked[2]) + 1
+        place = {"Content-Range": f"bytes {start}-{min(stop, len(data)) - 1}/{len(data)}", **tag}
+        self.send(206, data[start:stop], is_head, place)
+        if path in web.changes and start > len(data) // 2:
+            web.files[path] = web.changes[path]
+        return None
+
+    def send(self, status, data, is_head, headers=()):
+        self.send_response(status)
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
+        if self.web.has_sizes:
+            self.send_header("Content-Length", str(len(data)))
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if is_head:
+            return
+        is_middle = (status == 206 and len(data) > 1) or (status == 200 and len(data) > 100_000)
+        if is_middle and self.web.breaks:
+            self.wfile.write(data[: self.web.breaks.pop()])
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(data)
+
+
+@pytest.fixture
+def web():
+    server = Web()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("has_sizes", [True, False])
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize("name", ["/e.txt", "/e.txt.gz", "/small", "/empty", "/e?version=2"])
+def test_texts_of_a_web_server(web, name, has_ranges, has_sizes):
+    web.has_ranges, web.has_sizes = has_ranges, has_sizes
+    text = {"/small": b"1 2\n", "/empty": b""}.get(name, TEXT)
+    web.files[name] = gzip.compress(text) if name.endswith(".gz") else text
+    found, provenance = read_text(web.url + name)
+    assert found == text
+    assert provenance == {
+        "name": web.url + name,
+        "bytes": len(web.files[name]),
+        "sha256": hashlib.sha256(web.files[name]).hexdigest(),
+        "compression": "gzip" if name.endswith(".gz") else None,
+    }
+
+
+def test_several_pieces_are_fetched_at_a_time_and_no_more(web):
+    web.latency_s = 0.02
+    web.files["/e"] = TEXT
+    assert read_text(f"{web.url}/e")[0] == TEXT
+    assert web.most_at_once == remote.PIECES_AHEAD
+    assert len(web.ranges) == 2 + -(-(len(TEXT) - remote.FIRST_BYTES) // remote.PIECE_BYTES)
+
+
+def test_a_file_that_is_only_looked_at_is_not_fetched(web):
+    web.files["/e"] = TEXT * 20
+    with TextStream(f"{web.url}/e", 1000) as text:
+        assert text.read_line().data == b"0 0"
+    assert sorted(set(web.ranges)) == ["bytes=0-9999", "bytes=1-1"]
+
+
+def test_the_store_is_that_of_the_file(web, tmp_path):
+    web.files["/e.txt"] = TEXT
+    (tmp_path / "e.txt").write_bytes(TEXT)
+    assert mg.ingest(f"{web.url}/e.txt", MemoryStore()).digest == mg.ingest(tmp_path / "e.txt", MemoryStore()).digest
+
+
+def test_patterns_of_a_web_server(web):
+    for k in range(3):
+        web.files[f"/edges/{k}.csv.gz"] = gzip.compress(b"%d,%d\n" % (k, k + 1))
+    web.files["/edges/_notes.csv.gz"] = web.files["/edges/other"] = b"none of these"
+    assert find_files(f"{web.url}/edges/*.csv.gz") == [f"{web.url}/edges/{k}.csv.gz" for k in range(3)]
+    info = mg.ingest(f"{web.url}/edges/*.csv.gz", MemoryStore())
+    assert (info.shape, info.nnz) == ((4, 4), 3)
+    assert [file["name"] for file in info.provenance["source"]["files"]] == find_files(f"{web.url}/edges/*.csv.gz")
+    with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
+        find_files(f"{web.url}/edges/*.zst")
+
+
+def test_a_parquet_table_of_a_web_server(web, tmp_path):
+    ends = np.random.default_rng(0).integers(0, 1000, (2, 50_000))
+    pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet", row_group_size=5000)
+    web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
+    info = mg.ingest(f"{web.url}/e.parquet", MemoryStore())
+    assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
+
+
+# --- what fails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["edge-list", "parquet"])
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [
+        (404, SourceNotFoundError, "there is no such file; check the path"),
+        (410, SourceNotFoundError, "there is no such file; check the path"),
+        (401, SourceError, "is not ours to read: 401.*; check the credentials and what they allow"),
+        (403, SourceError, "is not ours to read: 403.*; check the credentials and what they allow"),
+        (500, SourceError, "cannot be read: 500.*; check the address, the connection and the credentials, and ingest"),
+    ],
+)
+def test_files_that_a_web_server_refuses(web, status, error, message, format):
+    web.status["/e"] = status
+    with pytest.raises(error, match=f"{web.url}/e: {message}") as caught:
+        mg.ingest(f"{web.url}/e", MemoryStore(), format=format)
+    assert type(caught.value) is error
+
+
+def test_no_server(web):
+    web.close()
+    with pytest.raises(SourceError, match=r"/e: cannot be read: .*; check the address, the connection and") as caught:
+        read_text(f"{web.url}/e")
+    assert type(caught.value) is SourceError
+    with pytest.raises(SourceError, match=r"/\*: cannot be read: .*; check the address"):
+        find_files(f"{web.url}/*")
+    web.__init__()  # so that there is one to be closed
+
+
+@pytest.mark.parametrize("n_times", [1, 2])
+def test_a_connection_that_breaks_is_tried_again(web, n_times):
+    web.files["/e"] = TEXT
+    web.breaks = [100] * n_times
+    assert read_text(f"{web.url}/e")[0] == TEXT
+    assert web.breaks == []
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize("name", ["/e", "/e.gz"])
+def test_a_connection_that_breaks_for_good(web, has_ranges, name, tmp_path):
+    web.has_ranges = has_ranges
+    web.files[name] = gzip.compress(TEXT, 1) if name == "/e.gz" else TEXT
+    web.breaks = [20_000] * 100
+    with pytest.raises(SourceError, match=r"cannot be read: .*; check the address, the connection and the credentials"):
+        mg.ingest(web.url + name, tmp_path / "store", format="edge-list")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_server_that_sends_less_than_it_says(web, monkeypatch):
+    web.files["/e"] = TEXT
+    real = _Handler.send
+    cut = lambda self, status, data, *more: real(self, status, data[: 49_000 if status == 206 else None], *more)  # noqa: E731
+    monkeypatch.setattr(_Handler, "send", cut)
+    with pytest.raises(SourceError, match=r"/e: cannot be read: 49000 bytes came of the 50000 from byte 10000 on"):
+        read_text(f"{web.url}/e")
+
+
+def test_a_file_that_changes_while_it_is_read(web):
+    web.files["/e"], web.changes["/e"] = TEXT, TEXT[::-1]
+    with pytest.raises(SourceError, match=r"/e: cannot be read: it was changed while it was read; check"):
+        read_text(f"{web.url}/e")
+
+
+ERRORS = {
+    "an S3's refusal": (
+        PermissionError("Access Denied"),
+        SourceError,
+        "is not ours to read: Access Denied; check the cred",
+    ),
+    "no words": (TimeoutError(), SourceError, "cannot be read: TimeoutError; check the address"),
+    "lines": (OSError("one\n  two"), SourceError, "cannot be read: one two; check the address"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_explained(name):
+    error, kind, message = ERRORS[name]
+    explained = remote.explain("s3://b/e", error)
+    assert type(explained) is kind
+    assert str(explained).startswith(f"s3://b/e: {message}")
+
+
+# --- S3 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """The file system of an S3 that runs here, where there is a bucket."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    given = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (given | {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}).items():
+            patch.setenv(name, value)
+        system = fsspec.filesystem("s3", skip_instance_cache=True)
+        system.mkdir("bucket")
+        yield system
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3):
+    """Folder of the bucket for one test."""
+    folder = f"bucket/{os.urandom(4).hex()}"
+    fsspec.filesystem("s3").invalidate_cache()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["e.txt", "e.txt.gz", "small"])
+def test_texts_of_s3(s3, bucket, name):
+    text = b"1 2\n" if name == "small" else TEXT
+    s3.pipe(f"{bucket}/{name}", gzip.compress(text) if name.endswith("gz") else text)
+    found, provenance = read_text(f"s3://{bucket}/{name}")
+    assert found == text
+    assert provenance["sha256"] == hashlib.sha256(s3.cat(f"{bucket}/{name}")).hexdigest()
+
+
+def test_several_texts_of_s3(s3, bucket):
+    for k in range(4):
+        s3.pipe(f"{bucket}/edges/{k}.csv", b"%d,%d\n" % (k, k + 1))
+    s3.pipe(f"{bucket}/edges/_SUCCESS", b"")
+    names = [f"s3://{bucket}/edges/{k}.csv" for k in range(4)]
+    for source in ("edges/*.csv", "edges/*", "edges", "edges/"):
+        assert find_files(f"s3://{bucket}/{source}") == names
+    info = mg.ingest(f"s3://{bucket}/edges", MemoryStore())
+    assert (info.nnz, info.shape) == (4, (5, 5))
+    assert [file["name"] for file in info.provenance["source"]["files"]] == names
+
+
+def test_parquet_tables_of_s3(s3, bucket, tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "e").mkdir()
+    for k in range(3):
+        ends = rng.integers(0, 1000, (2, 5000))
+        pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / f"e/{k}.parquet", row_group_size=1000)
+        s3.pipe(f"{bucket}/e/{k}.parquet", (tmp_path / f"e/{k}.parquet").read_bytes())
+    info = mg.ingest(f"s3://{bucket}/e/*.parquet", MemoryStore())
+    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).digest
+
+
+def test_what_is_not_in_s3(s3, bucket):
+    for missing in (f"s3://{bucket}/none", "s3://no-such-bucket/none"):
+        for work in (find_files, open_bytes, lambda url: mg.ingest(url, MemoryStore())):
+            with pytest.raises(SourceNotFoundError, match=f"{missing}: there is no such file; check the path"):
+                work(missing)
+    with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
+        find_files(f"s3://{bucket}/*.csv")
+
+
+def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
+    s3.pipe(f"{bucket}/e", TEXT)
+    real = remote._FetchedFile._fetch
+
+    def replace(self, place):
+        if place[0] == 10_000 + 4 * 50_000:
+            s3.pipe(f"{bucket}/e", TEXT[::-1])
+        return real(self, place)
+
+    monkeypatch.setattr(remote._FetchedFile, "_fetch", replace)
+    with pytest.raises(SourceError, match=r"/e: cannot be read: .*; check the address"):
+        read_text(f"s3://{bucket}/e")
+
+
+def test_s3_without_credentials(s3, bucket, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    fsspec.filesystem("s3").clear_instance_cache()
+    with pytest.raises(SourceError, match=r"s3://.*/e: .*; check .*credentials"):
+        open_bytes(f"s3://{bucket}/e")
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+def test_s3_whose_server_is_away(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    import s3fs
+
+    monkeypatch.setattr(s3fs.core.S3FileSystem, "retries", 1)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(SourceError, match=r"s3://b/e: cannot be read: .*; check the address, the connection"):
+        open_bytes("s3://b/e")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+# --- libraries that are not there ------------------------------------------------------------------------------------
+
+
+WITHOUT = """
+    import sys
+    sys.modules["aiohttp"] = sys.modules["s3fs"] = None
+    from mgspmv.errors import MissingDependencyError
+    from mgspmv.ingest.files import find_files
+    from mgspmv.ingest.streams import TextStream
+    for url in ("s3://b/e", "s3://b/*", "http://h/e", "https://h/*"):
+        try:
+            TextStream(find_files(url)[0])
+        except MissingDependencyError as error:
+            print(error)
+"""
+
+
+def test_the_extra_to_install_is_named():
+    child = [sys.executable, "-c", textwrap.dedent(WITHOUT)]
+    said = subprocess.run(child, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [line.partition(": ")[0] for line in said] == ["s3://b/e", "s3://b/*", "http://h/e", "https://h/*"]
+    assert all(line.endswith("; pip install 'mgspmv[remote]'") for line in said)
