@@ -14,6 +14,7 @@ import pyarrow.parquet
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
+from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_bytes
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
@@ -74,7 +75,7 @@ class ParquetSource(TableSource):
         with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
             try:
                 for name in self._files:
-                    with open_bytes(name) as raw:
+                    with open_sought(name) if "://" in name else open_bytes(name) as raw:
                         table = ParquetTable(name, raw, self._batch_rows, self._threads)
                         digest = pool.submit(_digest_file, name, is_over)
                         yield table
@@ -108,6 +109,8 @@ class ParquetTable:
             self._file = pa.parquet.ParquetFile(
                 name if "://" not in name else raw, buffer_size=BUFFER_BYTES, pre_buffer=False
             )
+        except SourceError:  # of what is behind a URL
+            raise
         except (pa.ArrowInvalid, OSError) as error:
             raise SourceError(
                 f"this is no Parquet file, or it is damaged or cut short ({error})", source=name
@@ -128,6 +131,8 @@ class ParquetTable:
             for rows in batches:
                 yield rows.select(names)
                 n_rows += rows.num_rows
+        except SourceError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(
                 f"the Parquet file is damaged or cut short ({error}); fetch it again", source=self.name

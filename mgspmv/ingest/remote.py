@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
@@ -17,6 +17,8 @@ PIECE_BYTES = 4 * 2**20
 """Of the pieces after it."""
 PIECES_AHEAD = 4
 """That are fetched at a time."""
+PIECES_KEPT = 8
+"""Of a file that is read here and there."""
 WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
@@ -40,6 +42,22 @@ def open_url(url: str) -> IO[bytes]:
         raise refuse_protocol(url, error) from error
     except Exception as error:
         raise explain(url, error) from error
+
+
+def open_sought(url: str) -> IO[bytes]:
+    """A file at a URL, for reading here and there, as Parquet is: pieces are kept, and the next one is fetched ahead.
+
+    Raises
+    ------
+    As of `open_url`; and while it is read, as of `explain`
+    """
+    file = open_url(url)
+    system = getattr(file, "fs", None)
+    if system is not None and system.async_impl:
+        cache = {"block_size": PIECE_BYTES, "cache_type": "background", "cache_options": {"maxblocks": PIECES_KEPT}}
+        with file:
+            file = system.open(file.path, "rb", **cache)  # type: ignore[attr-defined]  # of fsspec's
+    return cast(IO[bytes], _SoughtFile(url, file))
 
 
 def refuse_protocol(url: str, error: ValueError) -> OptionError:
@@ -81,6 +99,40 @@ def fetch_ahead(file: IO[bytes]) -> IO[bytes]:
     if system is None or not system.async_impl or not file.size:  # type: ignore[attr-defined]  # of fsspec's
         return file
     return cast(IO[bytes], _FetchedFile(file))
+
+
+class _SoughtFile(io.RawIOBase):
+    """A file of fsspec's whose errors are explained."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._try(self._file.seek, place, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._try(self._file.read, len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _try(self, work: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return work(*args)
+        except Exception as error:  # what is behind a URL has errors of its own
+            raise explain(self._url, error) from error
 
 
 class _FetchedFile(io.RawIOBase):

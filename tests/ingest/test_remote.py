@@ -27,6 +27,7 @@ import mgspmv as mg
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest import remote
 from mgspmv.ingest.files import find_files
+from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.streams import TextStream, open_bytes
 
 TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
@@ -211,6 +212,41 @@ def test_a_parquet_table_of_a_web_server(web, tmp_path):
     web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
     info = mg.ingest(f"{web.url}/e.parquet", MemoryStore())
     assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Path of a Parquet table of 100,000 edges, some 1.6 MB."""
+    ends = np.random.default_rng(0).integers(0, 2**60, (2, 100_000))
+    pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet", row_group_size=30_000)
+    return tmp_path / "e.parquet"
+
+
+def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
+    """But for the last, which says where everything is and is needed first."""
+    monkeypatch.setattr(remote, "PIECE_BYTES", 200_000)
+    web.files["/e"] = table.read_bytes()
+    source = ParquetSource(f"{web.url}/e", batch_rows=10_000)
+    assert sum(len(batch.rows) for batch in source.batches()) == 100_000
+    n_pieces = -(-len(web.files["/e"]) // 200_000)
+    assert n_pieces == len(set(web.ranges)) <= len(web.ranges) <= n_pieces + 1
+
+
+@pytest.mark.parametrize("has_sizes", [True, False])
+def test_parquet_tables_need_pieces(web, table, has_sizes):
+    web.has_ranges, web.has_sizes = False, has_sizes
+    web.files["/e"] = table.read_bytes()
+    with pytest.raises(SourceError, match=r"/e: cannot be read: .*(range requests|seek)"):
+        mg.ingest(f"{web.url}/e", MemoryStore(), format="parquet")
+
+
+def test_a_connection_that_breaks_in_a_parquet_table(web, table):
+    web.files["/e"] = table.read_bytes()
+    batches = ParquetSource(f"{web.url}/e", batch_rows=1000).batches()
+    next(batches)
+    web.breaks = [20_000] * 100
+    with pytest.raises(SourceError, match=r"/e: cannot be read: .*; check the address, the connection"):
+        list(batches)
 
 
 # --- what fails ------------------------------------------------------------------------------------------------------
