@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import IO, Any, cast
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
@@ -17,8 +19,10 @@ PIECE_BYTES = 4 * 2**20
 """Of the pieces after it."""
 PIECES_AHEAD = 4
 """That are fetched at a time."""
-PIECES_KEPT = 8
-"""Of a file that is read here and there."""
+PIECES_KEPT = 12
+"""Of a file that is read here and there, with those that are fetched ahead."""
+SOUGHT_AHEAD = 2
+"""Pieces that follow one of such a file, of which as many places are read in turn as it has columns."""
 WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
@@ -45,18 +49,19 @@ def open_url(url: str) -> IO[bytes]:
 
 
 def open_sought(url: str) -> IO[bytes]:
-    """A file at a URL, for reading here and there, as Parquet is: pieces are kept, and the next one is fetched ahead.
+    """A file at a URL, for reading here and there, as Parquet is: pieces are kept, and those after them fetched ahead.
 
     Raises
     ------
-    As of `open_url`; and while it is read, as of `explain`
+    SourceError : the server does not tell how large the file is
+    others : as of `open_url`, and while it is read as of `explain`
     """
     file = open_url(url)
     system = getattr(file, "fs", None)
-    if system is not None and system.async_impl:
-        cache = {"block_size": PIECE_BYTES, "cache_type": "background", "cache_options": {"maxblocks": PIECES_KEPT}}
-        with file:
-            file = system.open(file.path, "rb", **cache)  # type: ignore[attr-defined]  # of fsspec's
+    if system is None or not system.async_impl:
+        return file
+    if file.size is None:  # type: ignore[attr-defined]  # of fsspec's
+        raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
     return cast(IO[bytes], _SoughtFile(url, file))
 
 
@@ -101,11 +106,32 @@ def fetch_ahead(file: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], _FetchedFile(file))
 
 
+def _fetch(file: Any, place: tuple[int, int]) -> bytes:
+    """Bytes start .. stop of a file of fsspec's, asked for again where the connection breaks."""
+    start, stop = place
+    for wait_s in (*WAITS_S, None):
+        try:
+            piece: bytes = file._fetch_range(start, stop)
+            break
+        except (FileNotFoundError, PermissionError, ValueError):
+            raise
+        except Exception:  # of whatever class the library has for a connection that broke
+            if wait_s is None:
+                raise
+            time.sleep(wait_s)
+    if len(piece) != stop - start:
+        raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
+    return piece
+
+
 class _SoughtFile(io.RawIOBase):
-    """A file of fsspec's whose errors are explained."""
+    """A file of fsspec's, read here and there."""
 
     def __init__(self, url: str, file: Any) -> None:
-        self._url, self._file = url, file
+        self._url, self._file, self._at = url, file, 0
+        self._pool = ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-fetch")
+        self._pieces: OrderedDict[int, Future[bytes]] = OrderedDict()
+        """By number, the one that was read last at the end."""
 
     def readable(self) -> bool:
         return True
@@ -114,23 +140,34 @@ class _SoughtFile(io.RawIOBase):
         return True
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._try(self._file.seek, place, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
+        self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        return self._at
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._try(self._file.read, len(buffer))
-        buffer[: len(piece)] = piece
-        return len(piece)
+        n_read = 0
+        while n_read < len(buffer) and self._at < self._file.size:
+            number, begin = divmod(self._at, PIECE_BYTES)
+            part = memoryview(self._get(number))[begin : begin + len(buffer) - n_read]
+            buffer[n_read : n_read + len(part)] = part
+            n_read, self._at = n_read + len(part), self._at + len(part)
+        return n_read
 
     def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
         self._file.close()
         super().close()
 
-    def _try(self, work: Callable[..., Any], *args: Any) -> Any:
+    def _get(self, number: int) -> bytes:
+        n_pieces = -(-self._file.size // PIECE_BYTES)
+        for k in range(number, min(number + 1 + SOUGHT_AHEAD, n_pieces)):
+            if k not in self._pieces:
+                place = k * PIECE_BYTES, min((k + 1) * PIECE_BYTES, self._file.size)
+                self._pieces[k] = self._pool.submit(_fetch, self._file, place)
+        self._pieces.move_to_end(number)
+        while len(self._pieces) > PIECES_KEPT:
+            self._pieces.popitem(last=False)[1].cancel()
         try:
-            return work(*args)
+            return self._pieces[number].result()
         except Exception as error:  # what is behind a URL has errors of its own
             raise explain(self._url, error) from error
 
@@ -162,7 +199,7 @@ class _FetchedFile(io.RawIOBase):
     def _fetch_all(self) -> Generator[bytes, None, None]:
         size = self._file.size
         if size <= FIRST_BYTES:
-            yield self._fetch((0, size))
+            yield _fetch(self._file, (0, size))
         elif self._has_pieces():
             yield from self._fetch_pieces(size)
         else:
@@ -177,28 +214,12 @@ class _FetchedFile(io.RawIOBase):
 
     def _fetch_pieces(self, size: int) -> Iterator[bytes]:
         found = self._describe()
-        yield self._fetch((0, FIRST_BYTES))
+        yield _fetch(self._file, (0, FIRST_BYTES))
         places = [(start, min(start + PIECE_BYTES, size)) for start in range(FIRST_BYTES, size, PIECE_BYTES)]
         with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-fetch") as pool:
-            yield from map_ahead(pool, self._fetch, places, PIECES_AHEAD - 1)
+            yield from map_ahead(pool, partial(_fetch, self._file), places, PIECES_AHEAD - 1)
         if self._describe() != found:
             raise OSError("it was changed while it was read")
-
-    def _fetch(self, place: tuple[int, int]) -> bytes:
-        start, stop = place
-        for wait_s in (*WAITS_S, None):
-            try:
-                piece: bytes = self._file._fetch_range(start, stop)
-                break
-            except (FileNotFoundError, PermissionError):
-                raise
-            except Exception:  # of whatever class the library has for a connection that broke
-                if wait_s is None:
-                    raise
-                time.sleep(wait_s)
-        if len(piece) != stop - start:
-            raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
-        return piece
 
     def _stream(self) -> Iterator[bytes]:
         with self._file.fs.open(self._file.path, "rb", block_size=0) as stream:

@@ -236,7 +236,10 @@ def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
 def test_parquet_tables_need_pieces(web, table, has_sizes):
     web.has_ranges, web.has_sizes = False, has_sizes
     web.files["/e"] = table.read_bytes()
-    with pytest.raises(SourceError, match=r"/e: cannot be read: .*(range requests|seek)"):
+    message = (
+        "cannot be read: .*range requests" if has_sizes else "the server does not say how large it is, so it is read"
+    )
+    with pytest.raises(SourceError, match=f"/e: {message}"):
         mg.ingest(f"{web.url}/e", MemoryStore(), format="parquet")
 
 
@@ -405,14 +408,14 @@ def test_what_is_not_in_s3(s3, bucket):
 
 def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
     s3.pipe(f"{bucket}/e", TEXT)
-    real = remote._FetchedFile._fetch
+    real = remote._fetch
 
-    def replace(self, place):
+    def replace(file, place):
         if place[0] == 10_000 + 4 * 50_000:
             s3.pipe(f"{bucket}/e", TEXT[::-1])
-        return real(self, place)
+        return real(file, place)
 
-    monkeypatch.setattr(remote._FetchedFile, "_fetch", replace)
+    monkeypatch.setattr(remote, "_fetch", replace)
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*; check the address"):
         read_text(f"s3://{bucket}/e")
 
