@@ -24,6 +24,8 @@ GROUP_BYTES = 2**20
 """Stored, and of text, that a thread decompresses at a time, where parts are not larger."""
 PART_BYTES = 2**23
 """Most that a part may have, stored and of text, to be decompressed apart: what `pzstd` makes parts of."""
+FEW_THREADS = 2
+"""So many parse no faster than one decompresses, and parts cost some copies more."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
@@ -49,7 +51,7 @@ def decompress(file: IO[bytes], compression: str | None, size: int, threads: int
     Parameters
     ----------
     compression : as of `find_compression`
-    threads : that decompress, where there are parts for several
+    threads : that decompress, where they are more than few and there are parts for several
 
     Raises
     ------
@@ -59,11 +61,12 @@ def decompress(file: IO[bytes], compression: str | None, size: int, threads: int
         yield from _read_all(file, size)
         return
     seen = _SeenFile(file)
-    if compression in _MEASURES:
+    if compression in _MEASURES and threads > FEW_THREADS:
         groups = _group_parts(seen, _MEASURES[compression])
         with ThreadPoolExecutor(threads, "mgspmv-unpack") as pool:
-            for text in map_ahead(pool, partial(_decompress_group, compression=compression), groups, threads):
-                yield from _cut_evenly(text, size)
+            unpack = partial(_decompress_group, compression=compression, size=size)
+            for pieces in map_ahead(pool, unpack, groups, threads):
+                yield from pieces
     yield from _read_all(_open_stream(seen, compression), size)
 
 
@@ -82,12 +85,6 @@ def _open_stream(file: Any, compression: str) -> IO[bytes]:
     return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(file, "r"), compression))
 
 
-def _cut_evenly(text: bytes, size: int) -> Iterator[bytes]:
-    n_pieces = -(-len(text) // size)
-    for k in range(n_pieces):
-        yield text[len(text) * k // n_pieces : len(text) * (k + 1) // n_pieces]
-
-
 class _SeenFile(io.RawIOBase):
     """A file of which bytes are seen before they are read; to close it leaves the file open."""
 
@@ -103,16 +100,21 @@ class _SeenFile(io.RawIOBase):
             if not (piece := self._file.read(max(missing, 2**16))):
                 break
             self._seen += piece
-        return bytes(self._seen[start : start + n])
+        with memoryview(self._seen) as seen:
+            return bytes(seen[start : start + n])
+
+    def take(self, n: int) -> bytes:
+        """Read `n` bytes, all of which were seen."""
+        taken = self.see(0, n)
+        del self._seen[:n]
+        return taken
 
     def readinto(self, buffer: Any) -> int:
         if not self._seen:
             return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # there in all that is read here
-        n = min(len(buffer), len(self._seen))
-        with memoryview(self._seen) as seen:
-            buffer[:n] = seen[:n]
-        del self._seen[:n]
-        return n
+        taken = self.take(min(len(buffer), len(self._seen)))
+        buffer[: len(taken)] = taken
+        return len(taken)
 
 
 # --- parts that can be decompressed apart ----------------------------------------------------------------------------
@@ -138,17 +140,20 @@ def _group_parts(file: _SeenFile, measure: _Measure) -> Iterator[_Group]:
         while part and (not stored or max(stored + part[0], text + part[1]) <= GROUP_BYTES):
             stored, text = stored + part[0], text + part[1]
             part = measure(file, stored)
-        yield _Group(file.read(stored), text)
+        yield _Group(file.take(stored), text)
 
 
-def _decompress_group(group: _Group, compression: str) -> bytes:
+def _decompress_group(group: _Group, compression: str, size: int) -> list[bytes]:
     import pyarrow as pa
 
     stream = pa.CompressedInputStream(pa.BufferReader(group.data), compression)
-    text: bytes = stream.read(group.text_bytes + 1)
-    if len(text) > group.text_bytes:
-        raise OSError("a part holds more than it says")
-    return text
+    pieces, left = [], group.text_bytes
+    while piece := stream.read(min(size, left + 1)):
+        pieces.append(piece)
+        left -= len(piece)
+        if left < 0:
+            raise OSError("a part holds more than it says")
+    return pieces
 
 
 def _measure_block(file: _SeenFile, start: int) -> tuple[int, int] | None:

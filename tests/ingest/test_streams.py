@@ -9,6 +9,8 @@ import io
 import lzma
 import os
 import pickle
+import threading
+import time
 
 import fsspec
 import pyarrow as pa
@@ -65,6 +67,28 @@ def test_compression_is_found_whatever_the_name(write, codec, chunk_bytes):
 def test_several_members(write, codec):
     path = write(COMPRESS[codec](TEXT) + COMPRESS[codec](b"x y\n"))
     assert [line.data for line in read_lines(path)][-2:] == [b"499 249001", b"x y"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 2**20])
+@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
+def test_lines_and_their_ends_lie_across_members(write, codec, chunk_bytes):
+    path = write(b"".join(COMPRESS[codec](part) for part in (b"1 2\r", b"\n3", b" 4\r\n5 6")))
+    assert [line.data for line in read_lines(path, chunk_bytes)] == [b"1 2", b"3 4", b"5 6"]
+
+
+def test_some_chunks_are_read_ahead_and_no_more(write, monkeypatch):
+    read = []
+    real = streams._CountedFile.readinto
+    monkeypatch.setattr(streams._CountedFile, "readinto", lambda self, b: read.append(real(self, b)) or read[-1])
+    with TextStream(write(b"12345 6\n" * 2**19), 2**18) as text:
+        assert sum(read) == 2**18  # to tell the compression
+        assert text.read_line().data == b"12345 6"
+        began = time.monotonic()
+        while sum(read) < 3 * 2**18 and time.monotonic() - began < 10:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert 3 * 2**18 <= sum(read) <= 4 * 2**18
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mgspmv-read")]
 
 
 @pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])

@@ -6,7 +6,9 @@ import gzip
 import io
 import os
 import random
+import shutil
 import struct
+import subprocess
 import threading
 import tracemalloc
 import zlib
@@ -55,7 +57,7 @@ def skip(data=b"abcd"):
     return b"\x5a\x2a\x4d\x18" + struct.pack("<I", len(data)) + data
 
 
-def unpack_all(stored, size=2**20, threads=2):
+def unpack_all(stored, size=2**20, threads=3):
     return b"".join(decompress(io.BufferedReader(io.BytesIO(stored)), find_compression(stored[:16]), size, threads))
 
 
@@ -64,10 +66,10 @@ def groups(monkeypatch):
     """Text bytes of each group that was decompressed apart, with the thread that did so; small groups make many."""
     done = []
 
-    def note(group, compression):
-        text = real(group, compression)
-        done.append((len(text), threading.current_thread().name))
-        return text
+    def note(group, **options):
+        pieces = real(group, **options)
+        done.append((sum(map(len, pieces)), threading.current_thread().name))
+        return pieces
 
     real = unpack._decompress_group
     monkeypatch.setattr(unpack, "_decompress_group", note)
@@ -92,7 +94,7 @@ APART = {
 
 
 @pytest.mark.parametrize("size", [700, 2**20])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [3, 8])
 @pytest.mark.parametrize("name", APART)
 def test_parts_are_decompressed_apart_and_in_order(groups, name, threads, size):
     codec = "gzip" if "bgzf" in name else "zstd"
@@ -104,14 +106,53 @@ def test_parts_are_decompressed_apart_and_in_order(groups, name, threads, size):
     assert len({thread for _, thread in groups}) <= threads
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", APART)
+def test_few_threads_take_no_parts(groups, name, threads):
+    assert unpack_all(APART[name], threads=threads) == TEXT
+    assert groups == []
+
+
 @pytest.mark.parametrize("name", ["bgzf", "bgzf with empty blocks"])
 def test_what_is_written_here_is_gzip(name):
     assert gzip.decompress(APART[name]) == TEXT
 
 
-def test_pieces_are_alike():
-    pieces = list(decompress(io.BufferedReader(io.BytesIO(write_frame(TEXT))), "zstd", len(TEXT) * 2 // 5, 1))
-    assert [len(piece) for piece in pieces] == [len(TEXT) * (k + 1) // 3 - len(TEXT) * k // 3 for k in range(3)]
+PARTS = {"bgzf": write_block, "zstd": write_frame, "gzip": gzip.compress}
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 2**20])
+@pytest.mark.parametrize("name", PARTS)
+def test_lines_and_their_ends_lie_across_parts(tmp_path, name, chunk_bytes):
+    parts = [b"1 2\r", b"\n3", b"", b" 4\r\n5 ", b"6\r", b"\r\n", b"7 8"]
+    (tmp_path / "e").write_bytes(b"".join(map(PARTS[name], parts)))
+    with TextStream(tmp_path / "e", chunk_bytes, 3) as text:
+        lines = [(line.number, line.data) for chunk in text.chunks() for line in chunk.lines()]
+    assert lines == list(enumerate([b"1 2", b"3 4", b"5 6", b"", b"7 8"], 1))
+
+
+COMMANDS = {
+    "bgzip": ["bgzip", "-c"],
+    "pzstd": ["pzstd", "-q", "-c"],
+    "zstd": ["zstd", "-q", "-c"],
+    "zstd of several threads": ["zstd", "-q", "-c", "-T4"],
+    "gzip": ["gzip", "-c"],
+    "pigz": ["pigz", "-c"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_programs_write(tmp_path, name):
+    command = COMMANDS[name]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    text = TEXT * 25  # more than a part of pzstd's
+    (tmp_path / "e").write_bytes(text)
+    with open(tmp_path / "packed", "wb") as packed:
+        subprocess.run([*command, tmp_path / "e"], stdout=packed, check=True)
+    for threads in (1, 3):
+        with TextStream(tmp_path / "packed", threads=threads) as found:
+            assert b"".join(chunk.data for chunk in found.chunks()) == text
 
 
 # --- parts of several sorts ------------------------------------------------------------------------------------------
@@ -150,7 +191,7 @@ def test_a_gzip_with_other_extra_fields_is_streamed(groups):
 def refuse(tmp_path, stored):
     """The error that a text of these bytes gives."""
     (tmp_path / "e").write_bytes(stored)
-    with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e", threads=2) as text:
+    with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e", threads=3) as text:
         for _ in text.chunks():
             pass
     return str(caught.value)
