@@ -6,12 +6,12 @@ import io
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import IO, Any, cast
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.ahead import Readers, map_ahead
 
 FIRST_BYTES = 2**18
 """Of the first piece, after which some files are not read on."""
@@ -129,7 +129,7 @@ class _SoughtFile(io.RawIOBase):
 
     def __init__(self, url: str, file: Any) -> None:
         self._url, self._file, self._at = url, file, 0
-        self._pool = ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-fetch")
+        self._pool = Readers(PIECES_AHEAD, "mgspmv-fetch")
         self._pieces: OrderedDict[int, Future[bytes]] = OrderedDict()
         """By number, the one that was read last at the end."""
 
@@ -153,7 +153,9 @@ class _SoughtFile(io.RawIOBase):
         return n_read
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        for piece in self._pieces.values():
+            piece.cancel()
+        self._pool.close()
         self._file.close()
         super().close()
 
@@ -216,7 +218,7 @@ class _FetchedFile(io.RawIOBase):
         found = self._describe()
         yield _fetch(self._file, (0, FIRST_BYTES))
         places = [(start, min(start + PIECE_BYTES, size)) for start in range(FIRST_BYTES, size, PIECE_BYTES)]
-        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-fetch") as pool:
+        with Readers(PIECES_AHEAD, "mgspmv-fetch") as pool:
             yield from map_ahead(pool, partial(_fetch, self._file), places, PIECES_AHEAD - 1)
         if self._describe() != found:
             raise OSError("it was changed while it was read")

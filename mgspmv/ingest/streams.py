@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
@@ -15,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.ahead import AHEAD, iterate_ahead, map_ahead
+from mgspmv.ingest.ahead import AHEAD, Ahead, Readers, map_ahead
 from mgspmv.ingest.remote import explain, fetch_ahead, open_url
 from mgspmv.ingest.unpack import decompress, find_compression
 
@@ -99,7 +98,7 @@ class TextStream:
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _drop_byte_order_mark(_cut_at_lines(_unify_newlines(pieces), self.name))
-        self._blocks = iterate_ahead(blocks, AHEAD, "mgspmv-read")
+        self._blocks = Ahead(blocks, AHEAD, "mgspmv-read")
         self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
@@ -112,8 +111,12 @@ class TextStream:
 
     def close(self) -> None:
         """Give the file back; nothing is read any more."""
-        self._blocks.close()
-        self._buffered.close()
+        if self._blocks.close():  # else the file is its thread's, which is still reading
+            self._buffered.close()
+
+    def begin(self) -> None:
+        """Have the first chunks read, without waiting for them."""
+        self._blocks.begin()
 
     def peek_line(self) -> Line | None:
         """Give the next line and leave it there; None at the end of the text."""
@@ -174,11 +177,11 @@ def open_texts(names: Sequence[str], chunk_bytes: int, threads: int) -> Generato
     def begin(name: str) -> TextStream:
         text = TextStream(name, chunk_bytes, threads)
         opened.add(text)
-        text.peek_line()
+        text.begin()
         return text
 
     try:
-        with ThreadPoolExecutor(FILES_AHEAD, "mgspmv-open") as pool:
+        with Readers(FILES_AHEAD, "mgspmv-open") as pool:
             for text in map_ahead(pool, begin, names, FILES_AHEAD):
                 yield text
                 text.close()

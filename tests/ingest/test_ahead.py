@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
 import pytest
 
-from mgspmv.ingest.ahead import iterate_ahead
+from mgspmv.ingest.ahead import Ahead
 
 
 @pytest.mark.parametrize("n_ahead", [0, 1, 2, 100])
@@ -19,13 +20,13 @@ def test_all_items_in_order_by_one_other_thread(n_ahead):
             threads.add(threading.current_thread().name)
             yield k
 
-    assert list(iterate_ahead(count(), n_ahead, "test-ahead")) == list(range(50))
+    assert list(Ahead(count(), n_ahead, "test-ahead")) == list(range(50))
     assert threads == {"test-ahead_0"}
 
 
 def test_no_more_are_made_than_allowed():
     made = []
-    ahead = iterate_ahead((made.append(k) or k for k in range(50)), 3, "test-ahead")
+    ahead = Ahead((made.append(k) or k for k in range(50)), 3, "test-ahead")
     assert made == []
     for k in range(20):
         assert next(ahead) == k
@@ -49,7 +50,7 @@ def test_an_error_comes_after_the_items_before_it():
         yield 2
         raise KeyError("three")
 
-    ahead = iterate_ahead(fail(), 5, "test-ahead")
+    ahead = Ahead(fail(), 5, "test-ahead")
     assert [next(ahead), next(ahead)] == [1, 2]
     with pytest.raises(KeyError, match="three"):
         next(ahead)
@@ -63,8 +64,27 @@ def test_nothing_is_left_of_one_that_is_given_up():
         raise AssertionError("nobody asked")
 
     before = threading.active_count()
-    ahead = iterate_ahead(wait(), 1, "test-ahead")
+    ahead = Ahead(wait(), 1, "test-ahead")
     assert next(ahead) == 1
-    ahead.close()
+    assert ahead.close()
     assert threading.active_count() == before
     assert list(ahead) == []
+
+
+def test_one_that_never_comes_back_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.ahead"], "PATIENCE_S", 0.05)
+    release = threading.Event()
+
+    def wait():
+        yield 1
+        release.wait()
+        yield 2
+
+    ahead = Ahead(wait(), 1, "test-waiting")
+    assert next(ahead) == 1
+    assert not ahead.close()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "test-waiting_0"]
+    assert thread.daemon
+    release.set()
+    thread.join(10)
+    assert not thread.is_alive()
