@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
@@ -81,7 +81,7 @@ class Readers:
             del task, future, function, args  # nothing is kept while there is nothing to do
 
 
-def map_ahead(pool: Pool, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Generator[R, None, None]:
+def map_ahead(pool: Pool, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Iterator[R]:
     """What a function makes of items, in their order, with so many of them under way; the others wait."""
     ahead: deque[Future[R]] = deque()
     try:
