@@ -206,14 +206,20 @@ class EdgeListSource(FileSource):
         self, text: TextStream, head: _Head, others: Iterator[TextStream], form: TableFormat, notes: _Notes
     ) -> Iterator[Chunk]:
         """The edges of a file whose begin was read, and of all after it."""
-        yield from _read_edges(text, head)
+        yield from self._read_edges(text, head, 0)
         notes.end(text)
         ids = "string" if form.columns[0].dtype == "string" else "int"
-        for other in others:
+        for k, other in enumerate(others, 1):
             head = _read_head(other, form.delimiter, ids, notes.names)
             notes.begin(other, head)
-            yield from _read_edges(other, head)
+            yield from self._read_edges(other, head, k)
             notes.end(other)
+
+    def _read_edges(self, text: TextStream, head: _Head, n_before: int) -> Iterator[Chunk]:
+        """The edges of a file after so many others."""
+        for chunk in chain([head.used] if head.used else [], text.chunks()):
+            self.fraction = None if text.fraction is None else (n_before + text.fraction) / len(self._files)
+            yield chunk
 
     def _find_format(self, first: Line | None) -> TableFormat:
         if first is None:
@@ -329,10 +335,6 @@ def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[st
     if tokens == names if second is None else _are_names_of(first, second, delimiter):
         return _Head(claims, tokens, second, None)
     return _Head(claims, None, first, Chunk(first.source, first.number, first.data + b"\n"))
-
-
-def _read_edges(text: TextStream, head: _Head) -> Iterator[Chunk]:
-    return chain([head.used] if head.used else [], text.chunks())
 
 
 def _find_claims(comments: list[Line]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.sorter import EntrySorter, Positions
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import FileSource, Layout, Source
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
 from mgspmv.order import check_square
@@ -166,7 +166,7 @@ def sort_source(
         feed = _Feed(source, options, kind)
         for batch in source.batches():
             feed.put(batch, sorter)
-            report("read", sorter.n_entries, None)
+            report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
         layout = source.layout()
         _check_square(source, layout.shape, kind, options)
         feed.check(layout)
@@ -182,6 +182,12 @@ def sort_source(
             sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source.name, positions, sorter)
+
+
+def _predict_entries(source: Source, n_read: int) -> int | None:
+    """How many there will be of a source of which so many were read."""
+    fraction = source.fraction if isinstance(source, FileSource) else None
+    return int(n_read / fraction) if fraction else None
 
 
 def _number(

@@ -84,6 +84,7 @@ class ArrowTable:
     def __init__(self, table: Any, name: str, batch_rows: int) -> None:
         self.name, self._table, self._batch_rows = name, table, batch_rows
         self.columns: list[str] = list(table.columns if _find_library(table) == "polars" else table.column_names)
+        self.n_rows: int | None = len(table)
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches.
@@ -107,6 +108,7 @@ class PandasTable:
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
         self.columns = [str(label) for label in frame.columns]
+        self.n_rows: int | None = len(frame)
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches.
@@ -117,9 +119,7 @@ class PandasTable:
         """
         labels = _find_labels(self._frame, names)
         for start in range(0, max(1, len(self._frame)), self._batch_rows):
-            part = self._frame.iloc[start : start + self._batch_rows][
-                labels
-            ]  # the columns alone would be a copy of all
+            part = self._frame.iloc[start : start + self._batch_rows][labels]  # columns alone would be copied whole
             try:
                 yield pa.RecordBatch.from_pandas(part, preserve_index=False)
             except (pa.ArrowException, TypeError) as error:
@@ -132,6 +132,7 @@ class DaskTable:
     def __init__(self, frame: Any, name: str, batch_rows: int, threads: int | None) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
         self._settings = {} if threads is None else {"num_workers": threads}
+        self.n_rows: int | None = None
         self.columns = [str(label) for label in frame.columns]
 
     def read(self, names: list[str]) -> Iterator[Any]:

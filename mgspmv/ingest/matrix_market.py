@@ -86,6 +86,7 @@ class MatrixMarketSource(FileSource):
             header = read_header(text)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
             for batch in read(text, header, self._threads):
+                self.fraction = text.fraction
                 yield mirror(batch, header.symmetry)
             self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
 

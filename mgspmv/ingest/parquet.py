@@ -66,7 +66,7 @@ class ParquetSource(TableSource):
             extra_columns=extra_columns,
             id_room=id_room,
         )
-        self._batch_rows, self._threads = batch_rows, threads
+        self._batch_rows, self._threads, self._n_tables = batch_rows, threads, len(self._files)
         self._n_groups = 0
         self._read_files: list[dict[str, Any]] = []
 
@@ -117,6 +117,7 @@ class ParquetTable:
             ) from error
         self.columns: list[str] = self._file.schema_arrow.names
         self.n_groups: int = self._file.metadata.num_row_groups
+        self.n_rows: int | None = self._file.metadata.num_rows
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches.

@@ -62,6 +62,8 @@ class FileSource:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
+        self.fraction: float | None = None
+        """About how much of all was read; None where that is not known."""
         self._layout: Layout | None = None
         """Set once the last batch was given."""
 

@@ -92,7 +92,9 @@ class TextStream:
 
     def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, threads: int = 1) -> None:
         self.name = os.fspath(path)
-        self._raw = _CountedFile(fetch_ahead(open_bytes(self.name)), self.name)
+        file = open_bytes(self.name)
+        self._size = _find_size(file)
+        self._raw = _CountedFile(fetch_ahead(file), self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(16))
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
@@ -113,6 +115,11 @@ class TextStream:
         """Give the file back; nothing is read any more."""
         if self._blocks.close():  # else the file is its thread's, which is still reading
             self._buffered.close()
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the file was read; None where its size is not known."""
+        return None if self._size is None else self._raw.n_bytes / max(1, self._size)
 
     def begin(self) -> None:
         """Have the first chunks read, without waiting for them."""
@@ -213,6 +220,14 @@ class _CountedFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _find_size(file: IO[bytes]) -> int | None:
+    """Bytes of a file; None where that is not known, as of a pipe."""
+    size: int | None = getattr(file, "size", None)  # files of fsspec have one
+    if size is None and isinstance(file, io.FileIO):
+        size = os.fstat(file.fileno()).st_size
+    return size or None
 
 
 def open_bytes(name: str) -> IO[bytes]:

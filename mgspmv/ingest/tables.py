@@ -40,6 +40,8 @@ class Table(Protocol):
     name: str
     """For messages."""
     columns: list[str]
+    n_rows: int | None
+    """None where that is not known before all are read."""
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give these columns of all rows as Arrow record batches of bounded size, at least one."""
@@ -117,6 +119,7 @@ class TableSource(FileSource):
                 f"weights are wanted and columns={list(columns)} names none; name a third, or leave it out"
             )
         super().__init__(name)
+        self._n_tables = 1
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
 
@@ -139,11 +142,12 @@ class TableSource(FileSource):
         raise NotImplementedError
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
-        for table in tables:
+        for k, table in enumerate(tables):
             n_rows = 0
             for rows in table.read(self._choose_columns(table)):
-                yield _Part(table.name, n_rows, rows)
-                n_rows += rows.num_rows
+                first, n_rows = n_rows, n_rows + rows.num_rows
+                self.fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
+                yield _Part(table.name, first, rows)
 
     def _choose_columns(self, table: Table) -> list[str]:
         there, refuse = table.columns, partial(SourceError, source=table.name)

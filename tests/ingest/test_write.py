@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from zarr.storage import LocalStore, MemoryStore
 
@@ -292,3 +295,31 @@ def test_more_ids_than_memory(tmp_path, ids):
 def name(numbers):
     """Names that ascend as the numbers do."""
     return pa.compute.utf8_lpad(pa.array(numbers).cast(pa.string()), 40, "-")
+
+
+@pytest.mark.parametrize("kind", ["mtx", "txt", "gz", "parquet", "several", "pipe"])
+def test_reading_says_how_many_entries_there_will_be(tmp_path, kind):
+    n = 300_000
+    ends = np.random.default_rng(0).integers(1, n, (n, 2))
+    text = "".join(f"{i} {j}\n" for i, j in ends.tolist()).encode()
+    path, options = tmp_path / f"a.{kind}", {}
+    if kind == "mtx":
+        path.write_bytes(f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {n}\n".encode() + text)
+    elif kind == "parquet":
+        pa.parquet.write_table(pa.table({"a": ends[:, 0], "b": ends[:, 1]}), path, row_group_size=n // 3)
+    elif kind == "several":
+        path.mkdir()
+        for k in range(3):
+            (path / f"{k}.txt").write_bytes(text[: text.index(b"\n", len(text) // 3) + 1])
+    elif kind == "pipe":
+        os.mkfifo(path)
+        threading.Thread(target=lambda: path.write_bytes(text), daemon=True).start()
+        options["format"] = "edge-list"
+    else:
+        path.write_bytes(gzip.compress(text) if kind == "gz" else text)
+    said = []
+    mg.ingest(path, tmp_path / "b.zarr", **options, on_progress=lambda *each: said.append(each))
+    read = [(done, total) for phase, done, total in said if phase == "read"]
+    assert all(total is None for _, total in read) == (kind == "pipe")
+    assert read[-1][1] in (None, read[-1][0])
+    assert all(total is None or done <= total for done, total in read)
