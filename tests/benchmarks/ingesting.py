@@ -109,7 +109,8 @@ def write_entries(path: Path, scale: int, n_wanted: int) -> int:
     """Write about so many entries, in any order, to a Matrix Market file and a Parquet table; how many there are."""
     n = 1 << scale
     batches = make_generator("rmat", scale=scale, edge_factor=-(-n_wanted // n), seed=1).batches()
-    keys = np.unique(np.concatenate([b.rows.astype(np.int64) << scale | b.cols for b in batches]))
+    keys = np.sort(np.concatenate([b.rows.astype(np.int64) << scale | b.cols for b in batches]))
+    keys = keys[np.append(True, keys[1:] > keys[:-1])]  # many times as fast as np.unique
     np.random.default_rng(1).shuffle(keys)
     with path.open("wb") as file:
         file.write(f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {len(keys)}\n".encode())
