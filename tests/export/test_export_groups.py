@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import anndata
-import binsparse
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from binsparse.conversions.scipy import to_scipy
 
 import mgspmv as mg
 from mgspmv.export.groups import BINSPARSE_VERSION
+
+anndata = pytest.importorskip("anndata")
+binsparse = pytest.importorskip("binsparse")
+to_scipy = pytest.importorskip("binsparse.conversions.scipy").to_scipy
 
 EDGES = {
     "numbers": ("0 1 0.5\n2 1 2\n", {"n_vertices": 3}, ["0", "1", "2"], {("0", "1"): 0.5, ("2", "1"): 2.0}),

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import anndata
-import binsparse
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -21,7 +19,6 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 import zarr
-from binsparse.conversions.scipy import to_scipy
 from matrices import HARD
 from memory import measure_peak
 from stores import find_group
@@ -42,6 +39,10 @@ from mgspmv.export.write import SUFFIXES, choose_format
 from mgspmv.ingest.write import Room
 from mgspmv.model import CsrArrays
 from mgspmv.store import open_store, read_array_digests, write_store
+
+anndata = pytest.importorskip("anndata")
+binsparse = pytest.importorskip("binsparse")
+to_scipy = pytest.importorskip("binsparse.conversions.scipy").to_scipy
 
 FORMATS = tuple(SUFFIXES)
 FILES = {"matrix-market": "x.mtx", "parquet": "x.parquet", "npz": "x.npz"}

@@ -6,10 +6,7 @@ import subprocess
 import sys
 
 import dask
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from distributed import Client, get_worker
@@ -19,6 +16,10 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.open import PARQUET_OPTIONS, open_source
+
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
+dd = pytest.importorskip("dask.dataframe")
 
 MAKERS = {
     "pandas": pd.DataFrame,

@@ -9,14 +9,11 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import anndata
-import binsparse
 import numcodecs
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from binsparse.conversions.scipy import from_scipy
 from memory import measure_peak
 from stores import make_scipy
 from zarr.storage import LocalStore, MemoryStore
@@ -26,6 +23,10 @@ from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, Unsuppo
 from mgspmv.ingest import groups
 from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
+
+anndata = pytest.importorskip("anndata")
+binsparse = pytest.importorskip("binsparse")
+from_scipy = pytest.importorskip("binsparse.conversions.scipy").from_scipy
 
 
 @pytest.fixture(params=[None, 7], ids=["as they are", "small"])
