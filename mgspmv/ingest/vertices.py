@@ -34,6 +34,8 @@ NAME_BYTES = 100
 
 _ROOM = 2**20
 """Ids below this are few enough for a table, however few edges there are."""
+_MARKED = 2**27
+"""Ids below this are marked however few edges were read, for more may come."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ class NumberedVertices:
 class OccurringIntegers:
     """The integers that occur in the edges, each of which is its own code.
 
-    As long as all are small against the number of edges, and against the memory, they are marked as seen and numbered
-    by a table. With the first one that is not, numbering is left to `mgspmv.ingest.numbering`.
+    Where all are small against the number of edges, and against the memory, they are marked as seen and numbered by a
+    table. Otherwise numbering is left to `mgspmv.ingest.numbering`.
 
     Parameters
     ----------
@@ -116,17 +118,22 @@ class OccurringIntegers:
             return
         self._n_read += len(ids)
         self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
-        if self._lowest < 0 or self._highest >= min(self._most, 2 * self._n_read + _ROOM):
+        if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
             self._seen = None
         elif self._seen is not None:
             if self._highest >= len(self._seen):
                 self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
             self._seen[ids] = True
 
+    @property
+    def _limit(self) -> int:
+        """Ids below this are small against the number of edges."""
+        return 2 * self._n_read + _ROOM
+
     def finish(self, claim: int | None) -> Numbering:
         if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
             return Numbering(claim)
-        if self._seen is None:
+        if self._seen is None or self._highest >= self._limit:
             return Numbering(0, are_ids=True)
         ids = np.flatnonzero(self._seen)
         if are_numbers(ids):

@@ -72,6 +72,7 @@ def test_union(known, others, data):
     merged.close()
 
 
+@settings(deadline=None)
 @given(any_ids.filter(bool), st.data())
 def test_ids_are_found_among_others(known, data):
     known = sorted(set(known))
