@@ -104,7 +104,7 @@ def test_update_and_versions(folder):
     answer = invoke_json("update", "g.zarr", "--insert", "more.txt", "--delete", "less.txt")
     assert (answer["store"]["nnz"], answer["store"]["shape"]) == (6, [5, 5])
     assert answer["store"]["provenance"]["updates"][0]["missing"] == 1
-    options = "--memory", "2GiB", "--threads", "1", "--keep", "3"
+    options = "--memory", "64GiB", "--threads", "1", "--keep", "3"
     stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", *options)
     lines = stdout.splitlines()
     assert lines[0].startswith("g.zarr: graph, 5 x 5, 6 entries, a pattern, made in ")
