@@ -425,14 +425,15 @@ def test_progress(tmp_path, format, order):
 @pytest.mark.parametrize("format", FORMATS)
 def test_memory_does_not_grow_with_the_matrix(tmp_path, format, monkeypatch):
     set_sizes(monkeypatch, chunk=1 << 12, pointers=1 << 12, names=1 << 11)
-    peaks = []
-    for n in (70_000, 210_000):
+    peaks, sizes = [], (70_000, 210_000)
+    for n in sizes:
         mg.generate("banded", tmp_path / f"{n}.zarr", n=n // 5, bandwidth=2)
         given = {"format": format, "threads": 2, "overwrite": True}
         write = partial(mg.export, tmp_path / f"{n}.zarr", tmp_path / name_target(format), **given)
         write()
         peaks.append(measure_peak(write))
-    assert peaks[1] < 1.5 * peaks[0]
+    grown_bytes = (sizes[1] - sizes[0]) * (8 + 4)  # how many chunks are under way at once is by chance
+    assert peaks[1] - peaks[0] < grown_bytes / 5
     assert peaks[1] < 4_000_000
 
 
