@@ -163,25 +163,35 @@ def sort_source(
     kind, threads = options.kind or source.default_kind, threads or default_threads()
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(memory, threads, folder))
-        feed = _Feed(source, options, kind)
-        for batch in source.batches():
-            feed.put(batch, sorter)
-            report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
-        layout = source.layout()
-        _check_square(source, layout.shape, kind, options)
-        feed.check(layout)
+        dtype, layout = read_entries(source, options, sorter, report)
+        sorter.reserve(layout.nbytes)
         positions: Positions = layout.positions
-        held = (layout.positions, layout.vertex_ids)
-        sorter.reserve(sum(array.nbytes for array in held if isinstance(array, np.ndarray)))
-        is_numbered = not layout.are_ids and layout.names is None
-        if not is_numbered or not (layout.positions is None or _is_ascending(layout.positions)):
+        if not layout.is_numbered:
             report("number", 0, None)
             sorter.reserve(memory // 2)
             make_sorter = partial(EntrySorter, memory // 2, threads, folder)
             sorter, layout, positions = _number(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
             sorter.reserve(-memory // 2)
-        rule = choose_rule(options, is_pattern=feed.dtype is None)
-        yield SortedSource(kind, layout.shape, feed.dtype, rule, layout, source.name, positions, sorter)
+        rule = choose_rule(options, is_pattern=dtype is None)
+        yield SortedSource(kind, layout.shape, dtype, rule, layout, source.name, positions, sorter)
+
+
+def read_entries(
+    source: Source, options: IngestOptions, sorter: EntrySorter, report: Report
+) -> tuple[np.dtype[Any] | None, Layout]:
+    """Read a source to its end, and have a sorter take its entries; the dtype of their values, and the layout.
+
+    Parameters, Raises : as of `sort_source`
+    """
+    kind = options.kind or source.default_kind
+    feed = _Feed(source, options, kind)
+    for batch in source.batches():
+        feed.put(batch, sorter)
+        report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
+    layout = source.layout()
+    _check_square(source, layout.shape, kind, options)
+    feed.check(layout)
+    return feed.dtype, layout
 
 
 def _predict_entries(source: Source, n_read: int) -> int | None:
@@ -317,12 +327,6 @@ def _stored_dtype(dtype: np.dtype[Any]) -> Any:
     if dtype.kind in "bui":
         return np.int64
     return dtype if dtype in (np.float32, np.float64) else np.float64
-
-
-def _is_ascending(positions: np.ndarray) -> bool:
-    """Whether codes that have a number have it in their order."""
-    numbers = positions[positions >= 0]
-    return bool((numbers[1:] > numbers[:-1]).all())
 
 
 def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:

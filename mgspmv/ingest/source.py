@@ -34,6 +34,25 @@ class Layout:
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is in memory."""
+        held = (self.positions, self.vertex_ids)
+        return sum(array.nbytes for array in held if isinstance(array, np.ndarray))
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether codes are numbers, or `positions` has these and they ascend as the codes do."""
+        if self.are_ids or self.names is not None:
+            return False
+        return self.positions is None or is_ascending(self.positions)
+
+
+def is_ascending(positions: np.ndarray) -> bool:
+    """Whether codes that have a number have it in their order."""
+    numbers = positions[positions >= 0]
+    return bool((numbers[1:] > numbers[:-1]).all())
+
 
 class Source(Protocol):
     """A matrix that can be read once, in batches of bounded size."""
