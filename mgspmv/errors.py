@@ -62,10 +62,15 @@ class SourceError(MgspmvError, ValueError):
         line_number: int | None = None,
         text: str | None = None,
     ) -> None:
-        self.source, self.line_number, self.text = source, line_number, text
+        self.message, self.source, self.line_number, self.text = message, source, line_number, text
         where = source + (f", line {line_number}" if line_number is not None else "")
         what = f": {_shorten(text)!r}" if text is not None else ""
         super().__init__(f"{where}{what}: {message}" if where else message)
+
+    def move(self, n_lines: int) -> SourceError:
+        """The same of a line so many further down."""
+        assert self.line_number is not None
+        return type(self)(self.message, source=self.source, line_number=self.line_number + n_lines, text=self.text)
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
+from threading import Event
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -25,16 +27,28 @@ from mgspmv.ingest.columns import (
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream, open_texts
+from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.source import FileSource, Joined, Layout
+from mgspmv.ingest.streams import (
+    BATCH_BYTES,
+    Chunk,
+    Line,
+    Segment,
+    TextStream,
+    describe_digested,
+    digest_file,
+    open_texts,
+)
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
     NumberedVertices,
+    Numbering,
     OccurringIntegers,
     OccurringNames,
     Vertices,
     find_unknown,
+    make_layout,
     read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
@@ -83,25 +97,51 @@ class _Notes:
         SourceError : the columns have other names than in a file before it
         """
         self._claims.append(head.claims)
-        if head.names is None:
-            return
-        if self.names is None:
-            self.names, self._named = head.names, text.name
-        if head.names != self.names:
-            raise SourceError(
-                f"the columns are {', '.join(head.names)}, and those of {self._named} are {', '.join(self.names)}; "
-                "files that are ingested together have the same columns",
-                source=text.name,
-            )
+        if head.names is not None:
+            self._name_columns(text.name, head.names)
 
-    def end(self, text: TextStream) -> None:
-        """Take where a file came from, which is read to its end."""
-        self._files.append(text.provenance())
+    def end(self, provenance: dict[str, Any]) -> None:
+        """Take where a file came from."""
+        self._files.append(provenance)
+
+    def join(self, later: _Notes) -> None:
+        """Take over those of files, or parts of them, that follow.
+
+        Raises
+        ------
+        SourceError : as of `begin`
+        """
+        self._claims += later._claims
+        self._files += later._files
+        if later.names is not None:
+            self._name_columns(later._named, later.names)
+
+    def _name_columns(self, file: str, names: list[str]) -> None:
+        if self.names is None:
+            self.names, self._named = names, file
+        if names != self.names:
+            raise SourceError(
+                f"the columns are {', '.join(names)}, and those of {self._named} are {', '.join(self.names)}; "
+                "files that are ingested together have the same columns",
+                source=file,
+            )
 
     def describe(self, name: str) -> dict[str, Any]:
         """Where all edges came from."""
         header = {**self.claims, **({"columns": self.names} if self.names else {})}
         return {"format": "edge-list", **describe_files(name, self._files), "header": header}
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a part of edge lists tells."""
+
+    notes: _Notes
+    """Of the files that begin in it."""
+    ids: tuple[int, int] | None
+    """The least and the greatest, where they are integers that occur; None where there is none."""
+    listed: dict[str, Any]
+    """The provenance of the list of vertices."""
 
 
 class EdgeListSource(FileSource):
@@ -178,7 +218,32 @@ class EdgeListSource(FileSource):
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             for chunk, columns in read_chunks(chunks, form, self._threads):
                 yield _encode_batch(chunk, columns, form, vertices)
-        self._layout = self._finish(notes, vertices, listed)
+        provenance = {**notes.describe(self.name), **listed}
+        self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
+
+    @property
+    def has_known_vertices(self) -> bool:  # type: ignore[override]
+        """As of `FileSource`."""
+        return self._n_vertices is not None or self._vertices is not None
+
+    def split(self, n_parts: int) -> list[EdgeListPart]:
+        """As of `FileSource`; the first edge says how all lines are to be read."""
+        files, notes = [make_absolute(name) for name in self._files], _Notes()
+        with closing(open_texts(files, self._batch_bytes, 1)) as texts:
+            begun = self._find_first(texts, notes)
+            form = self._find_format(begun[1].first if begun else None)
+        vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        known = (form, notes.names, self._n_vertices, vertices, self._delimiter)
+        return [EdgeListPart(self.name, segments, *known) for segments in cut_texts(files, n_parts)]
+
+    def join(self, told: Sequence[_Told]) -> Joined:
+        """As of `FileSource`."""
+        notes = _Notes()
+        for part in told:
+            notes.join(part.notes)
+        claim, ids = notes.claims.get("nodes"), [part.ids for part in told if part.ids is not None]
+        is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
+        return Joined(claim if is_fit else None, {**notes.describe(self.name), **told[0].listed})
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, _Head] | None:
         """The first of the files that has an edge, and its begin."""
@@ -189,7 +254,7 @@ class EdgeListSource(FileSource):
             notes.begin(text, head)
             if head.first is not None:
                 return text, head
-            notes.end(text)
+            notes.end(text.provenance())
         return None
 
     def _judge_only_line(self, head: _Head, line: Line) -> _Head:
@@ -207,13 +272,13 @@ class EdgeListSource(FileSource):
     ) -> Iterator[Chunk]:
         """The edges of a file whose begin was read, and of all after it."""
         yield from self._read_edges(text, head, 0)
-        notes.end(text)
+        notes.end(text.provenance())
         ids = "string" if form.columns[0].dtype == "string" else "int"
         for k, other in enumerate(others, 1):
             head = _read_head(other, form.delimiter, ids, notes.names)
             notes.begin(other, head)
             yield from self._read_edges(other, head, k)
-            notes.end(other)
+            notes.end(other.provenance())
 
     def _read_edges(self, text: TextStream, head: _Head, n_before: int) -> Iterator[Chunk]:
         """The edges of a file after so many others."""
@@ -282,24 +347,112 @@ class EdgeListSource(FileSource):
         return source, target
 
     def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
-        if self._n_vertices is not None:
-            return NumberedVertices(self._n_vertices), {}
-        if self._vertices is not None:
-            column = Column("vertex", id_column.dtype, hint=id_column.hint)
-            vertices, provenance = read_vertices(self._vertices, column, self._delimiter, _COMMENTS)
-            return vertices, {"vertices": provenance}
-        return (OccurringNames(self._id_room) if id_column.dtype == "string" else OccurringIntegers(self._id_room)), {}
+        return _find_vertices(id_column, self._n_vertices, self._vertices, self._delimiter, self._id_room)
 
-    def _finish(self, notes: _Notes, vertices: Vertices, listed: dict[str, Any]) -> Layout:
-        numbering = vertices.finish(notes.claims.get("nodes"))
-        return Layout(
-            shape=(numbering.n_vertices, numbering.n_vertices),
-            vertex_ids=numbering.vertex_ids,
-            positions=numbering.positions,
-            are_ids=numbering.are_ids,
-            names=numbering.names,
-            provenance={**notes.describe(self.name), **listed},
-        )
+
+class EdgeListPart(FileSource):
+    """Some of the lines of edge lists, see `EdgeListSource.split`.
+
+    Parameters
+    ----------
+    segments : whole lines of files, and what is before the edges where a file begins
+    form : of all lines
+    names : of the columns in the first file that names them; None where that is none so far
+    n_vertices, vertices, delimiter : as of `EdgeListSource`
+    """
+
+    default_kind: Literal["graph", "matrix"] = "graph"
+
+    def __init__(
+        self,
+        name: str,
+        segments: Sequence[Segment],
+        form: TableFormat,
+        names: list[str] | None,
+        n_vertices: int | None,
+        vertices: str | None,
+        delimiter: str | None,
+    ) -> None:
+        super().__init__(name)
+        self._segments, self._form, self._names = segments, form, names
+        self._known = (n_vertices, vertices, delimiter)
+        self._threads, self._id_room = 1, ANY_ROOM
+        self._notes = _Notes()
+
+    @property
+    def has_known_vertices(self) -> bool:  # type: ignore[override]
+        """As of `FileSource`."""
+        return self._known[:2] != (None, None)
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads, self._id_room = threads, id_room
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all arcs, in at least one batch; rows and columns hold codes that `number` numbers."""
+        self._made, self._listed = _find_vertices(self._form.columns[0], *self._known, self._id_room)
+        try:
+            with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
+                for chunk, columns in read_chunks(self._read(texts), self._form, self._threads):
+                    yield _encode_batch(chunk, columns, self._form, self._made)
+        except SourceError as error:
+            raise place_error(error, self._segments) from None
+
+    def tell(self) -> _Told:
+        """As of `FileSource`."""
+        extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
+        return _Told(self._notes, extent, self._listed)
+
+    def number(self, claim: int | None) -> Layout:
+        """As of `FileSource`."""
+        return make_layout(Numbering(claim) if claim is not None else self._made.finish(None), {})
+
+    def _read(self, texts: Iterator[TextStream]) -> Iterator[Chunk]:
+        is_over, n_chunks = Event(), 0
+        with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
+            try:
+                for k, (text, segment) in enumerate(zip(texts, self._segments, strict=True)):
+                    digest = None if segment.is_whole else pool.submit(digest_file, segment.name, is_over)
+                    for chunk in self._read_segment(text, segment):
+                        self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                        n_chunks += 1
+                        yield chunk
+                    if not segment.begin:
+                        whole = (
+                            text.provenance()
+                            if digest is None
+                            else {**describe_digested(text.name, digest.result()), "compression": None}
+                        )
+                        self._notes.end(whole)
+            finally:
+                is_over.set()
+        if not n_chunks:
+            yield Chunk(self.name, 1, b"")
+
+    def _read_segment(self, text: TextStream, segment: Segment) -> Iterator[Chunk]:
+        if not segment.begin:
+            ids = "string" if self._form.columns[0].dtype == "string" else "int"
+            head = _read_head(text, self._form.delimiter, ids, self._names)
+            self._notes.begin(text, head)
+            yield from [head.used] if head.used else []
+        yield from text.chunks()
+
+
+def _find_vertices(
+    id_column: Column,
+    n_vertices: int | None,
+    path: str | os.PathLike[str] | None,
+    delimiter: str | None,
+    id_room: IdRoom,
+) -> tuple[Vertices, dict[str, Any]]:
+    """What becomes of ids, and the provenance of the list of vertices at a path."""
+    if n_vertices is not None:
+        return NumberedVertices(n_vertices), {}
+    if path is not None:
+        column = Column("vertex", id_column.dtype, hint=id_column.hint)
+        vertices, provenance = read_vertices(path, column, delimiter, _COMMENTS)
+        return vertices, {"vertices": provenance}
+    return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 
 
 def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.sorter import EntrySorter, Positions
@@ -289,20 +290,7 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
         )
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
-    if options.symmetrize:
-        rows, cols, values = _mirror(rows, cols, values)
-    return CooBatch(rows, cols, values)
-
-
-def _mirror(
-    rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Each entry and, off the diagonal, its mirror image after it: what `first` leaves is then symmetric too."""
-    pairs = np.stack([rows, cols], axis=1)
-    keep = np.stack([np.ones(len(rows), bool), rows != cols], axis=1)
-    if values is not None:
-        values = np.repeat(values, 2)[keep.ravel()]
-    return pairs[keep], pairs[:, ::-1][keep], values
+    return mirror(CooBatch(rows, cols, values), "symmetric" if options.symmetrize else "general")
 
 
 def shrink(codes: np.ndarray) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Sequence
+from copy import copy
 from os import PathLike
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
@@ -65,21 +68,64 @@ class FrameSource(TableSource):
             id_room=id_room,
         )
         self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
+        self._described = self.name
+        self._scheduler: str | None = None
+        """Of Dask; None for the one that it is set to."""
 
     def _tables(self) -> Generator[Table]:
         if self._library == "dask":
-            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads)
+            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads, self._scheduler)
         elif self._library == "pandas":
             yield PandasTable(self._frame, self.name, self._batch_rows)
         else:
             yield ArrowTable(self._frame, self.name, self._batch_rows)
 
-    def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
-        return {"format": self._library, "name": self.name, "header": {"columns": names, "rows": n_rows}}
+    def _describe(self) -> dict[str, Any]:
+        return {"format": self._library, "name": self._described}
+
+    def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
+        return {**told[0], "header": header}
+
+    def split(self, n_parts: int) -> list[TableSource]:
+        """As of `FileSource`: partitions of a Dask DataFrame, each computed by the process that reads it.
+
+        Raises
+        ------
+        OptionError : a DataFrame of another library, or one whose partitions a cluster holds
+        """
+        if self._library != "dask":
+            raise OptionError(
+                f"{self.name} is in this process, and a cluster reads files or a Dask DataFrame; write it to Parquet "
+                "files, or ingest without client"
+            )
+        from distributed import futures_of
+
+        if futures_of(self._frame):
+            raise OptionError(
+                f"the partitions of {self.name} are held by a cluster already, and are to be computed when they are "
+                "read; pass the DataFrame as it was before persist()"
+            )
+        n = self._frame.npartitions
+        return [self._take(own[0], own[-1] + 1) for own in cut_evenly(range(n), [1] * n, n_parts)]
+
+    def _take(self, first: int, last: int) -> FrameSource:
+        """The part that has partitions first .. last - 1."""
+        part = copy(self)
+        part.name = f"partitions {first} to {last - 1} of {self.name}"
+        part._frame = self._frame.partitions[first:last]
+        part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        part._scheduler = "threads"
+        return part
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads, self._id_room = threads, id_room
 
 
 class ArrowTable:
     """A pyarrow Table or a polars DataFrame, which becomes one slice by slice, as a `Table`."""
+
+    first_row = 0
 
     def __init__(self, table: Any, name: str, batch_rows: int) -> None:
         self.name, self._table, self._batch_rows = name, table, batch_rows
@@ -105,6 +151,8 @@ class ArrowTable:
 class PandasTable:
     """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
 
+    first_row = 0
+
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
         self.columns = [str(label) for label in frame.columns]
@@ -129,9 +177,14 @@ class PandasTable:
 class DaskTable:
     """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
 
-    def __init__(self, frame: Any, name: str, batch_rows: int, threads: int | None) -> None:
+    first_row = 0
+
+    def __init__(
+        self, frame: Any, name: str, batch_rows: int, threads: int | None, scheduler: str | None = None
+    ) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
-        self._settings = {} if threads is None else {"num_workers": threads}
+        settings = {"num_workers": threads, "scheduler": scheduler}
+        self._settings = {key: value for key, value in settings.items() if value is not None}
         self.n_rows: int | None = None
         self.columns = [str(label) for label in frame.columns]
 

@@ -20,7 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
 from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
-from mgspmv.ingest.matrix_market import mirror
+from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, index_dtype

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from threading import Event
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_chunks
-from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, TextStream
+from mgspmv.ingest.mirror import mirror
+from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.source import FileSource, Joined, Layout
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_digested, digest_file
 from mgspmv.model import CooBatch, default_threads, index_dtype
+
+if TYPE_CHECKING:
+    from mgspmv.ingest.vertices import IdRoom
 
 _COMMENTS = b"%"
 _BANNERS = ("%%matrixmarket", "%matrixmarket")
@@ -84,11 +92,92 @@ class MatrixMarketSource(FileSource):
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
         with TextStream(self.name, self._batch_bytes, self._threads) as text:
             header = read_header(text)
-            read = _read_coordinate if header.layout == "coordinate" else _read_array
-            for batch in read(text, header, self._threads):
+            counted, read = _Counted(header), _read_coordinate if header.layout == "coordinate" else _read_array
+            for batch in read(text, header, counted, self._threads):
                 self.fraction = text.fraction
                 yield mirror(batch, header.symmetry)
-            self._layout = Layout(shape=header.shape, provenance=_describe(text, header))
+            counted.check()
+            self._layout = Layout(shape=header.shape, provenance=_describe(text.provenance(), header))
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads = threads
+
+    def split(self, n_parts: int) -> list[FileSource]:
+        """As of `FileSource`; what is not a coordinate file of plain text is read by one process."""
+        whole, name = copy(self), make_absolute(self.name)
+        whole.name = name
+        with TextStream(name) as text:
+            header = read_header(text)
+        segments = [own for [own] in cut_texts([name], n_parts)]
+        if len(segments) == 1 or header.layout != "coordinate":
+            return [whole]
+        return [MatrixMarketPart(segment, header) for segment in segments]
+
+    def join(self, told: Sequence[Any]) -> Joined:
+        """As of `FileSource`."""
+        if not isinstance(told[0], _Told):
+            return super().join(told)
+        counted = _Counted(told[0].header, sum(own.n_entries for own in told))
+        counted.check()
+        return Joined(None, _describe(told[0].file, told[0].header))
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a part of a Matrix Market file tells."""
+
+    header: Header
+    n_entries: int
+    file: dict[str, Any]
+    """Where all came from, of the first part."""
+
+
+class MatrixMarketPart(FileSource):
+    """Some of the entries of a coordinate file, see `MatrixMarketSource.split`.
+
+    Parameters
+    ----------
+    segment : whole lines
+    header : of the file, which is before the entries of the first part
+    """
+
+    default_kind: Literal["graph", "matrix"] = "matrix"
+
+    def __init__(self, segment: Segment, header: Header) -> None:
+        super().__init__(segment.name)
+        self._segment, self._header, self._threads = segment, header, 1
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads = threads
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries, as `MatrixMarketSource.batches` does."""
+        counted, is_over, file = _Counted(self._header), Event(), {}
+        with (
+            ThreadPoolExecutor(1, "mgspmv-hash") as pool,
+            TextStream(self._segment, BATCH_BYTES, self._threads) as text,
+        ):
+            try:
+                if not self._segment.begin:
+                    digest = pool.submit(digest_file, self.name, is_over)
+                    read_header(text)
+                for batch in _read_coordinate(text, self._header, counted, self._threads):
+                    self.fraction = text.fraction
+                    yield mirror(batch, self._header.symmetry)
+                if not self._segment.begin:
+                    file = {**describe_digested(self.name, digest.result()), "compression": None}
+            except SourceError as error:
+                raise place_error(error, [self._segment]) from None
+            finally:
+                is_over.set()
+        self._told = _Told(self._header, counted.n_read, file)
+        self._layout = Layout(shape=self._header.shape)
+
+    def tell(self) -> _Told:
+        """As of `FileSource`."""
+        return self._told
 
 
 def is_banner(line: Line) -> bool:
@@ -169,23 +258,55 @@ def _parse_size(token: str, name: str, line: Line) -> int:
     return int(token)
 
 
-def _read_coordinate(text: TextStream, header: Header, threads: int) -> Iterator[CooBatch]:
+class _Counted:
+    """Counts entries, of which there are to be as many as the size line says."""
+
+    def __init__(self, header: Header, n_read: int = 0) -> None:
+        self._header, self.n_read = header, n_read
+
+    def add(self, chunk: Chunk, form: TableFormat, n_new: int) -> None:
+        """
+        Raises
+        ------
+        SourceError : there are more
+        """
+        header = self._header
+        if self.n_read + n_new > header.n_entries:
+            line = nth_line(chunk, form, header.n_entries - self.n_read)
+            where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
+            raise line.refuse(f"expected the file to end after the {header.n_entries} entries that {where} says")
+        self.n_read += n_new
+
+    def check(self) -> None:
+        """
+        Raises
+        ------
+        SourceError : there are not as many
+        """
+        if self.n_read != self._header.n_entries:
+            raise self._header.size_line.refuse(
+                f"expected {self._header.n_entries} entries, the file ends after {self.n_read}; "
+                "it is cut short or its size line is wrong"
+            )
+
+
+def _read_coordinate(text: TextStream, header: Header, counted: _Counted, threads: int) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
-    for chunk, _, (rows, cols, *values) in _read_entries(text, header, form, threads):
+    for chunk, _, (rows, cols, *values) in _read_entries(text, counted, form, threads):
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
         yield batch
 
 
-def _read_array(text: TextStream, header: Header, threads: int) -> Iterator[CooBatch]:
+def _read_array(text: TextStream, header: Header, counted: _Counted, threads: int) -> Iterator[CooBatch]:
     form = TableFormat(_value_columns(header), " ", _COMMENTS)
     dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
-    for _, first, (values,) in _read_entries(text, header, form, threads):
+    for _, first, (values,) in _read_entries(text, counted, form, threads):
         nonzero = np.flatnonzero(values)
         rows, cols = dense.locate(first, nonzero, header.n_cols)
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
@@ -201,28 +322,13 @@ def _value_columns(header: Header) -> tuple[Column, ...]:
 
 
 def _read_entries(
-    text: TextStream, header: Header, form: TableFormat, threads: int
+    text: TextStream, counted: _Counted, form: TableFormat, threads: int
 ) -> Iterator[tuple[Chunk, int, list[Any]]]:
-    """Give chunks, the number of their first entry and their columns; raise unless there are as many as promised."""
-    n_read = 0
+    """Give chunks, the number of their first entry and their columns."""
     for chunk, columns in read_chunks(text.chunks(), form, threads):
-        n_new = len(columns[0])
-        if n_read + n_new > header.n_entries:
-            line = nth_line(chunk, form, header.n_entries - n_read)
-            raise line.refuse(
-                f"expected the file to end after the {header.n_entries} entries that {_where(header)} says"
-            )
-        yield chunk, n_read, columns
-        n_read += n_new
-    if n_read < header.n_entries:
-        raise header.size_line.refuse(
-            f"expected {header.n_entries} entries, the file ends after {n_read}; "
-            "it is cut short or its size line is wrong"
-        )
-
-
-def _where(header: Header) -> str:
-    return f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
+        first = counted.n_read
+        counted.add(chunk, form, len(columns[0]))
+        yield chunk, first, columns
 
 
 def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
@@ -233,22 +339,9 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
         raise line.refuse("the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'")
 
 
-def mirror(batch: CooBatch, symmetry: str) -> CooBatch:
-    """Entries with their mirror images; `symmetry` is general, symmetric or skew-symmetric."""
-    if symmetry == "general":
-        return batch
-    off = batch.rows != batch.cols
-    values = batch.values
-    if values is not None:
-        mirrored = values[off] if symmetry == "symmetric" else -values[off]
-        values = np.concatenate([values, mirrored])
-    rows = np.concatenate([batch.rows, batch.cols[off]])
-    return CooBatch(rows, np.concatenate([batch.cols, batch.rows[off]]), values)
-
-
-def _describe(text: TextStream, header: Header) -> dict[str, Any]:
+def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:
     stated = {"layout": header.layout, "field": header.field, "symmetry": header.symmetry, "entries": header.n_entries}
-    return {"format": "matrix-market", **text.provenance(), "header": stated}
+    return {"format": "matrix-market", **file, "header": stated}
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from threading import Event
 from typing import Any, Literal
 
@@ -14,15 +14,13 @@ import pyarrow.parquet
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
-from mgspmv.ingest.remote import open_sought
-from mgspmv.ingest.streams import open_bytes
+from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
+from mgspmv.ingest.streams import describe_digested, digest_file, open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
-HASHED_BYTES = 1 << 20
-"""Read at a time to be hashed."""
 
 
 class ParquetSource(TableSource):
@@ -67,26 +65,59 @@ class ParquetSource(TableSource):
             id_room=id_room,
         )
         self._batch_rows, self._threads, self._n_tables = batch_rows, threads, len(self._files)
+        self._groups: Sequence[range | None] = [None] * len(self._files)
         self._n_groups = 0
         self._read_files: list[dict[str, Any]] = []
+
+    def split(self, n_parts: int) -> list[TableSource]:
+        """As of `FileSource`; files are cut between row groups, and not at all where there are many."""
+        files = [make_absolute(name) for name in self._files]
+        if len(files) >= MANY_FILES * n_parts:
+            groups: list[tuple[str, range | None]] = [(name, None) for name in files]
+            sizes = [1] * len(files)
+        else:
+            groups, sizes = [], []
+            for name in files:
+                lengths = list(_measure_groups(name)) or [0]
+                groups += [(name, range(k, k + 1)) for k in range(len(lengths))]
+                sizes += [1 + n for n in lengths]
+        return [self._take(own) for own in cut_evenly(groups, sizes, n_parts)]
+
+    def _take(self, groups: Sequence[tuple[str, range | None]]) -> TableSource:
+        """The part that has these row groups of files."""
+        part, files = copy(self), list(dict.fromkeys(name for name, _ in groups))
+        part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        part._files, part._n_tables, part._read_files = tuple(files), len(files), []
+        part._groups = [_join_ranges([own for name, own in groups if name == file]) for file in files]
+        return part
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads, self._id_room = threads, id_room
 
     def _tables(self) -> Generator[ParquetTable]:
         is_over = Event()
         with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
             try:
-                for name in self._files:
-                    with open_sought(name) if "://" in name else open_bytes(name) as raw:
-                        table = ParquetTable(name, raw, self._batch_rows, self._threads)
-                        digest = pool.submit(_digest_file, name, is_over)
+                for name, groups in zip(self._files, self._groups, strict=True):
+                    with open_anywhere(name) as raw:
+                        table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
+                        is_first = groups is None or not groups.start
+                        digest = pool.submit(digest_file, name, is_over) if is_first else None
                         yield table
                         self._n_groups += table.n_groups
-                        self._read_files.append(_describe_file(name, digest.result()))
+                        if digest is not None:
+                            self._read_files.append(describe_digested(name, digest.result()))
             finally:
                 is_over.set()
 
-    def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
-        header = {"columns": names, "rows": n_rows, "row_groups": self._n_groups}
-        return {"format": "parquet", **describe_files(self.name, self._read_files), "header": header}
+    def _describe(self) -> dict[str, Any]:
+        return {"format": "parquet", "files": self._read_files, "row_groups": self._n_groups}
+
+    def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
+        files = [file for own in told for file in own["files"]]
+        header["row_groups"] = sum(own["row_groups"] for own in told)
+        return {"format": "parquet", **describe_files(self.name, files), "header": header}
 
 
 class ParquetTable:
@@ -97,13 +128,14 @@ class ParquetTable:
     name : local path or URL
     raw : the file, opened for reading, of which a local one makes no use
     batch_rows, threads : as of `ParquetSource`
+    groups : the row groups that are read; None for all
 
     Raises
     ------
     SourceError : no such file
     """
 
-    def __init__(self, name: str, raw: Any, batch_rows: int, threads: int | None) -> None:
+    def __init__(self, name: str, raw: Any, batch_rows: int, threads: int | None, groups: range | None = None) -> None:
         self.name, self._batch_rows, self._is_threaded = name, batch_rows, threads != 1
         try:
             self._file = pa.parquet.ParquetFile(
@@ -116,8 +148,16 @@ class ParquetTable:
                 f"this is no Parquet file, or it is damaged or cut short ({error})", source=name
             ) from error
         self.columns: list[str] = self._file.schema_arrow.names
-        self.n_groups: int = self._file.metadata.num_row_groups
-        self.n_rows: int | None = self._file.metadata.num_rows
+        lengths = self.measure_groups()
+        self._groups = range(len(lengths)) if groups is None else groups
+        self.n_groups = len(self._groups)
+        self.first_row = sum(lengths[: self._groups.start])
+        self.n_rows: int | None = sum(lengths[k] for k in self._groups)
+
+    def measure_groups(self) -> list[int]:
+        """Rows of each row group."""
+        metadata = self._file.metadata
+        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches.
@@ -127,7 +167,7 @@ class ParquetTable:
         SourceError : the file is damaged
         """
         schema, n_rows = self._file.schema_arrow, 0
-        batches = self._file.iter_batches(self._batch_rows, columns=names, use_threads=self._is_threaded)
+        batches = self._file.iter_batches(self._batch_rows, self._groups, names, use_threads=self._is_threaded)
         try:
             for rows in batches:
                 yield rows.select(names)
@@ -142,16 +182,12 @@ class ParquetTable:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
 
 
-def _describe_file(name: str, sha256: str | None) -> dict[str, Any]:
-    return {"name": name} if sha256 is None else {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
+def _measure_groups(name: str) -> list[int]:
+    with open_anywhere(name) as raw:
+        return ParquetTable(name, raw, BATCH_ROWS, 1).measure_groups()
 
 
-def _digest_file(name: str, is_over: Event) -> str | None:
-    """SHA-256 of a local file; of others, which would be fetched twice, none."""
-    if "://" in name:
-        return None
-    digest = hashlib.sha256()
-    with open(name, "rb", buffering=0) as file:
-        while not is_over.is_set() and (piece := file.read(HASHED_BYTES)):
-            digest.update(piece)
-    return digest.hexdigest()
+def _join_ranges(ranges: Sequence[range | None]) -> range | None:
+    """The one range that ranges make which follow each other; None, for all, is alone."""
+    first, last = ranges[0], ranges[-1]
+    return None if first is None or last is None else range(first.start, last.stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from mgspmv.model import CooBatch
 if TYPE_CHECKING:
     from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
     from mgspmv.ingest.names import SortedNames, SpilledNames
+    from mgspmv.ingest.vertices import IdRoom
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,46 @@ class FileSource:
         if self._layout is None:
             raise SourceError("the layout is known once all batches were read", source=self.name)
         return self._layout
+
+    # --- for several processes, each of which reads a part
+
+    has_known_vertices = True
+    """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
+
+    def split(self, n_parts: int) -> Sequence[FileSource]:
+        """Give parts that other processes can read, at most so many, which follow each other as the entries do.
+
+        Raises
+        ------
+        SourceError : as of `batches`, for what is seen at the begin
+        """
+        return [self]
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """Take over what the process that reads it may use; by `split`, parts have nothing of that."""
+
+    def tell(self) -> Any:
+        """What the others, or all together, have to know of this part, once it was read."""
+        return self.layout().provenance
+
+    def join(self, told: Sequence[Any]) -> Joined:
+        """Check what all parts told, in their order.
+
+        Raises
+        ------
+        SourceError : the parts do not fit together
+        """
+        return Joined(None, told[0])
+
+    def number(self, claim: int | None) -> Layout:
+        """The layout of a part, once it was read; `claim` is as of `Joined`."""
+        return self.layout()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What is known of a source whose parts were read."""
+
+    claim: int | None
+    """The number of vertices that it states itself, where all ids are in 0..claim-1."""
+    provenance: dict[str, Any]

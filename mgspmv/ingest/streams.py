@@ -8,14 +8,15 @@ import io
 import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Event
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.ahead import AHEAD, Ahead, Readers, map_ahead
-from mgspmv.ingest.remote import explain, fetch_ahead, open_url
+from mgspmv.ingest.remote import explain, fetch_ahead, open_sought, open_url
 from mgspmv.ingest.unpack import decompress, find_compression
 
 CHUNK_BYTES = 4 * 2**20
@@ -26,6 +27,9 @@ BATCH_BYTES = 2**20
 
 LINE_LIMIT_BYTES = 2**20
 """A longer line is taken as a sign that the file is not a text."""
+
+HASHED_BYTES = 2**20
+"""Read at a time to be hashed."""
 
 FILES_AHEAD = 2
 """Texts that are opened, and their beginnings read, before they are asked for."""
@@ -71,6 +75,21 @@ class Chunk:
             yield Line(self.source, self.first_line + i, data)
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Some bytes of a file, or all of them."""
+
+    name: str
+    """Local path or URL."""
+    begin: int = 0
+    end: int | None = None
+    """None for the end of the file."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.begin == 0 and self.end is None
+
+
 class TextStream:
     r"""The lines of a local or remote text, decompressed if need be; the whole text is never in memory.
 
@@ -79,7 +98,7 @@ class TextStream:
 
     Parameters
     ----------
-    path : local path, or URL of any protocol that fsspec knows
+    path : local path, or URL of any protocol that fsspec knows; or whole lines of such a file that is not compressed
     chunk_bytes : size of the chunks, rounded to whole lines
     threads : that decompress, where the file is made of parts for several
 
@@ -90,17 +109,20 @@ class TextStream:
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, threads: int = 1) -> None:
-        self.name = os.fspath(path)
-        file = open_bytes(self.name)
-        self._size = _find_size(file)
-        self._raw = _CountedFile(fetch_ahead(file), self.name)
+    def __init__(
+        self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES, threads: int = 1
+    ) -> None:
+        segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
+        self.name = segment.name
+        file = open_bytes(self.name) if segment.is_whole else _open_segment(segment)
+        self._size = find_size(file)
+        self._raw = _CountedFile(fetch_ahead(file) if segment.is_whole else file, self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
-        self.compression = find_compression(self._buffered.peek(16))
+        self.compression = find_compression(self._buffered.peek(16)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
         pieces = _blame_compression(pieces, self.name, self.compression)
-        blocks = _drop_byte_order_mark(_cut_at_lines(_unify_newlines(pieces), self.name))
-        self._blocks = Ahead(blocks, AHEAD, "mgspmv-read")
+        blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
+        self._blocks = Ahead(blocks if segment.begin else _drop_byte_order_mark(blocks), AHEAD, "mgspmv-read")
         self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
@@ -174,22 +196,22 @@ class TextStream:
         }
 
 
-def open_texts(names: Sequence[str], chunk_bytes: int, threads: int) -> Generator[TextStream, None, None]:
+def open_texts(texts: Sequence[str | Segment], chunk_bytes: int, threads: int) -> Generator[TextStream, None, None]:
     """Give texts one after the other, each open until the next is asked for, which has been opened by then.
 
     Parameters, Raises : as of `TextStream`
     """
     opened: set[TextStream] = set()
 
-    def begin(name: str) -> TextStream:
-        text = TextStream(name, chunk_bytes, threads)
+    def begin(segment: str | Segment) -> TextStream:
+        text = TextStream(segment, chunk_bytes, threads)
         opened.add(text)
         text.begin()
         return text
 
     try:
         with Readers(FILES_AHEAD, "mgspmv-open") as pool:
-            for text in map_ahead(pool, begin, names, FILES_AHEAD):
+            for text in map_ahead(pool, begin, texts, FILES_AHEAD):
                 yield text
                 text.close()
                 opened.remove(text)
@@ -222,7 +244,34 @@ class _CountedFile(io.RawIOBase):
         super().close()
 
 
-def _find_size(file: IO[bytes]) -> int | None:
+class _RangedFile(io.RawIOBase):
+    """Some bytes of a file."""
+
+    def __init__(self, file: IO[bytes], begin: int, end: int) -> None:
+        self._file, self._left, self.size = file, end - begin, end - begin
+        file.seek(begin)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._file.readinto(memoryview(buffer)[: self._left])  # type: ignore[attr-defined]  # as of `_CountedFile`
+        self._left -= n
+        return int(n)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_segment(segment: Segment) -> IO[bytes]:
+    file = open_anywhere(segment.name)
+    end = find_size(file) if segment.end is None else segment.end
+    assert end is not None  # else it would not have been cut
+    return cast(IO[bytes], _RangedFile(file, segment.begin, end))
+
+
+def find_size(file: IO[bytes]) -> int | None:
     """Bytes of a file; None where that is not known, as of a pipe."""
     size: int | None = getattr(file, "size", None)  # files of fsspec have one
     if size is None and isinstance(file, io.FileIO):
@@ -242,6 +291,27 @@ def open_bytes(name: str) -> IO[bytes]:
         raise SourceError("is a directory; name a file", source=name) from error
     except OSError as error:
         raise SourceError(f"cannot be opened: {error}", source=name) from error
+
+
+def open_anywhere(name: str) -> IO[bytes]:
+    """As `open_bytes`, for reading here and there; errors as of `open_sought` too."""
+    return open_sought(name) if "://" in name else open_bytes(name)
+
+
+def digest_file(name: str, is_over: Event) -> str | None:
+    """SHA-256 of a local file, if it is not over before; of others, which would be fetched twice, none."""
+    if "://" in name:
+        return None
+    digest = hashlib.sha256()
+    with open(name, "rb", buffering=0) as file:
+        while not is_over.is_set() and (piece := file.read(HASHED_BYTES)):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def describe_digested(name: str, sha256: str | None) -> dict[str, Any]:
+    """The provenance of a file of that digest; None for one whose bytes were not all read."""
+    return {"name": name} if sha256 is None else {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
 
 
 def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -17,15 +17,17 @@ import pyarrow.compute
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest.source import FileSource, Joined
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
     NumberedVertices,
+    Numbering,
     OccurringIntegers,
     OccurringNames,
     Vertices,
     find_unknown,
+    make_layout,
     read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, index_dtype
@@ -40,6 +42,8 @@ class Table(Protocol):
     name: str
     """For messages."""
     columns: list[str]
+    first_row: int
+    """Number of the first row that is read; it is less only where others are read elsewhere."""
     n_rows: int | None
     """None where that is not known before all are read."""
 
@@ -69,6 +73,38 @@ class _Part:
 
     def refuse(self, message: str) -> SourceError:
         return SourceError(message, source=self.table)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a part of tables tells."""
+
+    described: dict[str, Any]
+    """Where its rows came from."""
+    first: _Part
+    """Its first rows, without these."""
+    n_rows: int
+    are_names: bool
+    dtype: str
+    """Of weights; `missing` where there are none."""
+    listed: dict[str, Any]
+    """The provenance of the list of vertices."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return self.first.names
+
+    def check(self, other: _Told) -> None:
+        """
+        Raises
+        ------
+        SourceError : ids or weights of another part are of another type
+        """
+        if other.are_names != self.are_names:
+            raise _refuse_ids(other.first, self.first)
+        if other.dtype != self.dtype:
+            raise _refuse_weights(other.first, other.dtype, self.first, self.dtype)
 
 
 class TableSource(FileSource):
@@ -131,21 +167,44 @@ class TableSource(FileSource):
                 edges = edges or _Edges(part, self._n_vertices, self._vertices, self._id_room)
                 yield edges.encode(part)
         assert edges is not None  # a table gives at least one part
-        self._layout = edges.finish(self._describe(edges.names, edges.n_rows))
+        self._told = edges.tell(self._describe())
+        self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
+
+    @property
+    def has_known_vertices(self) -> bool:  # type: ignore[override]
+        """As of `FileSource`."""
+        return self._n_vertices is not None or self._vertices is not None
+
+    def tell(self) -> _Told:
+        """As of `FileSource`."""
+        return self._told
+
+    def join(self, told: Sequence[_Told]) -> Joined:
+        """As of `FileSource`."""
+        first = told[0]
+        for own in told:
+            first.check(own)
+        header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
+        provenance = self._describe_all([own.described for own in told], header)
+        return Joined(None, {**provenance, **first.listed})
 
     def _tables(self) -> Generator[Table]:
         """Open the tables, at least one, one after the other."""
         raise NotImplementedError
 
-    def _describe(self, names: list[str], n_rows: int) -> dict[str, Any]:
-        """Where the rows came from that were read of the columns `names`."""
+    def _describe(self) -> dict[str, Any]:
+        """Where the rows came from that were read."""
+        raise NotImplementedError
+
+    def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
+        """The provenance of all parts, whose own `_describe` told; `header` is what they have in common."""
         raise NotImplementedError
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
             n_rows = 0
             for rows in table.read(self._choose_columns(table)):
-                first, n_rows = n_rows, n_rows + rows.num_rows
+                first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 self.fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
                 yield _Part(table.name, first, rows)
 
@@ -179,12 +238,11 @@ class _Edges:
     def __init__(
         self, first: _Part, n_vertices: int | None, vertices: str | os.PathLike[str] | None, id_room: IdRoom
     ) -> None:
-        self._table, self._type, self._n_vertices = first.table, first.types[0], n_vertices
+        self._first, self._n_vertices = first, n_vertices
         self._are_names = self._check(first)
         self._vertices, self._listed = self._find_vertices(vertices, id_room)
         self._dtype: str | None = None
-        self.names = first.names
-        self.n_rows = 0
+        self._n_rows = 0
 
     def encode(self, part: _Part) -> CooBatch:
         """
@@ -193,27 +251,22 @@ class _Edges:
         SourceError : a row that does not fit, or columns that are not those of the first rows
         """
         if self._check(part) != self._are_names:
-            raise part.refuse(
-                f"ids are {part.types[0]} from row {part.first} on, and {self._type} at the begin of {self._table}; "
-                "make all integers, or strings"
-            )
+            raise _refuse_ids(part, self._first)
         rows, cols = self._encode_ids(part)
         weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
         self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
-        self.n_rows += part.rows.num_rows
+        self._n_rows += part.rows.num_rows
         return CooBatch(rows, cols, weights)
 
-    def finish(self, provenance: dict[str, Any]) -> Layout:
+    def tell(self, described: dict[str, Any]) -> _Told:
+        """What others have to know, once all rows were encoded; `described` is where they came from."""
+        assert self._dtype is not None
+        first = replace(self._first, rows=self._first.rows.slice(0, 0))
+        return _Told(described, first, self._n_rows, self._are_names, self._dtype, self._listed)
+
+    def finish(self) -> Numbering:
         """Number the vertices."""
-        numbering = self._vertices.finish(None)
-        return Layout(
-            shape=(numbering.n_vertices, numbering.n_vertices),
-            vertex_ids=numbering.vertex_ids,
-            positions=numbering.positions,
-            are_ids=numbering.are_ids,
-            names=numbering.names,
-            provenance={**provenance, **self._listed},
-        )
+        return self._vertices.finish(None)
 
     def _check(self, part: _Part) -> bool:
         """Whether ids are names."""
@@ -226,10 +279,7 @@ class _Edges:
     def _check_dtype(self, part: _Part, dtype: str) -> None:
         self._dtype = self._dtype or dtype
         if dtype != self._dtype:
-            raise part.refuse(
-                f"weights are {dtype} from row {part.first} on, and {self._dtype} at the begin of {self._table}; "
-                "make all of one type, or pass weights=False"
-            )
+            raise _refuse_weights(part, dtype, self._first, self._dtype)
 
     def _find_vertices(self, path: str | os.PathLike[str] | None, id_room: IdRoom) -> tuple[Vertices, dict[str, Any]]:
         if self._n_vertices is not None:
@@ -266,6 +316,20 @@ class _Edges:
                 f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {array[k]}"
             )
         return array.astype(np.int64 if n is None else index_dtype(n))
+
+
+def _refuse_ids(part: _Part, first: _Part) -> SourceError:
+    return part.refuse(
+        f"ids are {part.types[0]} from row {part.first} on, and {first.types[0]} at the begin of {first.table}; make "
+        "all integers, or strings"
+    )
+
+
+def _refuse_weights(part: _Part, dtype: str, first: _Part, first_dtype: str) -> SourceError:
+    return part.refuse(
+        f"weights are {dtype} from row {part.first} on, and {first_dtype} at the begin of {first.table}; make all of "
+        "one type, or pass weights=False"
+    )
 
 
 def make_empty(schema: Any) -> Any:

@@ -20,6 +20,7 @@ from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import SpilledNames
+from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextStream
 from mgspmv.model import index_dtype
 
@@ -64,6 +65,18 @@ class Numbering:
     """Whether codes are ids that are yet to be numbered, see `mgspmv.ingest.numbering`; `n_vertices` is 0 then."""
     names: SpilledNames | None = None
     """Names by code that are yet to be numbered, see `mgspmv.ingest.names`; `n_vertices` is 0 then."""
+
+
+def make_layout(numbering: Numbering, provenance: dict[str, Any]) -> Layout:
+    """The layout of a graph whose vertices are numbered so."""
+    return Layout(
+        shape=(numbering.n_vertices, numbering.n_vertices),
+        vertex_ids=numbering.vertex_ids,
+        positions=numbering.positions,
+        are_ids=numbering.are_ids,
+        names=numbering.names,
+        provenance=provenance,
+    )
 
 
 class Vertices(Protocol):
@@ -124,6 +137,11 @@ class OccurringIntegers:
             if self._highest >= len(self._seen):
                 self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
             self._seen[ids] = True
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """The least and the greatest that occur; None where there is none."""
+        return (self._lowest, self._highest) if self._n_read else None
 
     @property
     def _limit(self) -> int:

@@ -26,8 +26,11 @@ class Tables(TableSource):
         finally:
             self.n_open -= 1
 
-    def _describe(self, names, n_rows):
-        return {"header": {"columns": names, "rows": n_rows}}
+    def _describe(self):
+        return {}
+
+    def _describe_all(self, told, header):
+        return {"header": header}
 
 
 def test_tables_follow_each_other():

@@ -1,0 +1,118 @@
+"""Parts of files that several processes read: ranges of a text's bytes, row groups of tables, whole files.
+
+Parts follow each other as the entries of the source do, and are about alike in size. A text is cut at ends of lines;
+one that is compressed, or whose server does not tell its size or give pieces, is read by one process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import SourceError
+from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_size, open_anywhere
+from mgspmv.ingest.unpack import find_compression
+
+LEAST_BYTES = 2**24
+"""Of a text that are worth a process of their own."""
+MANY_FILES = 4
+"""Files for each process that are read whole, instead of being looked at and cut."""
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """How much there is of a file."""
+
+    size: int
+    """Bytes; 1 where that is not known."""
+    is_plain: bool
+    """Whether it can be cut at ends of lines."""
+
+
+def make_absolute(name: str) -> str:
+    """A path or URL that means the same in other processes."""
+    return name if "://" in name else os.path.abspath(name)
+
+
+def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
+    """Cut texts that follow each other.
+
+    Parameters
+    ----------
+    names : paths or URLs
+    n_parts : at most, and at least one
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError, MissingDependencyError : as of `TextStream`
+    """
+    if len(names) >= MANY_FILES * n_parts:
+        return [[Segment(name) for name in own] for own in cut_evenly(names, [1] * len(names), n_parts)]
+    extents = [_measure(name) for name in names]
+    ends = np.cumsum([0, *(extent.size for extent in extents)])
+    cuts = {(0, 0), (len(names), 0)}
+    for k in range(1, n_parts):
+        place = int(ends[-1]) * k // n_parts
+        file = int(np.searchsorted(ends, place, side="right")) - 1
+        cuts.add(_find_cut(names[file], file, place - int(ends[file]), extents[file]))
+    return [_list_segments(names, *pair) for pair in pairwise(sorted(cuts))]
+
+
+def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list[list[Any]]:
+    """Items that follow each other in at most so many parts of about the same size, none of which is empty."""
+    ends = np.cumsum(sizes)
+    owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
+    return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
+
+
+def count_lines_before(segment: Segment) -> int:
+    """Lines of the file before those of a segment."""
+    if not segment.begin:
+        return 0
+    with TextStream(Segment(segment.name, 0, segment.begin), CHUNK_BYTES) as text:
+        return sum(chunk.data.count(b"\n") for chunk in text.chunks())
+
+
+def place_error(error: SourceError, segments: Sequence[Segment]) -> SourceError:
+    """An error whose line was counted from the begin of one of the segments on, with that of the file."""
+    segment = next((own for own in segments if own.name == error.source), None)
+    if segment is None or error.line_number is None or not segment.begin:
+        return error
+    return error.move(count_lines_before(segment))
+
+
+def _measure(name: str) -> _Extent:
+    with open_anywhere(name) as file:
+        size = find_size(file)
+        is_plain = size is not None and file.seekable() and find_compression(file.read(16)) is None
+    return _Extent(size or 1, is_plain)
+
+
+def _find_cut(name: str, number: int, offset: int, extent: _Extent) -> tuple[int, int]:
+    """Where to cut, near a byte of a file: the file's number and the byte that a line begins with."""
+    nearest = (number, 0) if offset < extent.size / 2 else (number + 1, 0)
+    if not extent.is_plain or not LEAST_BYTES <= offset <= extent.size - LEAST_BYTES:
+        return nearest
+    with open_anywhere(name) as file:
+        file.seek(offset)
+        text = b""
+        while len(text) <= LINE_LIMIT_BYTES and (piece := file.read(2**16)):
+            text += piece
+            if (end := text.find(b"\n")) >= 0:
+                return number, offset + end + 1
+    end = text.find(b"\r")  # the only ends of lines, where there are no line feeds
+    return (number, offset + end + 1) if 0 <= end < len(text) - 1 else nearest
+
+
+def _list_segments(names: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> list[Segment]:
+    segments = []
+    for k in range(begin[0], min(end[0] + 1, len(names))):
+        last = end[1] if k == end[0] else None
+        if last != 0:
+            segments.append(Segment(names[k], begin[1] if k == begin[0] else 0, last))
+    return segments

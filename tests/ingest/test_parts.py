@@ -1,0 +1,239 @@
+"""Parts of sources: together they give the entries of the whole, in their order, and the same errors."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest import parts
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.matrix_market import MatrixMarketSource
+from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.parts import cut_evenly, cut_texts
+from mgspmv.ingest.streams import Segment
+from mgspmv.ingest.vertices import ANY_ROOM
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 10)
+
+
+def collect(source):
+    """Rows, columns and values of all batches."""
+    batches = list(source.batches())
+    values = None if batches[0].values is None else np.concatenate([b.values for b in batches])
+    return np.concatenate([b.rows for b in batches]), np.concatenate([b.cols for b in batches]), values
+
+
+def read_parts(source, n):
+    """As `collect`, of all parts, each sent as to another process; and what they make together."""
+    read = []
+    for part in source.split(n):
+        sent = pickle.loads(pickle.dumps(part))
+        sent.prepare(2, ANY_ROOM)
+        read.append((sent, collect(sent)))
+    joined = source.join([pickle.loads(pickle.dumps(part.tell())) for part, _ in read])
+    for part, _ in read:
+        part.number(joined.claim)
+    columns = list(zip(*(own for _, own in read), strict=True))
+    values = None if columns[2][0] is None else np.concatenate(columns[2])
+    return (np.concatenate(columns[0]), np.concatenate(columns[1]), values), joined, len(read)
+
+
+def check_parts(make, n, wanted_parts=None):
+    """Whatever the number of parts, they give what the whole gives."""
+    whole = make()
+    wanted = collect(whole)
+    got, joined, n_parts = read_parts(make(), n)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    provenance = whole.layout().provenance
+    assert joined.provenance == provenance
+    assert n_parts == (n if wanted_parts is None else wanted_parts)
+    return joined
+
+
+LINES = [f"{7 * k % 301} {11 * k % 307}" for k in range(400)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_text_is_cut_at_ends_of_lines(n, end, tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_bytes(end.join(["# Nodes: 500", *LINES[:30], "", "# a comment", *LINES[30:]]).encode())
+    joined = check_parts(lambda: EdgeListSource(str(path)), n)
+    assert joined.claim == 500
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_several_texts_some_compressed_with_heads_of_their_own(n, tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.csv", "b.csv.gz", "c.csv", "d.csv")]
+    lines = [line.replace(" ", ",") + f",{k}.5" for k, line in enumerate(LINES)]
+    (tmp_path / "a.csv").write_text("\n".join(["src,dst,weight", *lines[:200]]))
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress("\n".join(lines[200:250]).encode()))
+    (tmp_path / "c.csv").write_text("src,dst,weight\n")
+    (tmp_path / "d.csv").write_text("\n".join(["# of its own", "src,dst,weight", *lines[250:]]))
+    got, joined, _ = read_parts(EdgeListSource(paths), n)
+    wanted = EdgeListSource(paths)
+    for one, other in zip(got, collect(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert joined.provenance == wanted.layout().provenance
+
+
+def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, claim in zip(paths, (400, 400), strict=True):
+        path.write_text("\n".join([f"# Nodes: {claim}", *LINES]))
+    source = lambda: EdgeListSource([str(path) for path in paths])  # noqa: E731
+    assert check_parts(source, 4).claim == 400
+    paths[1].write_text("\n".join(["# Nodes: 401", *LINES]))
+    assert check_parts(source, 4).claim is None
+    paths[1].write_text("\n".join(["# Nodes: 400", *LINES, "400 1"]))
+    assert check_parts(source, 4).claim is None
+
+
+def test_names_of_columns_must_agree_in_all_parts(tmp_path):
+    (tmp_path / "a.csv").write_text("\n".join(["src,dst", *(line.replace(" ", ",") for line in LINES)]))
+    (tmp_path / "b.csv").write_text("\n".join(["from,to", *(line.replace(" ", ",") for line in LINES)]))
+    source = EdgeListSource([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
+    with pytest.raises(SourceError, match=r"the columns are from, to, and those of .*a.csv are src, dst"):
+        read_parts(source, 3)
+
+
+@pytest.mark.parametrize("line", [3, 150, 399])
+def test_errors_name_the_line_of_the_file(line, tmp_path):
+    path = tmp_path / "edges.txt"
+    path.write_text("\n".join([*LINES[:line], "1 two", *LINES[line:]]))
+    with pytest.raises(SourceError, match=rf"edges.txt, line {line + 1}: '1 two'"):
+        read_parts(EdgeListSource(str(path)), 4)
+
+
+def test_listed_vertices_are_known_to_all_parts(tmp_path):
+    (tmp_path / "edges.txt").write_text("\n".join(LINES))
+    (tmp_path / "vertices.txt").write_text(
+        "\n".join(map(str, range(0, 620, 2))) + "\n" + "\n".join(map(str, range(1, 620, 2)))
+    )
+    check_parts(lambda: EdgeListSource(str(tmp_path / "edges.txt"), vertices=str(tmp_path / "vertices.txt")), 3)
+
+
+MATRIX = ["%%MatrixMarket matrix coordinate integer symmetric", "% a comment", "400 400 300"]
+ENTRIES = [f"{k + 1} {k // 2 + 1} {k}" for k in range(300)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_matrix_market_file_is_cut(n, tmp_path):
+    (tmp_path / "a.mtx").write_text("\n".join([*MATRIX, *ENTRIES]))
+    check_parts(lambda: MatrixMarketSource(str(tmp_path / "a.mtx")), n)
+
+
+def test_a_dense_and_a_compressed_matrix_are_read_by_one(tmp_path):
+    (tmp_path / "a.mtx").write_text(
+        "\n".join(["%%MatrixMarket matrix array real general", "20 10", *map(str, range(200))])
+    )
+    check_parts(lambda: MatrixMarketSource(str(tmp_path / "a.mtx")), 3, 1)
+    (tmp_path / "b.mtx.gz").write_bytes(gzip.compress("\n".join([*MATRIX, *ENTRIES]).encode()))
+    check_parts(lambda: MatrixMarketSource(str(tmp_path / "b.mtx.gz")), 3, 1)
+
+
+@pytest.mark.parametrize("n_entries", [299, 301])
+def test_a_wrong_number_of_entries_is_found_over_all_parts(n_entries, tmp_path):
+    (tmp_path / "a.mtx").write_text("\n".join([*MATRIX[:2], f"400 400 {n_entries}", *ENTRIES]))
+    with pytest.raises(SourceError, match=rf"a.mtx, line 3.*expected {n_entries} entries, the file ends after 300"):
+        read_parts(MatrixMarketSource(str(tmp_path / "a.mtx")), 3)
+
+
+def test_a_wrong_entry_names_its_line(tmp_path):
+    (tmp_path / "a.mtx").write_text("\n".join([*MATRIX, *ENTRIES[:250], "401 1 5", *ENTRIES[251:]]))
+    with pytest.raises(SourceError, match=r"a.mtx, line 254: '401 1 5'"):
+        read_parts(MatrixMarketSource(str(tmp_path / "a.mtx")), 3)
+
+
+def write_table(path, n, first=0, weight=float, group=100):
+    k = np.arange(first, first + n)
+    columns = {"src": 7 * k % 301, "dst": 11 * k % 307, "weight": k.astype(weight)}
+    pq.write_table(pa.table(columns), path, row_group_size=group)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_parquet_files_are_cut_between_row_groups(n, tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.parquet", "b.parquet", "c.parquet")]
+    for k, (path, rows) in enumerate(zip(paths, (530, 0, 700), strict=True)):
+        write_table(path, rows, 1000 * k)
+    check_parts(lambda: ParquetSource(paths), n)
+
+
+def test_many_parquet_files_are_read_whole(tmp_path):
+    paths = [str(tmp_path / f"{k:02}.parquet") for k in range(12)]
+    for k, path in enumerate(paths):
+        write_table(path, 50, 50 * k, group=10)
+    check_parts(lambda: ParquetSource(paths), 3)
+
+
+def test_parquet_errors_name_the_row_of_the_file(tmp_path):
+    src = pa.array([*range(250), None, *range(50)])
+    pq.write_table(pa.table({"src": src, "dst": src}), tmp_path / "a.parquet", row_group_size=100)
+    with pytest.raises(SourceError, match="row 250 has nothing in column 'src'"):
+        read_parts(ParquetSource(str(tmp_path / "a.parquet")), 3)
+
+
+def test_parquet_parts_must_be_of_one_type(tmp_path):
+    write_table(tmp_path / "a.parquet", 200)
+    write_table(tmp_path / "b.parquet", 200, weight=np.float32)
+    paths = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
+    with pytest.raises(
+        SourceError,
+        match=r"b.parquet: weights are float32 from row 0 on, and double|float64 at the begin of .*a.parquet",
+    ):
+        read_parts(ParquetSource(paths), 2)
+    pq.write_table(pa.table({"src": ["a"], "dst": ["b"], "weight": [1.0]}), paths[1])
+    with pytest.raises(
+        SourceError, match=r"b.parquet: ids are string from row 0 on, and int64 at the begin of .*a.parquet"
+    ):
+        read_parts(ParquetSource(paths), 2)
+
+
+def test_partitions_of_a_dask_dataframe_are_parts():
+    dask_frames = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"src": np.arange(500) % 31, "dst": np.arange(500) % 37, "weight": np.arange(500.0)})
+    check_parts(lambda: FrameSource(dask_frames.from_pandas(frame, npartitions=7)), 3)
+    with pytest.raises(OptionError, match=r"is in this process.*write it to Parquet"):
+        FrameSource(frame).split(2)
+
+
+def test_texts_without_edges_and_parts_without_bytes(tmp_path):
+    (tmp_path / "a.txt").write_text("# nothing\n")
+    check_parts(lambda: EdgeListSource(str(tmp_path / "a.txt"), n_vertices=3), 4, 1)
+    (tmp_path / "b.txt").write_text("1 2\n")
+    check_parts(lambda: EdgeListSource(str(tmp_path / "b.txt")), 4, 1)
+
+
+def test_a_cut_leaves_files_whole_that_are_small_or_many(tmp_path):
+    names = []
+    for k in range(8):
+        (tmp_path / f"{k}.txt").write_text("1 2\n" * 2)
+        names.append(str(tmp_path / f"{k}.txt"))
+    assert cut_texts(names, 2) == [[Segment(name) for name in names[:4]], [Segment(name) for name in names[4:]]]
+    assert cut_texts(names[:3], 3) == [[Segment(name)] for name in names[:3]]
+    assert cut_texts(names[:1], 5) == [[Segment(names[0])]]
+
+
+def test_lines_that_are_too_long_are_not_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "LINE_LIMIT_BYTES", 2**17)
+    (tmp_path / "a.txt").write_text("x" * 2**20 + "\n")
+    assert cut_texts([str(tmp_path / "a.txt")], 2) == [[Segment(str(tmp_path / "a.txt"))]]
+
+
+def test_items_are_cut_evenly():
+    assert cut_evenly("abcdef", [1] * 6, 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert cut_evenly("abc", [10, 1, 1], 2) == [["a"], ["b", "c"]]
+    assert cut_evenly("ab", [1, 1], 5) == [["a"], ["b"]]
+    assert cut_evenly("a", [0], 3) == [["a"]]
