@@ -161,7 +161,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def _let_go(self, key: Any) -> None:
         part, session = self._parts.pop(key, None), self._sessions.pop(key, None)
-        self._made.pop(key, None)
+        made = self._made.pop(key, None)
+        if made is not None:
+            made.close()
         if part is not None:
             part.close("the matrix was closed")
             if part.backend == "cuda":

@@ -23,7 +23,7 @@ from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.places import choose_backends
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.exchange.links import Member
-from mgspmv.ingest.build import build_rows, count_buckets, sum_columns
+from mgspmv.ingest.build import ColumnSums, PartialSums, build_rows, count_buckets
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
@@ -71,27 +71,27 @@ class Made:
             self.indptr, self.indices, self.data = build_rows(source, options, self.start, self.stop, spec.threads)
         self.degree: np.ndarray | None = None
         self.weight: np.ndarray | None = None
-        self._sums: np.ndarray | None = None
-        if (options.kind or source.default_kind) != "matrix":
-            self.degree, self._sums = sum_columns(self.indices, self.data, source.layout().shape[1])
+        self._kind, self._name = options.kind or source.default_kind, source.name
+        if self._kind != "matrix":
+            self._sums = self._sum(0, source.layout().shape[1])
+            self._sums.add(self.indices, self.data)
 
-    def give_columns(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """What the rows add to columns `start` .. `stop` - 1: degrees, and the two parts of weights."""
-        assert self.degree is not None
-        return self.degree[start:stop], None if self._sums is None else self._sums[:, start:stop]
+    def close(self) -> None:
+        """Nothing is to be done."""
 
-    def add_columns(self, others: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    def give_columns(self, start: int, stop: int) -> PartialSums:
+        """What the rows add to columns `start` .. `stop` - 1."""
+        return self._sums.give(start, stop)
+
+    def add_columns(self, others: Sequence[PartialSums]) -> None:
         """Keep the sums of the own columns: those of all workers, by rank."""
-        self.degree = np.add.reduce([degree for degree, _ in others])
-        sums = [s for _, s in others if s is not None]
-        if self._sums is not None:
-            high, low = np.zeros((2, self.stop - self.start))
-            for other_high, other_low in sums:
-                total = high + other_high
-                part = total - high
-                low += (high - (total - part)) + (other_high - part) + other_low
-                high = total
-            self.weight, self._sums = high + low, None
+        self._sums = self._sum(self.start, self.stop)
+        for other in others:
+            self._sums.join(other)
+        self.degree, self.weight = self._sums.finish()
+
+    def _sum(self, start: int, stop: int) -> ColumnSums:
+        return ColumnSums(self._kind, self._name, None if self.data is None else self.data.dtype, start, stop)
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ def make_range(
     return len(made.indices), None if made.data is None else made.data.dtype.name, find_least(made.data)
 
 
-def give_columns(key: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+def give_columns(key: str, start: int, stop: int) -> PartialSums:
     """See `Made.give_columns`."""
     made: Made = get_agent().get_made(key)
     return made.give_columns(start, stop)
 
 
-def add_columns(key: str, others: list[tuple[np.ndarray, np.ndarray | None]]) -> None:
+def add_columns(key: str, others: list[PartialSums]) -> None:
     """See `Made.add_columns`."""
     get_agent().get_made(key).add_columns(others)
 

@@ -31,7 +31,7 @@ from mgspmv.ingest.entries import (
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import BUCKETS, CooBatch, CsrArrays, CsrBlock, IngestOptions, bucket_shift, index_dtype
+from mgspmv.model import BUCKETS, CooBatch, CsrArrays, CsrBlock, IngestOptions, Kind, bucket_shift, index_dtype
 
 STOCHASTIC_TOLERANCE = 1e-6
 """How far from 1 the sum of a column of a left-stochastic matrix may be."""
@@ -140,6 +140,7 @@ def assemble(
     transposed: EntrySorter | None = None,
     phase: str = "sort",
     most_columns: int | None = None,
+    rows: tuple[int, int] | None = None,
 ) -> Assembled:
     """Make the arrays of a matrix, from its first row to its last.
 
@@ -149,22 +150,23 @@ def assemble(
     transposed : gets all entries, rows and columns exchanged
     phase : for `report`
     most_columns : that are added up at a time, for which all entries are read again; None for all
+    rows : the only ones that it has entries in, and for which row pointers are made; None for all
 
     Raises
     ------
     SourceError : as for its blocks; a weight that is not finite, a stochastic column that does not sum to 1
     """
-    n_cols, n_most = matrix.shape[1], matrix.most_entries
+    (start, stop), n_cols, n_most = rows or (0, matrix.shape[0]), matrix.shape[1], matrix.most_entries
     sizes: dict[str, tuple[Any, int]] = {
-        "indptr": (np.int64, matrix.shape[0] + 1),
+        "indptr": (np.int64, stop - start + 1),
         "indices": (index_dtype(n_cols), n_most),
     }
     sizes |= {} if matrix.dtype is None else {"data": (matrix.dtype, n_most)}
     made = {name: make_array(name, np.dtype(dtype), most) for name, (dtype, most) in sizes.items()}
     step = max(1, most_columns or n_cols)
     ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)]
-    pointers, least, nnz = RowPointers(made["indptr"]), list[float](), 0
-    sums = None if matrix.kind == "matrix" else _ColumnSums(matrix, *ranges[0])
+    pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
+    sums = None if matrix.kind == "matrix" else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0])
     report(phase, 0, n_most)
     for block in matrix.blocks():
         pointers.put(block)
@@ -175,12 +177,12 @@ def assemble(
         if sums is not None:
             sums.add(block.indices, block.data)
         if transposed is not None:
-            rows = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
-            transposed.add(CooBatch(block.indices, shrink(rows), block.data))
+            own = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
+            transposed.add(CooBatch(block.indices, shrink(own), block.data))
         nnz += block.nnz
         report(phase, nnz, n_most)
     report(phase, n_most, n_most)
-    pointers.end(matrix.shape[0])
+    pointers.end(stop)
     arrays = {name: array.finish() for name, array in made.items()}
     if sums is not None:
         added = _add_up(matrix, sums, ranges, made, make_array, report)
@@ -191,7 +193,7 @@ def assemble(
 
 def _add_up(
     matrix: SortedRows,
-    sums: _ColumnSums,
+    sums: ColumnSums,
     ranges: list[tuple[int, int]],
     entries: dict[str, Appendable],
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
@@ -218,7 +220,7 @@ def _add_up(
     return made
 
 
-def _append_sums(made: dict[str, Appendable], sums: _ColumnSums) -> None:
+def _append_sums(made: dict[str, Appendable], sums: ColumnSums) -> None:
     degree, weight = sums.finish()
     made["out_degree"].append(degree)
     if weight is not None:
@@ -226,10 +228,15 @@ def _append_sums(made: dict[str, Appendable], sums: _ColumnSums) -> None:
 
 
 class RowPointers:
-    """The row pointers of blocks that follow each other; of a row that has several, its end is that of the last."""
+    """The row pointers of blocks that follow each other; of a row that has several, its end is that of the last.
 
-    def __init__(self, array: Appendable) -> None:
-        self._array, self._row, self._n = array, 0, 0
+    Parameters
+    ----------
+    first_row : of the first block, or before it
+    """
+
+    def __init__(self, array: Appendable, first_row: int = 0) -> None:
+        self._array, self._row, self._n = array, first_row, 0
         self._array.append(np.zeros(1, np.int64))
 
     def put(self, block: CsrBlock) -> None:
@@ -251,11 +258,17 @@ class RowPointers:
             self._row += n
 
 
-class _ColumnSums:
-    """Entries of each of the columns of a range, and the sums of their values."""
+class ColumnSums:
+    """Entries of each of the columns of a range, and the sums of their values.
 
-    def __init__(self, matrix: SortedRows, start: int, stop: int) -> None:
-        self._matrix = matrix
+    Parameters
+    ----------
+    kind, name, dtype : of the matrix
+    start, stop : the range
+    """
+
+    def __init__(self, kind: Kind, name: str, dtype: np.dtype[Any] | None, start: int, stop: int) -> None:
+        self._kind, self._name, self._dtype = kind, name, dtype
         self.begin(start, stop)
 
     def begin(self, start: int, stop: int) -> None:
@@ -263,7 +276,7 @@ class _ColumnSums:
         self._start, self._n_infinite = start, 0
         self._degree, self._sums = np.zeros(0, np.int64), None
         self._degree = np.zeros(stop - start, np.int64)
-        self._sums = None if self._matrix.dtype is None else np.zeros((2, stop - start))
+        self._sums = None if self._dtype is None else np.zeros((2, stop - start))
 
     def add(self, indices: np.ndarray, data: np.ndarray | None) -> None:
         _count(indices, self._start, self._degree)
@@ -271,32 +284,52 @@ class _ColumnSums:
             self._n_infinite += len(data) - int(np.count_nonzero(np.isfinite(data)))
             _add_columns(indices, data, self._start, *self._sums)
 
+    def give(self, start: int, stop: int) -> PartialSums:
+        """What was added up of some of the columns, for `join` elsewhere."""
+        own = slice(start - self._start, stop - self._start)
+        return PartialSums(self._degree[own], None if self._sums is None else self._sums[:, own], self._n_infinite)
+
+    def join(self, other: PartialSums) -> None:
+        """Add what was added up elsewhere, of other entries of these columns."""
+        self._degree += other.degree
+        self._n_infinite += other.n_infinite
+        if self._sums is not None and other.sums is not None:
+            _join_sums(*self._sums, *other.sums)
+
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Degrees, and weights where there are values."""
-        name, kind = self._matrix.name, self._matrix.kind
         if self._n_infinite:
             raise SourceError(
-                f"a {kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or pass "
-                "ignore_weights=True (--ignore-weights)",
-                source=name,
+                f"a {self._kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or "
+                "pass ignore_weights=True (--ignore-weights)",
+                source=self._name,
             )
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
-        if kind == "stochastic":
+        if self._kind == "stochastic":
             total = self._degree if weight is None else weight
-            _check_stochastic(name, self._degree, total, self._start)
+            _check_stochastic(self._name, self._degree, total, self._start)
         return self._degree, weight
 
 
-def sum_columns(indices: np.ndarray, data: np.ndarray | None, n_cols: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """(n_cols,) int64 entries of each column; and (2, n_cols) float64, whose sum is the sum of its values to twice the
-    precision, None for a pattern."""
-    degree = np.zeros(n_cols, np.int64)
-    _count(indices, 0, degree)
-    if data is None:
-        return degree, None
-    sums = np.zeros((2, n_cols))
-    _add_columns(indices, data, 0, *sums)
-    return degree, sums
+@dataclass(frozen=True, eq=False)
+class PartialSums:
+    """What some of the entries of a matrix add up to in some columns."""
+
+    degree: np.ndarray
+    """int64, (columns,)."""
+    sums: np.ndarray | None
+    """float64, (2, columns), whose sum is that of the values; None for a pattern."""
+    n_infinite: int
+    """Values in any column that are NaN or infinite."""
+
+
+def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
+    """Add sums in double-double arithmetic to others."""
+    with np.errstate(invalid="ignore"):  # infinite values are refused in the end
+        total = high + other_high
+        part = total - high
+        low += (high - (total - part)) + (other_high - part) + other_low
+    high[:] = total
 
 
 def _check_stochastic(name: str, degree: np.ndarray, total: np.ndarray, start: int) -> None:

@@ -171,7 +171,9 @@ def sort_source(
             report("number", 0, None)
             sorter.reserve(memory // 2)
             make_sorter = partial(EntrySorter, memory // 2, threads, folder)
-            sorter, layout, positions = _number(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
+            sorter, layout, positions = number_entries(
+                sorter, layout, lambda: stack.enter_context(make_sorter()), folder
+            )
             sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=dtype is None)
         yield SortedSource(kind, layout.shape, dtype, rule, layout, source.name, positions, sorter)
@@ -184,15 +186,19 @@ def read_entries(
 
     Parameters, Raises : as of `sort_source`
     """
-    kind = options.kind or source.default_kind
-    feed = _Feed(source, options, kind)
+    feed = feed_entries(source, options, sorter, report)
+    layout = source.layout()
+    feed.check(layout)
+    return feed.dtype, layout
+
+
+def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
+    """Have a sorter take all entries of a source, which are yet to be checked; see `read_entries`."""
+    feed = Feed(source, options)
     for batch in source.batches():
         feed.put(batch, sorter)
         report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
-    layout = source.layout()
-    _check_square(source, layout.shape, kind, options)
-    feed.check(layout)
-    return feed.dtype, layout
+    return feed
 
 
 def _predict_entries(source: Source, n_read: int) -> int | None:
@@ -201,7 +207,7 @@ def _predict_entries(source: Source, n_read: int) -> int | None:
     return int(n_read / fraction) if fraction else None
 
 
-def _number(
+def number_entries(
     coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], folder: Path | None
 ) -> tuple[EntrySorter, Layout, Positions]:
     """Entries whose rows ascend as their numbers do, what is known then, and what the numbers are."""
@@ -228,11 +234,11 @@ def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-class _Feed:
+class Feed:
     """Puts the batches of a source into a sorter, and sees to what is known to be wrong only in the end."""
 
-    def __init__(self, source: Source, options: IngestOptions, kind: Kind) -> None:
-        self._source, self._options, self._kind = source, options, kind
+    def __init__(self, source: Source, options: IngestOptions) -> None:
+        self._source, self._options, self._kind = source, options, options.kind or source.default_kind
         self.dtype: np.dtype[Any] | None = None
         """Of the values."""
         self._n_batches = 0
@@ -260,8 +266,10 @@ class _Feed:
         """
         Raises
         ------
-        SourceError : a number outside the matrix; a self loop that was to be an error
+        SourceError : a graph that is not square; a number outside the matrix; a self loop that was to be an error
+        ShapeError : a matrix that is to be renumbered and is not square
         """
+        _check_square(self._source, layout.shape, self._kind, self._options)
         sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
         for side, name in enumerate(() if layout.are_ids or layout.names is not None else ("row", "column")):
             if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:

@@ -99,7 +99,8 @@ class EntrySorter:
         """Take entries; all batches have values of one dtype, or none has."""
         if not len(batch.rows):
             return
-        self._widen(self._find_keys(batch))
+        keys = self._find_keys(batch)
+        self._reach(int(keys.min()), int(keys.max()))
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
@@ -186,13 +187,57 @@ class EntrySorter:
         n_rows = self._count_rows(None) if dense else np.zeros(N_BUCKETS, np.int64)
         yield from self._map_runs(take, split, n_rows)
 
+    # --- with others, each of which has entries of the same rows
+
+    def cover(self, lowest: int, highest: int) -> None:
+        """Have buckets for these rows, which are then the same in all sorters of the same rows."""
+        self._reach(lowest, highest)
+
+    def count_buckets(self) -> np.ndarray:
+        """(N_BUCKETS,) entries of each bucket, where none are added any more."""
+        self._settle()
+        self._find_bounds()
+        return sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
+
+    def find_bucket_rows(self) -> np.ndarray:
+        """(N_BUCKETS + 1,) first rows of the buckets, and the end of the last."""
+        return np.array([self._find_lowest(bucket) for bucket in range(N_BUCKETS + 1)])
+
+    def give(self, first: int, last: int, start: int, stop: int) -> CooBatch:
+        """Of the entries of buckets first .. last - 1, those of numbers start .. stop - 1, counted as they came."""
+        parts: list[Entries] = []
+        for piece, bounds in zip(self._pieces, self._bounds, strict=True):
+            a, b = int(bounds[first]), int(bounds[last])
+            if start < b - a and stop > 0:
+                parts.append(piece.take(a + max(0, start), a + min(stop, b - a)))
+            start, stop = start - (b - a), stop - (b - a)
+        rows, cols, values = zip(*parts, strict=True)
+        return CooBatch(
+            np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
+        )
+
+    def put_before(self, earlier: EntrySorter) -> None:
+        """Take over all entries of another sorter, and its memory, as if they had come before the own ones."""
+        self._settle()
+        earlier._settle()
+        if any(isinstance(piece, _Run) for piece in self._pieces):
+            earlier._spill()  # for files are before what is in memory
+        self._reach(earlier._lowest, earlier._highest)
+        self._shift = max(self._shift, earlier._shift)
+        self._pieces, earlier._pieces = [*earlier._pieces, *self._pieces], []
+        self._values_dtype = self._values_dtype or earlier._values_dtype
+        self.n_entries += earlier.n_entries
+        self.n_spilled_bytes += earlier.n_spilled_bytes
+        self._memory += earlier._memory
+        earlier.close()
+
     # --- as entries come
 
     def _find_keys(self, batch: CooBatch) -> np.ndarray:
         return batch.rows if self._row is None else batch.cols
 
-    def _widen(self, keys: np.ndarray) -> None:
-        self._lowest, self._highest = min(self._lowest, int(keys.min())), max(self._highest, int(keys.max()))
+    def _reach(self, lowest: int, highest: int) -> None:
+        self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
         while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
             self._shift += 1
 
