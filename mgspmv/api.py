@@ -158,6 +158,8 @@ def ingest(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
+    client: Any = None,
+    timeout: float = 30.0,
     on_progress: Progress | None = None,
     **edge_list_options: Any,
 ) -> MatrixInfo:
@@ -190,6 +192,11 @@ def ingest(
     threads : to parse, sort and write; default one for each processor
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
+    client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
+        rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
+        workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
+        may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
+    timeout : with `client`, as for `Matrix.distribute`
     edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
         `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of a table; `n_vertices` of a tuple of arrays;
         `n_cols` of plain CSR arrays in a Zarr group
@@ -200,12 +207,24 @@ def ingest(
     ShapeError : an order, and the matrix is not square
     CapacityError : what must fit into the memory does not
     StoreExistsError : the place is taken
-    OptionError : an option that makes no sense or does not suit the source
+    OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
+    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
     _check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
+    if client is not None:
+        from mgspmv.distribute.ingesting import ingest_on_cluster
+
+        folder = None if scratch is None else os.path.abspath(scratch)
+        working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
+        describe = partial(_describe_making, options=options, reading=asked)
+        opened = open_source(source, **asked)
+        ingest_on_cluster(
+            opened, store, options, client, describe, memory=_parse(memory), on_progress=on_progress, **working
+        )
+        return open_store(store).info
     room = find_room(store, _parse(memory), threads, scratch)
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
     return _store(opened, store, options, asked, room, overwrite, on_progress)

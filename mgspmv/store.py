@@ -713,9 +713,15 @@ class Version:
         }
         return claims | {"digest": combine_digests(digests, claims)}
 
-    def create_array(self, name: str, n: int, dtype: Any) -> None:
-        """Make an array of n elements, to be written by ranges; see `write_range`."""
-        _create_array(self.group, name, n, np.dtype(dtype))
+    def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
+        """Make an array of n elements, to be written by ranges; see `write_range`.
+
+        Parameters
+        ----------
+        dtype : `str` for strings
+        place : of the group in the version, empty for itself
+        """
+        _create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
 
     def write_array(self, name: str, array: Any, threads: int | None = None) -> str:
         """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
@@ -1000,11 +1006,10 @@ class VersionAddress:
     place: StoreLike
     name: str
 
-    def open(self) -> zarr.Group:
-        """Its group, for writing."""
-        return zarr.open_group(
-            locate_store(self.place), mode="r+", path=f"versions/{self.name}", use_consolidated=False
-        )
+    def open(self, place: str = "") -> zarr.Group:
+        """Its group, or another one in that, for writing."""
+        path = f"versions/{self.name}/{place}".rstrip("/")
+        return zarr.open_group(locate_store(self.place), mode="r+", path=path, use_consolidated=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1022,10 +1027,13 @@ def _open_for_writing(group: zarr.Group, name: str) -> zarr.Array[Any]:
         return _get_array(group, name, group.path)
 
 
-def write_range(
-    group: zarr.Group, name: str, start: int, elements: np.ndarray, threads: int | None = None
-) -> WrittenRange:
-    """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`."""
+def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads: int | None = None) -> WrittenRange:
+    """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`.
+
+    Parameters
+    ----------
+    elements : an array, or what has a length and slices like one
+    """
     target = _open_for_writing(group, name)
     put = _find_writer(target)
     stop, hashes, rest = start + len(elements), {}, []

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
+from distributed.protocol import to_serialize
 
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.session import RowsSession, RunSpec, Session, begin
-from mgspmv.errors import ClosedError
+from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
+from mgspmv.ingest.share import QUESTIONS
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.device import (
     describe_device,
@@ -39,6 +42,8 @@ NAME = "mgspmv"
 PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
 FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """What a client asks of an agent, through the scheduler."""
+ASK_OP = "mgspmv_ask"
+"""What another worker asks of it."""
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
@@ -59,6 +64,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
                 LINK_OP: self.accept_link,
+                ASK_OP: self.answer,
             }
         )
 
@@ -147,6 +153,13 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             await asyncio.sleep(0.01)
         self._let_go(key)
         return not session.is_busy
+
+    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> Any:
+        """What a share of an ingest has for another one; see `mgspmv.ingest.share`."""
+        if question not in QUESTIONS:
+            raise OptionError(f"a share has no answer to {question!r}")
+        given = await asyncio.to_thread(getattr(self.get_made(key), question), *arguments)
+        return to_serialize(given)
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a link from another worker of a run until it is closed; closes it when the run is not known here."""

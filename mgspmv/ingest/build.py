@@ -150,7 +150,8 @@ def assemble(
     transposed : gets all entries, rows and columns exchanged
     phase : for `report`
     most_columns : that are added up at a time, for which all entries are read again; None for all
-    rows : the only ones that it has entries in, and for which row pointers are made; None for all
+    rows : the only ones that it has entries in, and for which row pointers are made; None for all. Degrees and weights
+        are made of all only
 
     Raises
     ------
@@ -166,7 +167,8 @@ def assemble(
     step = max(1, most_columns or n_cols)
     ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)]
     pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
-    sums = None if matrix.kind == "matrix" else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0])
+    has_sums = rows is None and matrix.kind != "matrix"
+    sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0])
     report(phase, 0, n_most)
     for block in matrix.blocks():
         pointers.put(block)

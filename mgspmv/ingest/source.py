@@ -80,12 +80,18 @@ class FileSource:
     path : local path or URL; for tables that are in no file, a few words
     """
 
+    default_kind: Literal["graph", "matrix"]
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self.fraction: float | None = None
         """About how much of all was read; None where that is not known."""
         self._layout: Layout | None = None
         """Set once the last batch was given."""
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries; see `Source`."""
+        raise NotImplementedError
 
     def layout(self) -> Layout:
         """Give the shape, the vertices' ids and where it all came from.

@@ -68,27 +68,49 @@ def find_room(
     OptionError : less than `LEAST_MEMORY`; a scratch that is no folder, or one where nothing can be written
     CapacityError : the process takes nearly as much already
     """
+    check_memory(memory)
+    folder = find_folder(store) if scratch is None else Path(scratch)
+    if scratch is not None:
+        check_folder(scratch)
+    return make_room(memory, free_memory() // 2, threads or default_threads(), folder)
+
+
+def make_room(memory: int | None, free: int, threads: int, folder: Path | None) -> Room:
+    """What there is in this process.
+
+    Parameters
+    ----------
+    memory : bytes that it may take in all; None for `free` beside what it has
+    threads : that are wanted
+
+    Raises
+    ------
+    CapacityError : it takes nearly as much already
+    """
     import psutil
 
-    if memory is not None and memory < LEAST_MEMORY:
-        raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
-    if scratch is not None and not Path(scratch).is_dir():
-        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(scratch)!r} is none")
-    if scratch is not None:
-        _check_writable(scratch)
     taken: int = psutil.Process(os.getpid()).memory_info().rss
-    total = taken + free_memory() // 2 if memory is None else memory
-    n_threads = max(1, min(threads or default_threads(), (total - taken) // (2 * BATCH_BYTES)))
+    total = taken + free if memory is None else memory
+    n_threads = max(1, min(threads, (total - taken) // (2 * BATCH_BYTES)))
     left = total - taken - n_threads * BATCH_BYTES
     if left < LEAST_SORTING:
         raise CapacityError(
             f"this process takes {taken / 1e9:.3g} GB already, and with memory={total:,} nothing is left to sort with; "
             "allow more, or work in a process of its own"
         )
-    return Room(left, n_threads, find_folder(store) if scratch is None else Path(scratch))
+    return Room(left, n_threads, folder)
 
 
-def _check_writable(folder: str | os.PathLike[str]) -> None:
+def check_memory(memory: int | None) -> None:
+    """Raise OptionError unless so many bytes are enough for a process."""
+    if memory is not None and memory < LEAST_MEMORY:
+        raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise OptionError unless it is there, and files can be made there."""
+    if not Path(folder).is_dir():
+        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(folder)!r} is none")
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

@@ -1,0 +1,431 @@
+"""Sources that the workers of a cluster ingest together: each reads a part, sorts a range of rows and writes it.
+
+    read      parts of the source: ranges of bytes, row groups, partitions or whole files
+    number    ids, each range of which one worker merges
+    exchange  entries, from who read them to who has their rows
+    sort      and merge, each its range of rows; add up columns
+    write     each the chunks that lie in its range; the client writes those between two ranges, and names the version
+
+The steps are those of `mgspmv.ingest.share`, each a task on every worker; the client waits for all before the next.
+What comes out does not depend on the workers, and is what one process makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Worker, get_worker
+from distributed.comm import CommClosedError
+
+from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
+from mgspmv.distribute.cluster import Cluster, WorkerInfo
+from mgspmv.errors import ClosedError, ClusterError, OptionError, SourceError, StoreError, WorkerLostError
+from mgspmv.exchange.links import Member
+from mgspmv.ingest.entries import choose_rule
+from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
+from mgspmv.ingest.source import FileSource
+from mgspmv.ingest.write import check_folder, check_memory, make_room
+from mgspmv.model import IngestOptions, index_dtype
+from mgspmv.store import Version, WrittenRange, begin_version, finish_ranges, mark_values
+
+Progress = Callable[[str, int, int | None], None]
+
+REPORT_S = 0.5
+"""Seconds between two reports of a worker."""
+SUM_BYTES = 32
+"""Of a column, while its degrees and weights are added up."""
+SUM_PART = 4
+"""Of the memory, what these may take."""
+
+
+@dataclass(frozen=True)
+class ShareOffer:
+    """What a worker is told of its share."""
+
+    spec: ShareSpec
+    peers: tuple[tuple[Member, str], ...]
+    """Who has which share, and the key that it is held for, by rank."""
+    topic: str
+    """Of its reports."""
+    memory: int | None
+    """Bytes that its process may take; None for half of what it offered."""
+    offered: int
+    threads: int
+    scratch: str | None
+    """None for the folder that Dask has for such files."""
+
+
+class _Peers:
+    """Reaches the shares of an ingest, for the threads of one of them."""
+
+    def __init__(self, worker: Worker, peers: Sequence[tuple[Member, str]]) -> None:
+        self._worker, self._peers = worker, peers
+        self._asked: set[Future[Any]] = set()
+        self._lock, self._is_closed = threading.Lock(), False
+
+    def ask(self, rank: int, question: str, *arguments: Any) -> Any:
+        """The answer of the share of a rank; see `mgspmv.ingest.share.Ask`.
+
+        Raises
+        ------
+        WorkerLostError : its worker cannot be reached
+        ClosedError : the ingest was given up
+        """
+        member, key = self._peers[rank]
+        if member.address == self._worker.address:
+            return getattr(self._worker.plugins[NAME].get_made(key), question)(*arguments)
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the ingest was given up")
+            future = asyncio.run_coroutine_threadsafe(
+                self._ask(member.address, key, question, arguments), self._worker.loop.asyncio_loop
+            )
+            self._asked.add(future)
+        try:
+            return future.result()
+        except (OSError, CommClosedError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise WorkerLostError(
+                f"worker {member} cannot be reached ({error})", worker=str(member.name), phase="ingest"
+            ) from error
+        finally:
+            self._asked.discard(future)
+
+    async def _ask(self, address: str, key: str, question: str, arguments: tuple[Any, ...]) -> Any:
+        call = getattr(self._worker.rpc(address), ASK_OP)
+        return await call(key=key, question=question, arguments=arguments)
+
+    def close(self) -> None:
+        """End what is waited for."""
+        with self._lock:
+            self._is_closed = True
+        for future in list(self._asked):
+            future.cancel()
+
+
+class HeldShare(Share):
+    """A share on a worker."""
+
+    def __init__(self, offer: ShareOffer, worker: Worker) -> None:
+        self._peers = _Peers(worker, offer.peers)
+        self._worker, self._topic, self._rank = worker, offer.topic, offer.spec.rank
+        self._next_report = 0.0
+        folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
+        check_folder(folder)
+        room = make_room(offer.memory, offer.offered // 2, offer.threads, folder)
+        super().__init__(offer.spec, room, self._peers.ask, self._send_report)
+
+    def close(self) -> None:
+        """As of `Share`."""
+        self._peers.close()
+        super().close()
+
+    def _send_report(self, phase: str, done: int, total: int | None) -> None:
+        if (now := time.monotonic()) < self._next_report and done != total:
+            return
+        self._next_report = now + REPORT_S
+        self._worker.log_event(self._topic, {"rank": self._rank, "phase": phase, "done": done, "total": total})
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def begin_share(key: str, offer: ShareOffer) -> int:
+    """Make and hold a share; the bytes of memory that it may take."""
+    share = HeldShare(offer, get_worker())
+    get_agent().hold_made(key, share)
+    return share.memory
+
+
+def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
+    """Do a step; the name is that of a method of `Share`."""
+    share: Share = get_agent().get_made(key)
+    return getattr(share, step)(*arguments, **options)
+
+
+# --- the client ------------------------------------------------------------------------------------------------------
+
+
+def ingest_on_cluster(
+    source: Any,
+    store: Any,
+    options: IngestOptions,
+    client: Any,
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    memory: int | None,
+    threads: int | None,
+    scratch: str | None,
+    timeout: float,
+    overwrite: bool,
+    on_progress: Progress | None,
+) -> None:
+    """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
+
+    Parameters
+    ----------
+    describe : makes the store's provenance of the source's
+    memory : bytes that the process of each worker may take; None for half of what each may still take
+    scratch : a folder that each worker has; None for Dask's own
+
+    Raises
+    ------
+    OptionError : an order, which a cluster does not make, or a source that only this process has
+    """
+    if options.order != "none":
+        raise OptionError(
+            "on a cluster a source is ingested in its own order; leave order out and use `mgspmv reorder` afterwards, "
+            "or ingest without client"
+        )
+    if not isinstance(source, FileSource):
+        raise OptionError(
+            f"{source.name} is read by this process alone; the workers of a cluster read edge lists, Matrix Market and "
+            "Parquet files and Dask DataFrames. Ingest it without client"
+        )
+    check_memory(memory)
+    report = on_progress or (lambda phase, done, total: None)
+    cluster = Cluster(client, timeout)
+    try:
+        report("join", 0, None)
+        workers = cluster.join(devices=False)
+        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
+            making = _Ingesting(cluster, workers, source, options, report)
+            try:
+                making.begin(memory, threads, scratch)
+                making.run(version, describe)
+            finally:
+                making.end()
+    finally:
+        cluster.close()
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """How all vertices are numbered."""
+
+    shape: tuple[int, int]
+    n_written: int
+    """Ids that the store gets; 0 where they are the numbers."""
+    type: str | None
+    """Of these: `int64` or `string`."""
+
+
+class _Ingesting:
+    """The steps of ingesting, each on all workers."""
+
+    def __init__(
+        self, cluster: Cluster, workers: list[WorkerInfo], source: FileSource, options: IngestOptions, report: Progress
+    ) -> None:
+        self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
+        self._members: tuple[Member, ...] = tuple(w.member for w in workers)
+        token = uuid.uuid4().hex
+        self._topic = f"mgspmv-ingest-{token}"
+        self._keys = [f"{self._topic}-{rank}" for rank in range(len(workers))]
+        self._kind = options.kind or source.default_kind
+        self._report, self._reported = report, dict[int, tuple[str, int, int | None]]()
+        self._held: list[Any] = []
+        self._working: list[Any] = []
+
+    def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
+        """Have shares on all workers."""
+        parts = [*self._source.split(len(self._workers))]
+        parts += [None] * (len(self._workers) - len(parts))  # type: ignore[list-item]  # nothing to read
+        peers = tuple(zip(self._members, self._keys, strict=True))
+        offers = []
+        for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
+            about = (rank, len(peers), part, self._source.name, self._kind, self._options)
+            room = (memory, worker.memory, threads or worker.threads, scratch)
+            offers.append(ShareOffer(ShareSpec(*about), peers, self._topic, *room))
+        self._cluster.client.subscribe_topic(self._topic, self._note)
+        self._submit(begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
+        memories = self._settle("begin")
+        self._held, self._working = self._working, []
+        self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
+
+    def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Do all steps and name the version."""
+        read: list[ReadPart] = self._do("read", "read")
+        joined = self._source.join([own.told for own in read if own.told is not None])
+        self._dtype = self._find_dtype(read)
+        ids = self._number(joined.claim)
+        counted = self._do("number", "group", ids.shape, are_numbers=not ids.n_written)
+        nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)
+        digests = self._sum_columns(version, ids.shape[1]) if self._kind != "matrix" else {}
+        digests |= self._write(version, "", ids.shape, nnz)
+        if ids.n_written:
+            digests |= self._write_ids(version, ids)
+        if self._options.transpose:
+            counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
+            n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
+            digests |= self._write(version, "transpose", other, n_entries)
+        version.commit(self._describe(version, digests, ids, sum(nnz), least, describe(joined.provenance)))
+
+    def end(self) -> None:
+        """Let go of the shares, and wait for those that are still at work."""
+        self._cluster.client.unsubscribe_topic(self._topic)
+        with suppress(ClusterError, OSError):
+            self._cluster.free(self._keys, self._members)
+            self._cluster.await_done(self._working)
+        self._cluster.release([*self._working, *self._held])
+
+    # --- numbers
+
+    def _find_dtype(self, read: Sequence[ReadPart]) -> np.dtype[Any] | None:
+        dtypes = {own.dtype for own in read if own.told is not None}
+        if len(dtypes) != 1:
+            names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
+            raise SourceError(f"values are of different types in different parts: {names}", source=self._source.name)
+        return dtypes.pop()
+
+    def _number(self, claim: int | None) -> _Ids:
+        own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
+        if (shape := own[0].shape) is not None:  # the first share has a part, if any has
+            return _Ids(shape, shape[0] if own[0].type else 0, own[0].type)
+        sample, n = sorted(id for ids in own for id in ids.sample), len(own)
+        cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
+        merged: list[MergedIds] = self._do("number", "merge_ids", cuts)
+        firsts = [0, *np.cumsum([ids.n_ids for ids in merged]).tolist()]
+        self._do("number", "number_ids", firsts)
+        filled = [ids for ids in merged if ids.n_ids]
+        are_numbers = not filled or (filled[0].first, filled[-1].last) == (0, firsts[-1] - 1)
+        n = firsts[-1]
+        return _Ids((n, n), 0, None) if are_numbers else _Ids((n, n), n, own[0].type)
+
+    def _write_ids(self, version: Version, ids: _Ids) -> dict[str, str]:
+        version.create_array("vertex_ids", ids.n_written, str if ids.type == "string" else np.dtype(np.int64))
+        written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
+        ranges = [own["vertex_ids"] for own in written if own]
+        return {"vertex_ids": finish_ranges(version.group, "vertex_ids", ranges)}
+
+    # --- rows
+
+    def _build(
+        self, shape: tuple[int, int], counted: Sequence[tuple[np.ndarray, np.ndarray]], phase: str, *, transpose: bool
+    ) -> tuple[list[int], float | None]:
+        """Have all entries sorted and merged; how many there are in each range of rows, and the least value."""
+        n, rows, counts = len(self._members), counted[0][0], np.array([own for _, own in counted])
+        weights = np.concatenate([[0], np.cumsum(counts.sum(axis=0) + np.diff(rows))])
+        cuts = np.searchsorted(weights, [weights[-1] * rank // n for rank in range(n)]).tolist()
+        self._cuts = [0, *cuts[1:], len(rows) - 1]
+        self._bounds = [int(rows[cut]) for cut in self._cuts]
+        self._bounds[-1] = shape[0]
+        lengths = [counts[:, a:b].sum(axis=1).tolist() for a, b in pairwise(self._cuts)]
+        self._do_each(
+            "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
+        )
+        made = self._do_each(phase, "build", [(pair, phase) for pair in pairwise(self._bounds)], transpose=transpose)
+        least = [value for _, value in made if value is not None]
+        is_finite = len(least) == sum(n_entries > 0 for n_entries, _ in made)
+        return [n_entries for n_entries, _ in made], min(least, default=None) if is_finite else None
+
+    def _sum_columns(self, version: Version, n_cols: int) -> dict[str, str]:
+        types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
+        for name, own in types.items():
+            version.create_array(name, n_cols, np.dtype(own))
+        n, written = len(self._members), list[dict[str, WrittenRange]]()
+        for start in range(0, max(1, n_cols), self._most_columns):
+            stop = min(start + self._most_columns, n_cols)
+            self._do("add up columns", "add_up", start, stop)
+            cuts = [start + (stop - start) * rank // n for rank in range(n + 1)]
+            written += self._do_each(
+                "add up columns", "write_sums", [(version.address(), *pair) for pair in pairwise(cuts)]
+            )
+        return {name: finish_ranges(version.group, name, [own[name] for own in written]) for name in types}
+
+    def _write(self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]) -> dict[str, str]:
+        sizes = {"indptr": (shape[0] + 1, np.dtype(np.int64)), "indices": (sum(nnz), index_dtype(shape[1]))}
+        sizes |= {} if self._dtype is None else {"data": (sum(nnz), self._dtype)}
+        group = version.group.require_group(place) if place else version.group
+        if self._dtype is not None:
+            mark_values(group, shape)
+        for name, (size, own) in sizes.items():
+            version.create_array(name, size, own, place)
+        firsts = [0, *np.cumsum(nnz).tolist()][:-1]
+        phase = "write the transpose" if place else "write"
+        written = self._do_each(phase, "write", [(version.address(), place, first) for first in firsts])
+        return {
+            f"{place}/{name}".lstrip("/"): finish_ranges(group, name, [own[name] for own in written]) for name in sizes
+        }
+
+    def _describe(
+        self,
+        version: Version,
+        digests: dict[str, str],
+        ids: _Ids,
+        nnz: int,
+        least: float | None,
+        provenance: dict[str, Any],
+    ) -> dict[str, Any]:
+        (n_rows, n_cols), index = ids.shape, index_dtype(ids.shape[1])
+        item = index.itemsize + (0 if self._dtype is None else self._dtype.itemsize)
+        n_of_columns = sum(name in digests for name in ("out_degree", "out_weight"))
+        return version.describe(
+            digests,
+            kind=self._kind,
+            shape=list(ids.shape),
+            nnz=nnz,
+            dtype=None if self._dtype is None else self._dtype.name,
+            index_dtype=index.name,
+            duplicates=choose_rule(self._options, is_pattern=self._dtype is None),
+            vertex_ids=ids.type,
+            order=None,
+            min_weight=least,
+            nbytes=item * nnz + 8 * (n_rows + 1 + n_of_columns * n_cols),
+            provenance=provenance,
+        )
+
+    # --- tasks
+
+    def _do(self, phase: str, step: str, *arguments: Any, **options: Any) -> list[Any]:
+        """A step on all workers, with the same arguments."""
+        return self._do_each(phase, step, [arguments] * len(self._members), **options)
+
+    def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """A step on all workers, by rank."""
+        work = partial(work_share, **options)
+        keys = [f"mgspmv-{step}-{uuid.uuid4().hex}" for _ in self._members]
+        pairs = zip(self._keys, arguments, strict=True)
+        self._submit(work, keys, [(key, step, *own) for key, own in pairs])
+        results = self._settle(phase)
+        self._cluster.release(self._working)
+        self._working = []
+        return results
+
+    def _submit(self, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]) -> None:
+        self._working = [
+            self._cluster.submit(member, key, function, *own)
+            for member, key, own in zip(self._members, keys, arguments, strict=True)
+        ]
+
+    def _settle(self, phase: str) -> list[Any]:
+        self._reported.clear()
+        self._report(phase, 0, None)
+        try:
+            results = self._cluster.settle(self._working, self._members, phase)
+        except StoreError as error:
+            raise type(error)(f"a worker cannot read or write what it must: {error}") from error
+        return results
+
+    def _note(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Report what a worker reported, with what the others did before."""
+        _, told = event
+        phase = told["phase"]
+        self._reported[told["rank"]] = (phase, told["done"], told["total"])
+        own = [(done, total) for other, done, total in self._reported.values() if other == phase]
+        totals = [total for _, total in own]
+        known = [total for total in totals if total is not None]
+        is_known = len(known) == len(self._members)
+        self._report(phase, sum(done for done, _ in own), sum(known) if is_known else None)

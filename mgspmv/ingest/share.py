@@ -1,0 +1,538 @@
+"""One of several processes that ingest a source together, each of which reads, sorts and writes its share of it.
+
+    read        its part of the source, grouped by rows, with ids of its own
+    merge_ids   of all parts, those of its range of ids, which get their numbers there
+    group       its entries by rows, once they are numbered
+    take        from each, the entries of its range of rows, in the order of the parts
+    build       sorted and merged, in files
+    write       its range of each array
+
+What it takes from others it asks them for, by `Ask`. Nothing here knows how they are reached.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from mgspmv.errors import CapacityError, ClosedError
+from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
+from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.ids import SortedIds, find_ids
+from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.sorter import Entries, EntrySorter, Positions
+from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest.vertices import NAME_BYTES
+from mgspmv.ingest.write import Room
+from mgspmv.model import CooBatch, IngestOptions, Kind, index_dtype
+from mgspmv.store import VersionAddress, WrittenRange, write_range
+
+ID_BYTES = 48
+"""Of an id, about, while it is merged with others and numbered."""
+PIECE_ENTRIES = 1 << 20
+"""Entries that are asked for at a time."""
+PIECES_AHEAD = 2
+"""Of them that are under way."""
+SAMPLED_IDS = 1 << 10
+"""Ids of each share that show how they are spread."""
+
+Ask = Callable[..., Any]
+"""Called with the rank of a share, the name of one of its methods in `QUESTIONS`, and arguments for that."""
+QUESTIONS = ("give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
+
+
+@dataclass(frozen=True)
+class ShareSpec:
+    """What a share is told."""
+
+    rank: int
+    n_shares: int
+    part: FileSource | None
+    """What it reads; None for nothing."""
+    name: str
+    """Of the source, for messages."""
+    kind: Kind
+    options: IngestOptions
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """What a share says of the part that it read."""
+
+    told: Any
+    """As of `FileSource.tell`."""
+    n_entries: int
+    dtype: np.dtype[Any] | None
+    """Of the values; None for a pattern."""
+
+
+@dataclass(frozen=True)
+class OwnIds:
+    """What a share says of the ids of its part."""
+
+    shape: tuple[int, int] | None
+    """Rows and columns of all; None where ids are to be merged, or there is no part."""
+    type: str | None
+    """Of ids, `int64` or `string`; None where they are the numbers, or there is no part."""
+    sample: list[Any]
+    """Ids, ascending, that show how those to be merged are spread."""
+
+
+@dataclass(frozen=True)
+class MergedIds:
+    """What a share says of its range of the ids."""
+
+    n_ids: int
+    first: Any
+    """The least; None where there is none."""
+    last: Any
+
+
+class FileArray:
+    """An array in a file, made from its begin on, and sliced like one in memory."""
+
+    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
+        self.dtype, self._file, self._n = dtype, ScratchFile(folder), 0
+
+    def append(self, elements: np.ndarray) -> None:
+        """Put elements at its end."""
+        self._file.append(np.ascontiguousarray(elements, self.dtype))
+        self._n += len(elements)
+
+    def finish(self) -> FileArray:
+        """Give it itself: nothing is appended any more."""
+        return self
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Give what was put there, one part after the other."""
+        for start in range(0, self._n, PIECE_ENTRIES):
+            yield self[start : start + PIECE_ENTRIES]
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        start, stop, _ = which.indices(self._n)
+        return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Raised:
+    """The first elements of an array, with a number added to each."""
+
+    array: FileArray
+    n: int
+    by: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        start, stop, _ = which.indices(self.n)
+        return self.array[start:stop] + self.by
+
+
+class Share:
+    """See the module.
+
+    Attributes
+    ----------
+    memory : bytes that it may take
+
+    Parameters
+    ----------
+    room : what it may take
+    ask : reaches the other shares, and this one
+    report : called with (phase, done, in all or None)
+    """
+
+    def __init__(self, spec: ShareSpec, room: Room, ask: Ask, report: Report) -> None:
+        self._spec, self._room, self._ask, self._report = spec, room, ask, report
+        self._held, self._is_closed = ExitStack(), False
+        self.memory, self._threads, self._folder = room.memory, room.threads, room.folder
+        self._given = self._make_sorter(self.memory // 2)
+        self._rule = choose_rule(spec.options, is_pattern=True)
+        self._dtype: np.dtype[Any] | None = None
+        self._ids: Any = None
+        self._own_ids: Any = None
+        self._places: list[np.ndarray] = []
+        self._kind = spec.kind
+        self._numbers: np.ndarray | None = None
+        self._positions: Positions = None
+        self._firsts: list[int] = []
+        self._arrays: dict[str, FileArray] = {}
+        self._transposed: EntrySorter | None = None
+
+    def close(self) -> None:
+        """Let go of everything; what is still at work ends with an error."""
+        self._is_closed = True
+        self._held.close()
+
+    # --- reading
+
+    def read(self) -> ReadPart:
+        """Read the own part of the source.
+
+        Raises
+        ------
+        SourceError, OptionError : as of `read_entries`
+        """
+        part, options = self._spec.part, self._spec.options
+        if part is None:
+            return ReadPart(None, 0, None)
+        part.prepare(self._threads, self._room.for_ids)
+        self._feed = feed_entries(part, options, self._given, self._tell)
+        return ReadPart(part.tell(), self._given.n_entries, self._feed.dtype)
+
+    def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
+        """Number the part by itself, where that is not known of all parts together.
+
+        Parameters
+        ----------
+        claim : as of `Joined`
+        dtype : of the values of all parts
+
+        Raises
+        ------
+        SourceError : as of `Feed.check`
+        CapacityError : the ids of this part take more than the memory
+        """
+        self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
+        part = self._spec.part
+        if part is None:
+            return OwnIds(None, None, [])
+        layout = part.number(claim)
+        self._feed.check(layout)
+        self._given.reserve(layout.nbytes)
+        if part.has_known_vertices or claim is not None:
+            self._ids = layout.vertex_ids
+            return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
+        self._positions = layout.positions
+        if layout.are_ids or layout.names is not None:
+            make_sorter = partial(self._make_sorter, self.memory // 4)
+            self._given.reserve(self.memory // 4)
+            self._given, layout, self._positions = number_entries(self._given, layout, make_sorter, self._folder)
+        self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
+        self._check_ids_fit()
+        step = max(1, len(self._ids) // SAMPLED_IDS)
+        return OwnIds(None, _find_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
+
+    def _check_ids_fit(self) -> None:
+        need = len(self._ids) * (ID_BYTES if _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
+        if need > self.memory // 2:
+            raise CapacityError(
+                f"the {len(self._ids):,} ids that one worker reads take about {need / 1e9:.3g} GB while they are "
+                f"numbered together with those of others, and it has {self.memory / 2e9:.3g} GB for them; use more "
+                "workers, allow more memory (memory=, --memory), or ingest without a cluster"
+            )
+
+    # --- numbering
+
+    def merge_ids(self, cuts: Sequence[Any]) -> MergedIds:
+        """Merge the ids of all parts that are in the own range.
+
+        Parameters
+        ----------
+        cuts : the first id of the range of each share but the first
+        """
+        rank = self._spec.rank
+        bounds = [None, *cuts, None][rank : rank + 2]
+        given = self._ask_all("give_ids", *bounds)
+        coded = pa.concat_arrays([ids for ids in given if ids is not None]).dictionary_encode()
+        order = np.asarray(pa.compute.sort_indices(coded.dictionary))
+        self._own_ids = coded.dictionary.take(order)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
+        self._places = np.split(places[np.asarray(coded.indices)], ends[:-1])
+        n = len(self._own_ids)
+        return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
+
+    def give_ids(self, low: Any, high: Any) -> Any:
+        """The ids of the own part from `low` on and below `high`, an Arrow array; None where there is no part.
+
+        Parameters
+        ----------
+        low, high : None for no bound
+        """
+        if self._spec.part is None:
+            return None
+        start = 0 if low is None else bisect_left(self._ids, low)
+        stop = len(self._ids) if high is None else bisect_left(self._ids, high)
+        ids = self._ids[start:stop]
+        return pa.array(ids, pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
+
+    def give_places(self, rank: int) -> np.ndarray:
+        """Where the ids that a share gave are among those of the own range."""
+        return self._places[rank]
+
+    def name_vertex(self, place: int) -> Any:
+        """The id at some place of the own range."""
+        return self._own_ids[place].as_py()
+
+    def number_ids(self, firsts: Sequence[int]) -> None:
+        """Ask for the numbers of the ids of the own part.
+
+        Parameters
+        ----------
+        firsts : the number of the first id in the range of each share, and of all ids
+        """
+        self._firsts = list(firsts)
+        given = self._ask_all("give_places", self._spec.rank)
+        dtype = index_dtype(firsts[-1])
+        numbers = [(places + first).astype(dtype) for places, first in zip(given, firsts, strict=False)]
+        self._numbers = np.concatenate(numbers)
+
+    # --- entries by rows
+
+    def group(self, shape: tuple[int, int], *, are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Have the entries grouped by the numbers of their rows.
+
+        Parameters
+        ----------
+        shape : of the matrix
+        are_numbers : whether all ids are the numbers of their vertices
+
+        Returns
+        -------
+        First rows of buckets, which are the same in all shares, and how many entries each has here.
+        """
+        self._shape = shape
+        is_grouped = self._numbers is None or (are_numbers and not isinstance(self._positions, SortedIds))
+        if not is_grouped and self._given.n_entries:
+            held, self._given = self._given, self._make_sorter(self.memory // 2)
+            for batch in self._renumber(held):
+                self._given.add(batch)
+                self._tell("number", self._given.n_entries, held.n_entries)
+            held.close()
+        self._numbers, self._positions, self._places = None, None, []
+        return self._count_buckets(self._given, shape[0])
+
+    def _renumber(self, held: EntrySorter) -> Iterator[CooBatch]:
+        numbers, positions = self._numbers, self._positions
+        assert numbers is not None
+        if isinstance(positions, SortedIds):
+            yield from _join(held.ranges(partial(_number_rows, positions, numbers)))
+            return
+        if isinstance(positions, np.ndarray):
+            numbers = np.where(positions < 0, -1, numbers[positions])  # of codes that no entry has
+        for batch in held.drain():
+            yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
+
+    def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `group`, for the transpose of what was built."""
+        assert self._transposed is not None
+        self._given, self._transposed = self._transposed, None
+        self._shape, self._kind, self._rule = (self._shape[1], self._shape[0]), "matrix", "keep"
+        return self._count_buckets(self._given, self._shape[0])
+
+    def _count_buckets(self, sorter: EntrySorter, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        sorter.cover(0, max(0, n_rows - 1))
+        counts = sorter.count_buckets()
+        return np.minimum(sorter.find_bucket_rows(), n_rows), counts
+
+    # --- exchange
+
+    def take(self, buckets: Sequence[int], lengths: Sequence[int]) -> None:
+        """Ask every share for the entries of the own range of rows.
+
+        It begins with its own rank, so that not all ask the same one; in the end what those of lower rank gave comes
+        first all the same.
+
+        Parameters
+        ----------
+        buckets : the first and the end of those that are the own
+        lengths : how many entries each share has in them
+        """
+        rank, memory = self._spec.rank, self.memory // 4
+        origin = int(self._given.find_bucket_rows()[buckets[0]])
+        later, earlier = self._make_sorter(memory, origin), self._make_sorter(memory, origin)
+        n_done, n_all = 0, sum(lengths)
+        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-take") as pool:
+            for ranks, sorter in ((range(rank, len(lengths)), later), (range(rank), earlier)):
+                pieces = [
+                    (r, *buckets, start, min(start + PIECE_ENTRIES, lengths[r]))
+                    for r in ranks
+                    for start in range(0, lengths[r], PIECE_ENTRIES)
+                ]
+                for batch in map_ahead(pool, self._ask_entries, pieces, PIECES_AHEAD):
+                    sorter.add(batch)
+                    n_done += len(batch.rows)
+                    self._tell("exchange", n_done, n_all)
+        later.put_before(earlier)
+        self._taken = later
+
+    def _ask_entries(self, piece: tuple[int, ...]) -> CooBatch:
+        rank, *where = piece
+        return CooBatch(*self._ask(rank, "give_entries", *where))
+
+    def give_entries(self, first: int, last: int, start: int, stop: int) -> Entries:
+        """See `EntrySorter.give`."""
+        batch = self._given.give(first, last, start, stop)
+        return batch.rows, batch.cols, batch.values
+
+    # --- building
+
+    def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, float | None]:
+        """Sort and merge the own range of rows into files; how many entries it has, and the least value.
+
+        What the others took is let go of, so all must have taken theirs.
+
+        Parameters
+        ----------
+        rows : begin and end of the range
+        transpose : whether entries are kept for the transpose
+
+        Raises
+        ------
+        SourceError, CapacityError : as of `assemble`
+        """
+        self._given.close()
+        self._taken.reserve(0 if transpose else -self.memory // 4)
+        self._rows = rows
+        self._transposed = self._make_sorter(self.memory // 4) if transpose else None
+        layout = Layout(self._shape, vertex_ids=self._name_vertices())
+        own = self._dtype, self._rule, layout, self._spec.name
+        matrix = SortedSource(self._kind, self._shape, *own, None, self._taken)
+        made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
+        self._arrays = made.arrays
+        self._taken.close()
+        return made.nnz, made.least
+
+    def _name_vertices(self) -> Any:
+        if self._firsts:
+            return _SharedIds(self._firsts, self._ask)
+        return self._ids
+
+    def add_up(self, start: int, stop: int) -> None:
+        """Add up columns start .. stop - 1 over the own rows."""
+        self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        values = self._arrays["data"].pieces() if "data" in self._arrays else None
+        for indices in self._arrays["indices"].pieces():
+            self._sums.add(indices, None if values is None else next(values))
+            self._check_open()
+
+    def give_sums(self, start: int, stop: int) -> PartialSums:
+        """What the own rows add up to in some columns."""
+        return self._sums.give(start, stop)
+
+    # --- writing
+
+    def write_sums(self, address: VersionAddress, start: int, stop: int) -> dict[str, WrittenRange]:
+        """Write degrees and weights of columns start .. stop - 1, which all shares have added up.
+
+        Raises
+        ------
+        SourceError : as of `ColumnSums.finish`
+        """
+        total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        for given in self._ask_all("give_sums", start, stop):
+            total.join(given)
+        degree, weight = total.finish()
+        arrays = {"out_degree": degree} | ({} if weight is None else {"out_weight": weight})
+        return self._write(address, "", {name: (start, array) for name, array in arrays.items()})
+
+    def write(self, address: VersionAddress, place: str, first_entry: int) -> dict[str, WrittenRange]:
+        """Write the own rows, and let go of them.
+
+        Parameters
+        ----------
+        place : the group in the version, empty for itself
+        first_entry : number of the first entry among all
+        """
+        (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
+        own = dict(self._arrays)
+        pointers = _Raised(own.pop("indptr"), stop - start + is_last, first_entry)
+        arrays = {name: (first_entry, array) for name, array in own.items()}
+        written = self._write(address, place, {"indptr": (start, pointers), **arrays})
+        for array in self._arrays.values():
+            array.close()
+        return written
+
+    def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
+        """Write the own range of the ids; of a list that all parts have, the first share writes all."""
+        if self._firsts:
+            start, ids = self._firsts[self._spec.rank], self._own_ids.to_numpy(zero_copy_only=False)
+        elif self._spec.rank:
+            return {}
+        else:
+            start, ids = 0, self._ids
+        return self._write(address, "", {"vertex_ids": (start, ids)})
+
+    def _write(
+        self, address: VersionAddress, place: str, arrays: dict[str, tuple[int, Any]]
+    ) -> dict[str, WrittenRange]:
+        self._check_open()
+        group = address.open(place)
+        return {name: write_range(group, name, start, array, self._threads) for name, (start, array) in arrays.items()}
+
+    # --- all along
+
+    def _make_sorter(self, memory: int, origin: int = 0) -> EntrySorter:
+        return self._held.enter_context(EntrySorter(memory, self._threads, self._folder, origin=origin))
+
+    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray:
+        array = FileArray(self._folder, dtype)
+        self._held.callback(array.close)
+        return array
+
+    def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
+        """The answers of all shares, by rank, asked from the own on."""
+        n, rank = self._spec.n_shares, self._spec.rank
+        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-ask") as pool:
+            others = [(rank + k) % n for k in range(n)]
+            answers = map_ahead(pool, lambda r: self._ask(r, question, *arguments), others, PIECES_AHEAD)
+            found = dict(zip(others, answers, strict=True))
+        return [found[r] for r in range(n)]
+
+    def _tell(self, phase: str, done: int, total: int | None) -> None:
+        self._check_open()
+        self._report(phase, done, total)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the ingest was given up")
+
+
+def _find_type(ids: Any) -> str:
+    return "int64" if ids.dtype == np.int64 else "string"
+
+
+class _SharedIds:
+    """Ids of vertices, each of which the share has in whose range it is."""
+
+    def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
+        self._firsts, self._ask = firsts, ask
+
+    def __getitem__(self, number: int) -> Any:
+        owner = next(r for r, (a, b) in enumerate(pairwise(self._firsts)) if a <= number < b)
+        return self._ask(owner, "name_vertex", number - self._firsts[owner])
+
+
+def _number_rows(
+    ids: SortedIds, numbers: np.ndarray, lowest: int, highest: int, parts: list[Entries]
+) -> list[CooBatch]:
+    """Entries whose rows are ids and whose columns are places among these, by the numbers of both."""
+    start, known = ids.read_range(lowest, highest)
+    return [CooBatch(numbers[start + find_ids(rows, known)], numbers[cols], values) for rows, cols, values in parts]
+
+
+def _join(batches: Iterator[list[CooBatch]]) -> Iterator[CooBatch]:
+    for own in batches:
+        yield from own
