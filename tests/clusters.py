@@ -27,9 +27,9 @@ def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> 
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 
 
-def find_held(client: Client) -> dict[Any, tuple[int, int]]:
-    """Parts and sessions that the agent of each worker holds, by the worker's address; only where there are any."""
-    held: dict[Any, tuple[int, int]] = client.run(_count_held)
+def find_held(client: Client) -> dict[Any, tuple[int, int, int]]:
+    """Parts, sessions and what is made that each agent holds, by its worker's address; only where there are any."""
+    held: dict[Any, tuple[int, int, int]] = client.run(_count_held)
     return {address: counts for address, counts in held.items() if any(counts)}
 
 
@@ -56,9 +56,9 @@ def check_left(client: Client, before: set[str], timeout_s: float = 10.0) -> Non
         assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
 
 
-def _count_held(dask_worker: Any) -> tuple[int, int]:
+def _count_held(dask_worker: Any) -> tuple[int, int, int]:
     agent = dask_worker.plugins.get("mgspmv")
-    return (0, 0) if agent is None else (len(agent._parts), len(agent._sessions))
+    return (0, 0, 0) if agent is None else (len(agent._parts), len(agent._sessions), len(agent._made))
 
 
 def _list_keys(dask_scheduler: Any) -> list[str]:

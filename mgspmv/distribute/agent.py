@@ -154,12 +154,12 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._let_go(key)
         return not session.is_busy
 
-    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> Any:
+    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """What a share of an ingest has for another one; see `mgspmv.ingest.share`."""
         if question not in QUESTIONS:
             raise OptionError(f"a share has no answer to {question!r}")
         given = await asyncio.to_thread(getattr(self.get_made(key), question), *arguments)
-        return to_serialize(given)
+        return {"given": to_serialize(given)}
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a link from another worker of a run until it is closed; closes it when the run is not known here."""

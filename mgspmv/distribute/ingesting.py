@@ -106,7 +106,7 @@ class _Peers:
 
     async def _ask(self, address: str, key: str, question: str, arguments: tuple[Any, ...]) -> Any:
         call = getattr(self._worker.rpc(address), ASK_OP)
-        return await call(key=key, question=question, arguments=arguments)
+        return (await call(key=key, question=question, arguments=arguments))["given"]
 
     def close(self) -> None:
         """End what is waited for."""
@@ -241,6 +241,7 @@ class _Ingesting:
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Have shares on all workers."""
+        self._cluster.client.subscribe_topic(self._topic, self._note)
         parts = [*self._source.split(len(self._workers))]
         parts += [None] * (len(self._workers) - len(parts))  # type: ignore[list-item]  # nothing to read
         peers = tuple(zip(self._members, self._keys, strict=True))
@@ -249,7 +250,6 @@ class _Ingesting:
             about = (rank, len(peers), part, self._source.name, self._kind, self._options)
             room = (memory, worker.memory, threads or worker.threads, scratch)
             offers.append(ShareOffer(ShareSpec(*about), peers, self._topic, *room))
-        self._cluster.client.subscribe_topic(self._topic, self._note)
         self._submit(begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")
         self._held, self._working = self._working, []
