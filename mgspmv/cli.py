@@ -109,7 +109,8 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
 ]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most for this process, such as 4GiB; default half of the free.")
+    str | None,
+    typer.Option(metavar="SIZE", help="Most for the process, such as 4GiB, on a cluster of each worker; default half."),
 ]
 Scratch = Annotated[
     str | None,
@@ -342,6 +343,10 @@ def ingest(
     memory: Memory = None,
     threads: Threads = None,
     scratch: Scratch = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
     json: Json = False,
 ) -> Answer:
     """Read a matrix or graph, of one file or several, into a store."""
@@ -360,12 +365,15 @@ def ingest(
     }
     edge_list |= {"ids": ids, "extra_columns": extra_columns, "columns": columns.split(",") if columns else None}
     edge_list |= {"n_cols": n_cols}
+    place = Place(cluster, workers, threads, scheduler, timeout)
     began = time.perf_counter()
-    with open_progress() as progress:
+    with open_progress() as progress, _open_client(place, progress) as client:
         info = api.ingest(
             source[0] if len(source) == 1 else source,
             store,
             **options,
+            client=client,
+            timeout=timeout,
             on_progress=progress.on_progress,
             **_given(edge_list),
         )

@@ -106,6 +106,16 @@ def test_spmv_on_a_running_cluster(cluster, client):
     assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
 
 
+def test_ingest_on_a_running_cluster(cluster, client):
+    Path("edges.txt").write_text("\n".join(f"{7 * k % 31} {5 * k % 37}" for k in range(500)))
+    one = invoke_json("ingest", "edges.txt", "one.zarr", "--transpose")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--memory", "2GiB", "--scratch", ".")
+    made = invoke_json("ingest", "edges.txt", "made.zarr", "--transpose", *on_cluster)
+    assert made["digest"] == one["digest"]
+    _, stderr = invoke("ingest", "edges.txt", "other.zarr", "--order", "degree", *on_cluster, code=2)
+    assert "use `mgspmv reorder` afterwards" in stderr
+
+
 def test_plan_for_a_running_cluster(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address, "--backend", "cpu")
     answer = invoke_json("plan", "g.zarr", *on_cluster)

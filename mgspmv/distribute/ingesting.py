@@ -235,7 +235,7 @@ class _Ingesting:
         self._topic = f"mgspmv-ingest-{token}"
         self._keys = [f"{self._topic}-{rank}" for rank in range(len(workers))]
         self._kind = options.kind or source.default_kind
-        self._report, self._reported = report, dict[int, tuple[str, int, int | None]]()
+        self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
         self._held: list[Any] = []
         self._working: list[Any] = []
 
@@ -412,6 +412,7 @@ class _Ingesting:
 
     def _settle(self, phase: str) -> list[Any]:
         self._reported.clear()
+        self._phase = phase
         self._report(phase, 0, None)
         try:
             results = self._cluster.settle(self._working, self._members, phase)
@@ -422,10 +423,10 @@ class _Ingesting:
     def _note(self, event: tuple[float, dict[str, Any]]) -> None:
         """Report what a worker reported, with what the others did before."""
         _, told = event
-        phase = told["phase"]
-        self._reported[told["rank"]] = (phase, told["done"], told["total"])
-        own = [(done, total) for other, done, total in self._reported.values() if other == phase]
-        totals = [total for _, total in own]
-        known = [total for total in totals if total is not None]
+        if (phase := told["phase"]) != self._phase:
+            return  # it comes late
+        self._reported[told["rank"]] = (told["done"], told["total"])
+        own = list(self._reported.values())
+        known = [total for _, total in own if total is not None]
         is_known = len(known) == len(self._members)
         self._report(phase, sum(done for done, _ in own), sum(known) if is_known else None)
