@@ -38,6 +38,8 @@ JOIN_S = 10.0
 """Seconds at least for a worker to answer before it is taken into a run."""
 INSTALL_S = 60.0
 """Seconds at least for a worker to import what it needs at first, maybe from a slow file system, and say so."""
+TICK_S = 0.5
+"""Seconds between two calls of who wants to be called while tasks are waited for."""
 LOOK_S = 1.0
 """Seconds between two looks at who is in the cluster."""
 PING_S = 2.0
@@ -234,19 +236,26 @@ class Cluster:
         members: Sequence[Member],
         phase: str,
         on_done: Callable[[int], None] | None = None,
+        on_tick: Callable[[], None] | None = None,
     ) -> list[Any]:
         """Wait for the results of tasks, one on each of the members.
 
         Parameters
         ----------
         on_done : called with the number of tasks that are done
+        on_tick : called about every `TICK_S`
 
         Raises
         ------
         WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
         MgspmvError : what a task raised
+        whatever a function raises that is called
         """
-        return self._sync(self._watch(self._gather(futures, members, phase, on_done), members, phase))
+        gathering = self._gather(futures, members, phase, on_done or _ignore, on_tick or _ignore)
+        results = self._sync(self._watch(gathering, members, phase))
+        if isinstance(results, _Raised):
+            raise results.error
+        return results
 
     def release(self, futures: Iterable[Future]) -> None:
         """End tasks that failed, or whose results nobody wants any more.
@@ -457,14 +466,21 @@ class Cluster:
         futures: Sequence[Future],
         members: Sequence[Member],
         phase: str,
-        on_done: Callable[[int], None] | None,
-    ) -> list[Any]:
+        on_done: Callable[[int], None],
+        on_tick: Callable[[], None],
+    ) -> list[Any] | _Raised:
         done = _watch_done(futures)
         for n_done in range(1, len(futures) + 1):
-            if (await done.get()).status != "finished":
+            getting = asyncio.ensure_future(done.get())
+            while not getting.done():
+                await asyncio.wait([getting], timeout=TICK_S)
+                if (raised := _call(on_tick)) is not None:
+                    getting.cancel()
+                    return raised
+            if getting.result().status != "finished":
                 raise await self._find_cause(futures, members, phase)
-            if on_done is not None:
-                on_done(n_done)
+            if (raised := _call(on_done, n_done)) is not None:
+                return raised
         results: list[Any] = await self.client.gather(list(futures))
         return results
 
@@ -500,6 +516,26 @@ def _find_memory(workers: dict[str, Any], address: str, free_on_host: int) -> in
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What a function of the client's raised."""
+
+    error: BaseException
+
+
+def _call(function: Callable[..., None], *arguments: Any) -> _Raised | None:
+    """Call a function on the event loop, which some of what it may raise (KeyboardInterrupt) would end."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return _Raised(error)
+    return None
+
+
+def _ignore(*arguments: Any) -> None:
+    pass
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:

@@ -415,18 +415,22 @@ class _Ingesting:
         self._phase = phase
         self._report(phase, 0, None)
         try:
-            results = self._cluster.settle(self._working, self._members, phase)
+            results = self._cluster.settle(self._working, self._members, phase, on_tick=self._tell)
         except StoreError as error:
             raise type(error)(f"a worker cannot read or write what it must: {error}") from error
         return results
 
     def _note(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Report what a worker reported, with what the others did before."""
+        """Keep what a worker reported, unless it comes late."""
         _, told = event
-        if (phase := told["phase"]) != self._phase:
-            return  # it comes late
-        self._reported[told["rank"]] = (told["done"], told["total"])
+        if told["phase"] == self._phase:
+            self._reported[told["rank"]] = (told["done"], told["total"])
+
+    def _tell(self) -> None:
+        """Report what all workers reported."""
         own = list(self._reported.values())
+        if not own:
+            return
         known = [total for _, total in own if total is not None]
         is_known = len(known) == len(self._members)
-        self._report(phase, sum(done for done, _ in own), sum(known) if is_known else None)
+        self._report(self._phase, sum(done for done, _ in own), sum(known) if is_known else None)

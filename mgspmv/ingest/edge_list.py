@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from threading import Event
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -35,8 +33,7 @@ from mgspmv.ingest.streams import (
     Line,
     Segment,
     TextStream,
-    describe_digested,
-    digest_file,
+    describe_cut,
     open_texts,
 )
 from mgspmv.ingest.vertices import (
@@ -408,24 +405,14 @@ class EdgeListPart(FileSource):
         return make_layout(Numbering(claim) if claim is not None else self._made.finish(None), {})
 
     def _read(self, texts: Iterator[TextStream]) -> Iterator[Chunk]:
-        is_over, n_chunks = Event(), 0
-        with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
-            try:
-                for k, (text, segment) in enumerate(zip(texts, self._segments, strict=True)):
-                    digest = None if segment.is_whole else pool.submit(digest_file, segment.name, is_over)
-                    for chunk in self._read_segment(text, segment):
-                        self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
-                        n_chunks += 1
-                        yield chunk
-                    if not segment.begin:
-                        whole = (
-                            text.provenance()
-                            if digest is None
-                            else {**describe_digested(text.name, digest.result()), "compression": None}
-                        )
-                        self._notes.end(whole)
-            finally:
-                is_over.set()
+        n_chunks = 0
+        for k, (text, segment) in enumerate(zip(texts, self._segments, strict=True)):
+            for chunk in self._read_segment(text, segment):
+                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                n_chunks += 1
+                yield chunk
+            if not segment.begin:
+                self._notes.end(text.provenance() if segment.is_whole else describe_cut(segment.name))
         if not n_chunks:
             yield Chunk(self.name, 1, b"")
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
-from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,7 +21,7 @@ from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.source import FileSource, Joined, Layout
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_digested, digest_file
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 if TYPE_CHECKING:
@@ -130,7 +128,7 @@ class _Told:
     header: Header
     n_entries: int
     file: dict[str, Any]
-    """Where all came from, of the first part."""
+    """Where all came from."""
 
 
 class MatrixMarketPart(FileSource):
@@ -154,25 +152,17 @@ class MatrixMarketPart(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, as `MatrixMarketSource.batches` does."""
-        counted, is_over, file = _Counted(self._header), Event(), {}
-        with (
-            ThreadPoolExecutor(1, "mgspmv-hash") as pool,
-            TextStream(self._segment, BATCH_BYTES, self._threads) as text,
-        ):
+        counted = _Counted(self._header)
+        with TextStream(self._segment, BATCH_BYTES, self._threads) as text:
             try:
                 if not self._segment.begin:
-                    digest = pool.submit(digest_file, self.name, is_over)
                     read_header(text)
                 for batch in _read_coordinate(text, self._header, counted, self._threads):
                     self.fraction = text.fraction
                     yield mirror(batch, self._header.symmetry)
-                if not self._segment.begin:
-                    file = {**describe_digested(self.name, digest.result()), "compression": None}
             except SourceError as error:
                 raise place_error(error, [self._segment]) from None
-            finally:
-                is_over.set()
-        self._told = _Told(self._header, counted.n_read, file)
+        self._told = _Told(self._header, counted.n_read, describe_cut(self.name))
         self._layout = Layout(shape=self._header.shape)
 
     def tell(self) -> _Told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ import pyarrow.parquet
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
-from mgspmv.ingest.streams import describe_digested, digest_file, open_anywhere
+from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
+HASHED_BYTES = 1 << 20
+"""Read at a time to be hashed."""
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
 
@@ -102,12 +105,12 @@ class ParquetSource(TableSource):
                 for name, groups in zip(self._files, self._groups, strict=True):
                     with open_anywhere(name) as raw:
                         table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
-                        is_first = groups is None or not groups.start
-                        digest = pool.submit(digest_file, name, is_over) if is_first else None
+                        digest = pool.submit(_digest_file, name, is_over) if table.is_whole else None
                         yield table
                         self._n_groups += table.n_groups
-                        if digest is not None:
-                            self._read_files.append(describe_digested(name, digest.result()))
+                        if table.has_begin:
+                            sha256 = None if digest is None else digest.result()
+                            self._read_files.append(_describe_file(name, sha256))
             finally:
                 is_over.set()
 
@@ -151,6 +154,8 @@ class ParquetTable:
         lengths = self.measure_groups()
         self._groups = range(len(lengths)) if groups is None else groups
         self.n_groups = len(self._groups)
+        self.has_begin = not self._groups or self._groups.start == 0
+        self.is_whole = self.n_groups == len(lengths)
         self.first_row = sum(lengths[: self._groups.start])
         self.n_rows: int | None = sum(lengths[k] for k in self._groups)
 
@@ -180,6 +185,23 @@ class ParquetTable:
             ) from error
         if not n_rows:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
+
+
+def _describe_file(name: str, sha256: str | None) -> dict[str, Any]:
+    if sha256 is None:
+        return {"name": name}
+    return {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
+
+
+def _digest_file(name: str, is_over: Event) -> str | None:
+    """SHA-256 of a local file; of others, which would be fetched twice, none."""
+    if "://" in name:
+        return None
+    digest = hashlib.sha256()
+    with open(name, "rb", buffering=0) as file:
+        while not is_over.is_set() and (piece := file.read(HASHED_BYTES)):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _measure_groups(name: str) -> list[int]:

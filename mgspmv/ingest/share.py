@@ -41,6 +41,8 @@ from mgspmv.store import VersionAddress, WrittenRange, write_range
 
 ID_BYTES = 48
 """Of an id, about, while it is merged with others and numbered."""
+CLOSE_IDS = 4
+"""Times as far apart as there are of them, ids may be to be merged by a table."""
 PIECE_ENTRIES = 1 << 20
 """Entries that are asked for at a time."""
 PIECES_AHEAD = 2
@@ -254,13 +256,9 @@ class Share:
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
         given = self._ask_all("give_ids", *bounds)
-        coded = pa.concat_arrays([ids for ids in given if ids is not None]).dictionary_encode()
-        order = np.asarray(pa.compute.sort_indices(coded.dictionary))
-        self._own_ids = coded.dictionary.take(order)
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
+        self._own_ids, places = _merge(pa.concat_arrays([ids for ids in given if ids is not None]))
         ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
-        self._places = np.split(places[np.asarray(coded.indices)], ends[:-1])
+        self._places = np.split(places, ends[:-1])
         n = len(self._own_ids)
         return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
 
@@ -508,6 +506,24 @@ class Share:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the ingest was given up")
+
+
+def _merge(ids: Any) -> tuple[Any, np.ndarray]:
+    """The different ones of some ids, ascending, and where among these each is."""
+    if pa.types.is_int64(ids.type) and len(ids):
+        numbers = np.asarray(ids)
+        lowest, highest = int(numbers.min()), int(numbers.max())
+        if highest - lowest < CLOSE_IDS * len(numbers):
+            are_there = np.zeros(highest - lowest + 1, bool)
+            are_there[numbers - lowest] = True
+            table = np.cumsum(are_there, dtype=index_dtype(len(numbers)))
+            table -= 1
+            return pa.array(np.flatnonzero(are_there) + lowest), table[numbers - lowest]
+    coded = ids.dictionary_encode()
+    order = np.asarray(pa.compute.sort_indices(coded.dictionary))
+    places = np.empty(len(order), index_dtype(len(order)))
+    places[order] = np.arange(len(order))
+    return coded.dictionary.take(order), places[np.asarray(coded.indices)]
 
 
 def _find_type(ids: Any) -> str:

@@ -8,7 +8,6 @@ import io
 import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from threading import Event
 from types import TracebackType
 from typing import IO, Any, cast
 
@@ -27,9 +26,6 @@ BATCH_BYTES = 2**20
 
 LINE_LIMIT_BYTES = 2**20
 """A longer line is taken as a sign that the file is not a text."""
-
-HASHED_BYTES = 2**20
-"""Read at a time to be hashed."""
 
 FILES_AHEAD = 2
 """Texts that are opened, and their beginnings read, before they are asked for."""
@@ -298,20 +294,10 @@ def open_anywhere(name: str) -> IO[bytes]:
     return open_sought(name) if "://" in name else open_bytes(name)
 
 
-def digest_file(name: str, is_over: Event) -> str | None:
-    """SHA-256 of a local file, if it is not over before; of others, which would be fetched twice, none."""
-    if "://" in name:
-        return None
-    digest = hashlib.sha256()
-    with open(name, "rb", buffering=0) as file:
-        while not is_over.is_set() and (piece := file.read(HASHED_BYTES)):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def describe_digested(name: str, sha256: str | None) -> dict[str, Any]:
-    """The provenance of a file of that digest; None for one whose bytes were not all read."""
-    return {"name": name} if sha256 is None else {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
+def describe_cut(name: str) -> dict[str, Any]:
+    """The provenance of a file that several processes read, each a part: its bytes are in no order to be hashed."""
+    with open_anywhere(name) as file:
+        return {"name": name, "bytes": find_size(file), "compression": None}
 
 
 def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
