@@ -1,0 +1,106 @@
+"""What one of several processes does of an ingest, without a cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mgspmv.errors import ClosedError
+from mgspmv.ingest import parts, share
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.share import FileArray, Share, ShareSpec, _merge
+from mgspmv.ingest.write import Room
+from mgspmv.model import IngestOptions
+
+
+def test_an_array_in_a_file_is_sliced_like_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(share, "PIECE_ENTRIES", 7)
+    array, rng = FileArray(tmp_path, np.dtype(np.int64)), np.random.default_rng(3)
+    wanted = rng.integers(0, 99, 100)
+    for own in np.split(wanted, [0, 31, 32, 90]):
+        array.append(own[::1].astype(np.int32))  # of another dtype
+    assert array.finish() is array
+    assert len(array) == 100
+    for which in (slice(None), slice(5, 50), slice(99, 200), slice(40, 30), slice(-3, None), slice(100, None)):
+        assert array[which].tolist() == wanted[which].tolist()
+    assert [len(piece) for piece in array.pieces()] == [7] * 14 + [2]
+    assert np.concatenate(list(array.pieces())).tolist() == wanted.tolist()
+    array.close()
+
+
+@pytest.mark.parametrize("spread", [1, 3, 1000, 2**50])
+def test_integers_are_merged(spread):
+    ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
+    own, places = _merge(pa.array(ids))
+    wanted, where = np.unique(ids, return_inverse=True)
+    assert own.to_pylist() == wanted.tolist()
+    assert places.tolist() == where.tolist()
+
+
+def test_names_are_merged_in_the_order_of_their_characters():
+    names = ["b", "ä", "a", "", "b", "𝄞", "\ue000", "a"]
+    own, places = _merge(pa.array(names, pa.large_string()))
+    assert own.to_pylist() == sorted(set(names))
+    assert [own[k].as_py() for k in places] == names
+
+
+@pytest.mark.parametrize("type", [pa.int64(), pa.large_string()])
+def test_nothing_is_merged(type):
+    own, places = _merge(pa.array([], type))
+    assert (len(own), len(places)) == (0, 0)
+
+
+def make_shares(source, n, room, options=None):
+    """Shares that ask each other in this process."""
+    own = [*source.split(n)]
+    own += [None] * (n - len(own))
+    shares: list[Share] = []
+    for rank, part in enumerate(own):
+        spec = ShareSpec(rank, n, part, source.name, "graph", options or IngestOptions())
+
+        def ask(rank, question, *arguments):
+            assert question in share.QUESTIONS
+            return getattr(shares[rank], question)(*arguments)
+
+        shares.append(Share(spec, room, ask, lambda *_: None))
+    return shares
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_ids_of_all_parts_are_numbered_alike(n, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 50)
+    edges = np.random.default_rng(1).integers(-(2**60), 2**60, (200, 2))
+    edges[::3] = edges[0]
+    (tmp_path / "a.txt").write_text("\n".join(f"{i} {j}" for i, j in edges))
+    shares = make_shares(EdgeListSource(str(tmp_path / "a.txt")), n, Room(1 << 24, 2, tmp_path))
+    read = [own.read() for own in shares]
+    assert sum(part.n_entries for part in read) == 200
+    ids = [own.list_ids(None, None) for own in shares]
+    sample = sorted(id for own in ids for id in own.sample)
+    cuts = [sample[len(sample) * rank // n] for rank in range(1, n)]
+    merged = [own.merge_ids(cuts) for own in shares]
+    firsts = [0, *np.cumsum([own.n_ids for own in merged]).tolist()]
+    wanted = np.unique(edges)
+    assert firsts[-1] == len(wanted)
+    for own in shares:
+        own.number_ids(firsts)
+    counted = [own.group((len(wanted),) * 2, are_numbers=False) for own in shares]
+    rows = np.searchsorted(wanted, edges[:, 1])
+    found = sum(counts for _, counts in counted)
+    starts = counted[0][0]
+    assert found.tolist() == np.histogram(rows, [*starts[starts < len(wanted)], len(wanted)])[0].tolist() + [0] * int(
+        (starts[:-1] >= len(wanted)).sum()
+    )
+    for number in (0, len(wanted) // 2, len(wanted) - 1):
+        assert shares[0]._name_vertices()[number] == wanted[number]
+    for own in shares:
+        own.close()
+
+
+def test_a_share_that_was_closed_works_no_more(tmp_path):
+    (tmp_path / "a.txt").write_text("1 2\n3 4\n")
+    [own] = make_shares(EdgeListSource(str(tmp_path / "a.txt")), 1, Room(1 << 24, 1, tmp_path))
+    own.close()
+    with pytest.raises(ClosedError, match="the ingest was given up"):
+        own._tell("read", 1, None)
