@@ -28,6 +28,7 @@ from mgspmv.export.write import check_target as check_export
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
+from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_kept
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
@@ -158,6 +159,7 @@ def ingest(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
+    resume: bool = False,
     client: Any = None,
     timeout: float = 30.0,
     on_progress: Progress | None = None,
@@ -192,6 +194,9 @@ def ingest(
     threads : to parse, sort and write; default one for each processor
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
+    resume : keep what was read of edge lists, Matrix Market and Parquet files in a folder beside the store or in
+        `scratch`, and go on with what an ingest of the same files with the same options kept there that was broken off.
+        Without it such a folder is removed
     client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
         rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
         workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
@@ -207,6 +212,7 @@ def ingest(
     ShapeError : an order, and the matrix is not square
     CapacityError : what must fit into the memory does not
     StoreExistsError : the place is taken
+    ProgressError : with `resume`, what was kept is of another source or other options, is damaged, or is being used
     OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
     ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
@@ -214,19 +220,27 @@ def ingest(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
+    kept = find_kept_folder(store, scratch)
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster
 
+        if resume:
+            raise OptionError("resume is for an ingest in this process; leave out the client, or resume")
         folder = None if scratch is None else os.path.abspath(scratch)
         working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
         describe = partial(_describe_making, options=options, reading=asked)
         opened = open_source(source, **asked)
+        remove_kept(kept)
         ingest_on_cluster(
             opened, store, options, client, describe, memory=_parse(memory), on_progress=on_progress, **working
         )
         return open_store(store).info
     room = find_room(store, _parse(memory), threads, scratch)
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
+    if resume:
+        with keep_journal(kept, opened, vars(options) | asked) as journal:
+            return _store(opened, store, options, asked, room, overwrite, on_progress, journal)
+    remove_kept(kept)
     return _store(opened, store, options, asked, room, overwrite, on_progress)
 
 
@@ -295,13 +309,15 @@ def _store(
     room: Room,
     overwrite: bool,
     on_progress: Progress | None,
+    journal: Journal | None = None,
 ) -> MatrixInfo:
     report = on_progress or _ignore
     if options.order == "none":
         describe = partial(_describe_making, options=options, reading=reading)
-        store_source(source, store, options, describe, report, room, overwrite=overwrite)
+        store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
         return open_store(store).info
-    matrix, layout = build_matrix(source, options, report, memory=room.memory, threads=room.threads, folder=room.folder)
+    working: dict[str, Any] = {"threads": room.threads, "folder": room.folder, "journal": journal}
+    matrix, layout = build_matrix(source, options, report, memory=room.memory, **working)
     provenance = _describe_making(layout.provenance, options, reading)
     need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
     check_room(need_bytes, min(free_memory(), room.memory - matrix.nbytes), source.name)

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, StoreDamagedError
+from mgspmv.errors import (
+    ConvergenceError,
+    MgspmvError,
+    OptionError,
+    ProgressError,
+    SourceError,
+    StoreDamagedError,
+    StoreExistsError,
+)
 
 if TYPE_CHECKING:
     from mgspmv.model import MatrixInfo
@@ -115,6 +123,9 @@ Memory = Annotated[
 Scratch = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="For what does not fit into memory; default beside what is written."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is read, and go on with what an ingest kept that was broken off.")
 ]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
@@ -343,6 +354,7 @@ def ingest(
     memory: Memory = None,
     threads: Threads = None,
     scratch: Scratch = None,
+    resume: Resume = False,
     cluster: ClusterKind = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -367,17 +379,35 @@ def ingest(
     edge_list |= {"n_cols": n_cols}
     place = Place(cluster, workers, threads, scheduler, timeout)
     began = time.perf_counter()
-    with open_progress() as progress, _open_client(place, progress) as client:
+    with (
+        _explain_resuming(resume),
+        open_progress() as progress,
+        _open_client(place, progress) as client,
+    ):
         info = api.ingest(
             source[0] if len(source) == 1 else source,
             store,
             **options,
+            resume=resume,
             client=client,
             timeout=timeout,
             on_progress=progress.on_progress,
             **_given(edge_list),
         )
     return _answer_stored(info, time.perf_counter() - began)
+
+
+@contextmanager
+def _explain_resuming(resume: bool) -> Iterator[None]:
+    """Say how to go on with an ingest that keeps its progress, where it is not the source or the command that fails."""
+    try:
+        yield
+    except (OptionError, ProgressError, SourceError, StoreExistsError):
+        raise
+    except BaseException:
+        if resume:
+            print("run the same command again to go on where it was", file=sys.stderr)
+        raise
 
 
 @app.command()

@@ -119,6 +119,10 @@ class TruncatedArrayError(StoreDamagedError):
     """An array is shorter or longer than the store's attributes say."""
 
 
+class ProgressError(StoreError):
+    """What an ingest kept that was broken off cannot be gone on with."""
+
+
 class KindError(MgspmvError, ValueError):
     """The operation does not suit the store's kind."""
 

@@ -46,9 +46,10 @@ READER_OPTIONS = (
     "n_cols",
     "memory",
     "scratch",
+    "resume",
 )
 """Keys of `[ingest]` that are for files only."""
-RESOURCES = ("memory", "threads", "scratch")
+RESOURCES = ("memory", "threads", "scratch", "resume")
 """Keys of `[ingest]` that the store does not depend on."""
 
 
@@ -112,6 +113,7 @@ class IngestSection(_Section):
     memory: str | int | None = None
     threads: int | None = Field(default=None, ge=1)
     scratch: str | None = None
+    resume: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

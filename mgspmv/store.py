@@ -1194,10 +1194,16 @@ def _local_path(store: StoreLike) -> Path | None:
     return None if "://" in text else Path(text)
 
 
+def find_path(store: StoreLike) -> Path | None:
+    """Where a local store is; None for what is elsewhere."""
+    path = store.root if type(store) is LocalStore else _local_path(store)
+    return None if path is None else path.absolute()
+
+
 def find_folder(store: StoreLike) -> Path | None:
     """The folder that a local store is in, or the nearest one that there is; None for what is elsewhere."""
-    path = store.root if type(store) is LocalStore else _local_path(store)
-    return None if path is None else next(folder for folder in path.absolute().parents if folder.is_dir())
+    path = find_path(store)
+    return None if path is None else next(folder for folder in path.parents if folder.is_dir())
 
 
 def _find_address(place: StoreLike, url: str) -> StoreLike:

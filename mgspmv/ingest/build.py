@@ -29,6 +29,7 @@ from mgspmv.ingest.entries import (
     sort_source,
 )
 from mgspmv.ingest.generate import GeneratedSource
+from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import BUCKETS, CooBatch, CsrArrays, CsrBlock, IngestOptions, Kind, bucket_shift, index_dtype
@@ -47,6 +48,7 @@ def build_matrix(
     memory: int = UNLIMITED,
     threads: int | None = None,
     folder: Path | None = None,
+    journal: Journal | None = None,
 ) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
@@ -56,7 +58,8 @@ def build_matrix(
     OptionError, ShapeError : as for `sort_source`
     CapacityError : the arrays take more than the memory
     """
-    with sort_source(source, options, report, memory=memory, threads=threads, folder=folder) as sorted_source:
+    working: dict[str, Any] = {"memory": memory, "threads": threads, "folder": folder, "journal": journal}
+    with sort_source(source, options, report, **working) as sorted_source:
         need = estimate_bytes(sorted_source)
         if need > memory:
             raise CapacityError(

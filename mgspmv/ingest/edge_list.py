@@ -26,7 +26,7 @@ from mgspmv.ingest.columns import (
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.source import FileSource, Joined, Layout
+from mgspmv.ingest.source import FileSource, Joined, Layout, Place
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
@@ -35,6 +35,7 @@ from mgspmv.ingest.streams import (
     TextStream,
     describe_cut,
     open_texts,
+    skip_text,
 )
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
@@ -200,6 +201,7 @@ class EdgeListSource(FileSource):
             raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
         self._files = list_paths(path)
         super().__init__(name_files(self._files))
+        self.files = self._files + (() if vertices is None else (os.fspath(vertices),))
         self._n_vertices, self._vertices = n_vertices, vertices
         self._delimiter, self._weights, self._ids = delimiter, weights, ids
         self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
@@ -212,9 +214,14 @@ class EdgeListSource(FileSource):
             begun = self._find_first(texts, notes)
             form = self._find_format(begun[1].first if begun else None)
             vertices, listed = self._find_vertices(form.columns[0])
+            self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
-            for chunk, columns in read_chunks(chunks, form, self._threads):
-                yield _encode_batch(chunk, columns, form, vertices)
+            n_given = self.start.n_given
+            for chunk, columns in read_chunks(skip_text(chunks, n_given), form, self._threads):
+                batch = _encode_batch(chunk, columns, form, vertices)
+                n_given += len(chunk.data)
+                self.place = Place(n_given)
+                yield batch
         provenance = {**notes.describe(self.name), **listed}
         self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
 

@@ -22,6 +22,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
+from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import FileSource, Layout, Source
 from mgspmv.ingest.vertices import are_numbers
@@ -144,6 +145,7 @@ def sort_source(
     memory: int = UNLIMITED,
     threads: int | None = None,
     folder: Path | None = None,
+    journal: Journal | None = None,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and have its entries ready in the order of their rows.
 
@@ -153,6 +155,7 @@ def sort_source(
     memory : bytes for the entries; where they take more, they go to files
     threads : that sort
     folder : for the files; None for the one that the system has for such
+    journal : for what is read of a source of files, to be gone on with; None for none
 
     Raises
     ------
@@ -163,8 +166,9 @@ def sort_source(
     """
     kind, threads = options.kind or source.default_kind, threads or default_threads()
     with contextlib.ExitStack() as stack:
-        sorter = stack.enter_context(EntrySorter(memory, threads, folder))
-        dtype, layout = read_entries(source, options, sorter, report)
+        kept = None if journal is None else journal.entries
+        sorter = stack.enter_context(EntrySorter(memory, threads, folder, kept=kept))
+        dtype, layout = read_entries(source, options, sorter, report, journal)
         sorter.reserve(layout.nbytes)
         positions: Positions = layout.positions
         if not layout.is_numbered:
@@ -180,15 +184,35 @@ def sort_source(
 
 
 def read_entries(
-    source: Source, options: IngestOptions, sorter: EntrySorter, report: Report
+    source: Source, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal | None = None
 ) -> tuple[np.dtype[Any] | None, Layout]:
     """Read a source to its end, and have a sorter take its entries; the dtype of their values, and the layout.
 
     Parameters, Raises : as of `sort_source`
     """
+    if journal is not None and isinstance(source, FileSource):
+        return _read_on(source, options, sorter, report, journal)
     feed = feed_entries(source, options, sorter, report)
     layout = source.layout()
     feed.check(layout)
+    return feed.dtype, layout
+
+
+def _read_on(
+    source: FileSource, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal
+) -> tuple[np.dtype[Any] | None, Layout]:
+    """As `read_entries`, from where the journal is on."""
+    feed = Feed(source, options)
+    layout = journal.resume(source, sorter, feed)
+    report("read", sorter.n_entries, None)
+    if layout is None:
+        for batch in source.batches():
+            feed.put(batch, sorter)
+            journal.keep(source, sorter, feed)
+            report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
+        layout = source.layout()
+        feed.check(layout)
+        journal.finish(source, sorter, feed, layout)
     return feed.dtype, layout
 
 
@@ -261,6 +285,18 @@ class Feed:
             self._lowest[side] = min(self._lowest[side], int(numbers.min()))
             self._highest[side] = max(self._highest[side], int(numbers.max()))
         sorter.add(prepared)
+
+    def keep(self) -> dict[str, Any]:
+        """What `restore` needs to know all of this, JSON values."""
+        dtype = None if self.dtype is None else self.dtype.str
+        found = {"lowest": self._lowest, "highest": self._highest, "loop": self._loop}
+        return {"dtype": dtype, "n_batches": self._n_batches, **found}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Know what another knew when it was kept."""
+        self.dtype = None if state["dtype"] is None else np.dtype(state["dtype"])
+        self._n_batches, self._loop = state["n_batches"], state["loop"]
+        self._lowest, self._highest = state["lowest"], state["highest"]
 
     def check(self, layout: Layout) -> None:
         """

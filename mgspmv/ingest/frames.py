@@ -125,7 +125,7 @@ class FrameSource(TableSource):
 class ArrowTable:
     """A pyarrow Table or a polars DataFrame, which becomes one slice by slice, as a `Table`."""
 
-    first_row = 0
+    first_row = n_skipped = 0
 
     def __init__(self, table: Any, name: str, batch_rows: int) -> None:
         self.name, self._table, self._batch_rows = name, table, batch_rows
@@ -151,7 +151,7 @@ class ArrowTable:
 class PandasTable:
     """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
 
-    first_row = 0
+    first_row = n_skipped = 0
 
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
@@ -177,7 +177,7 @@ class PandasTable:
 class DaskTable:
     """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
 
-    first_row = 0
+    first_row = n_skipped = 0
 
     def __init__(
         self, frame: Any, name: str, batch_rows: int, threads: int | None, scheduler: str | None = None

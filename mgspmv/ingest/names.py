@@ -8,9 +8,10 @@ A name that comes again after its dictionary was put away has another code then;
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import ArrayFile, FilePart, KeptFile, ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
 
@@ -46,8 +47,8 @@ class SortedNames:
 
     dtype = np.dtype(object)
 
-    def __init__(self, file: ScratchFile, pages: Sequence[_Page]) -> None:
-        self._file, self._pages = file, pages
+    def __init__(self, file: ArrayFile, pages: Sequence[_Page]) -> None:
+        self.file, self.pages = file, pages
         self._starts = np.cumsum([0, *(page.n_names for page in pages)]).tolist()
 
     def __len__(self) -> int:
@@ -63,7 +64,7 @@ class SortedNames:
         if isinstance(which, slice):
             start, stop, _ = which.indices(len(self))
             pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
-            names = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self._pages)]
+            names = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
             base = self._starts[pages.start]
             return np.concatenate([np.zeros(0, object), *names])[start - base : max(start, stop) - base]
         number = range(len(self))[which]
@@ -73,18 +74,18 @@ class SortedNames:
     @property
     def firsts(self) -> list[str]:
         """The first name of each page."""
-        return [page.first for page in self._pages]
+        return [page.first for page in self.pages]
 
     def read_page(self, k: int) -> Any:
         """The names of a page, an Arrow array of strings."""
-        page = self._pages[k]
-        ends = self._file.read(page.offset, page.n_names + 1, _INT32)
-        data = self._file.read(page.offset + ends.nbytes, page.n_bytes, _BYTE)
+        page = self.pages[k]
+        ends = self.file.read(page.offset, page.n_names + 1, _INT32)
+        data = self.file.read(page.offset + ends.nbytes, page.n_bytes, _BYTE)
         return pa.StringArray.from_buffers(page.n_names, pa.py_buffer(ends), pa.py_buffer(data))
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        self.file.close()
 
 
 class NameWriter:
@@ -93,10 +94,11 @@ class NameWriter:
     Parameters
     ----------
     folder : of the file; None for the one that the system has for such files
+    file : where they go instead of to a file of their own
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._file, self._pages, self._n_bytes = ScratchFile(folder), list[_Page](), 0
+    def __init__(self, folder: Path | None, file: ArrayFile | None = None) -> None:
+        self._file, self._pages, self._n_bytes = file or ScratchFile(folder), list[_Page](), 0
 
     def append(self, names: Any) -> None:
         """Put an Arrow array of strings at the end."""
@@ -121,7 +123,7 @@ class _Run:
     """Names with their codes."""
 
     names: SortedNames
-    codes: ScratchFile
+    codes: ArrayFile
     """int64, one for each name."""
 
 
@@ -131,22 +133,41 @@ class SpilledNames:
     Parameters
     ----------
     folder : for files; None for the one that the system has for such files
+    kept : a file that stays, for all of them; None for files of their own
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder, self._runs, self.n_codes = folder, list[_Run](), 0
+    def __init__(self, folder: Path | None, kept: KeptFile | None = None) -> None:
+        self._folder, self._kept, self._runs, self.n_codes = folder, kept, list[_Run](), 0
+        self._places: list[dict[str, Any]] = []
+        """Of runs that were kept."""
 
     def add(self, names: Any) -> None:
         """Put away different names, an Arrow array of large strings, whose codes are the next ones."""
         if not len(names):
             return
         order = np.asarray(pa.compute.sort_indices(names)).astype(np.int64)
-        writer, codes = NameWriter(self._folder), ScratchFile(self._folder)
+        writer = NameWriter(self._folder, self._make_file())
         for first in range(0, len(order), PAGE_NAMES):
             writer.append(names.take(order[first : first + PAGE_NAMES]).cast(pa.string()))
+        codes = self._make_file()
         codes.append(order + self.n_codes)
         self._runs.append(_Run(writer.finish(), codes))
         self.n_codes += len(names)
+
+    def _make_file(self) -> ArrayFile:
+        return ScratchFile(self._folder) if self._kept is None else self._kept.begin_part()
+
+    def keep(self) -> dict[str, Any]:
+        """What `restore` finds the runs by in the file that stays, JSON values."""
+        assert self._kept is not None
+        self._places += [_keep_run(self._kept, run) for run in self._runs[len(self._places) :]]
+        return {"n_codes": self.n_codes, "runs": self._places}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the runs that are in the file that stays."""
+        assert self._kept is not None
+        self.n_codes, self._places = state["n_codes"], state["runs"]
+        self._runs = [_restore_run(self._kept, place) for place in self._places]
 
     def find(self, code: int) -> str:
         """The name that has a code."""
@@ -192,6 +213,32 @@ class SpilledNames:
         first = page * PAGE_NAMES
         n = min(PAGE_NAMES, len(run.names) - first)
         return run.codes.read(first * _INT64.itemsize, n, _INT64)
+
+
+def _keep_run(file: KeptFile, run: _Run) -> dict[str, Any]:
+    assert isinstance(run.names.file, FilePart)
+    assert isinstance(run.codes, FilePart)
+    pages = json.dumps([astuple(page) for page in run.names.pages]).encode()
+    own = {"names": run.names.file.offset, "codes": run.codes.offset}
+    return {**own, "pages": file.put(np.frombuffer(pages, np.uint8))}
+
+
+def _restore_run(file: KeptFile, state: dict[str, Any]) -> _Run:
+    pages = [_Page(*page) for page in json.loads(file.get(state["pages"]).tobytes())]
+    return _Run(SortedNames(file.begin_part(state["names"]), pages), file.begin_part(state["codes"]))
+
+
+def keep_names(file: KeptFile, names: Any) -> list[list[Any]]:
+    """Put an Arrow array of large strings into a file that stays, and give what `restore_names` finds it by."""
+    ends = np.frombuffer(names.buffers()[1], np.int64)[names.offset : names.offset + len(names) + 1]
+    text = np.frombuffer(names.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    return [file.put(ends - ends[0]), file.put(text)]
+
+
+def restore_names(file: KeptFile, places: Sequence[Sequence[Any]]) -> Any:
+    """The names that were put there."""
+    ends, text = (file.get(place) for place in places)
+    return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def number_names(

@@ -27,6 +27,8 @@ WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
 _EXTRA = ("http:", "https:", "s3:", "s3a:")
+_MARKS = ("ETag", "Last-Modified", "LastModified", "mtime", "created")
+"""What fsspec has of a file that is another when the file is."""
 _REFUSED, _MISSING = (401, 403), (404, 410)
 
 
@@ -93,6 +95,33 @@ def explain(name: str, error: Exception) -> MgspmvError:
     return SourceError(
         f"cannot be read: {said}; check the address, the connection and the credentials, and ingest again", source=name
     )
+
+
+def describe_url(url: str) -> dict[str, Any]:
+    """What tells this content of a file at a URL from another.
+
+    Raises
+    ------
+    OptionError : fsspec does not know the protocol; the server tells neither of an ETag nor of a date
+    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`
+    """
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        system.invalidate_cache()
+        info = system.info(path)
+    except ValueError as error:
+        raise refuse_protocol(url, error) from error
+    except Exception as error:
+        raise explain(url, error) from error
+    found = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    if not found:
+        raise OptionError(
+            f"{url}: the server does not tell whether this file changed, so that nobody goes on with it; leave resume "
+            "(--resume) out, or fetch the file first"
+        )
+    return {"name": url, "bytes": info.get("size"), **found}
 
 
 def fetch_ahead(file: IO[bytes]) -> IO[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -72,6 +72,20 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Place:
+    """How far a source was read."""
+
+    n_given: int = 0
+    """Bytes of text, or rows, that batches were made from."""
+    n_entries: int = 0
+    """Entries among them, of a Matrix Market file."""
+
+
+def _ignore(vertices: Any) -> None:
+    pass
+
+
 class FileSource:
     """What readers of files have in common: their layout is known at the end.
 
@@ -88,6 +102,16 @@ class FileSource:
         """About how much of all was read; None where that is not known."""
         self._layout: Layout | None = None
         """Set once the last batch was given."""
+        self.files: tuple[str, ...] = ()
+        """All that is read, where that can begin at any place."""
+        self.start = self.place = Place()
+        """From where it is read, and up to where it was when the last batch was given."""
+        self.on_begin: Callable[[Any], None] = _ignore
+        """Called before the first batch with what codes the ids, if they are coded."""
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Give all entries; see `Source`."""
+        raise NotImplementedError
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries; see `Source`."""

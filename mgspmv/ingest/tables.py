@@ -17,7 +17,7 @@ import pyarrow.compute
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.source import FileSource, Joined
+from mgspmv.ingest.source import FileSource, Joined, Place
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
@@ -46,6 +46,8 @@ class Table(Protocol):
     """Number of the first row that is read; it is less only where others are read elsewhere."""
     n_rows: int | None
     """None where that is not known before all are read."""
+    n_skipped: int
+    """Of these, those at the begin that are not given."""
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give these columns of all rows as Arrow record batches of bounded size, at least one."""
@@ -164,8 +166,10 @@ class TableSource(FileSource):
         edges: _Edges | None = None
         with contextlib.closing(self._tables()) as tables:
             for part in self._read(tables):
-                edges = edges or _Edges(part, self._n_vertices, self._vertices, self._id_room)
-                yield edges.encode(part)
+                edges = edges or self._begin(part)
+                batch = edges.encode(part)
+                self.place = Place(edges.n_rows)
+                yield batch
         assert edges is not None  # a table gives at least one part
         self._told = edges.tell(self._describe())
         self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
@@ -188,6 +192,12 @@ class TableSource(FileSource):
         provenance = self._describe_all([own.described for own in told], header)
         return Joined(None, {**provenance, **first.listed})
 
+    def _begin(self, part: _Part) -> _Edges:
+        edges = _Edges(part, self._n_vertices, self._vertices, self._id_room)
+        edges.n_rows = self.start.n_given
+        self.on_begin(edges.vertices)
+        return edges
+
     def _tables(self) -> Generator[Table]:
         """Open the tables, at least one, one after the other."""
         raise NotImplementedError
@@ -202,7 +212,7 @@ class TableSource(FileSource):
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
-            n_rows = 0
+            n_rows = table.n_skipped
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 self.fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
@@ -240,9 +250,9 @@ class _Edges:
     ) -> None:
         self._first, self._n_vertices = first, n_vertices
         self._are_names = self._check(first)
-        self._vertices, self._listed = self._find_vertices(vertices, id_room)
+        self.vertices, self._listed = self._find_vertices(vertices, id_room)
         self._dtype: str | None = None
-        self._n_rows = 0
+        self.n_rows = 0
 
     def encode(self, part: _Part) -> CooBatch:
         """
@@ -255,18 +265,18 @@ class _Edges:
         rows, cols = self._encode_ids(part)
         weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
         self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
-        self._n_rows += part.rows.num_rows
+        self.n_rows += part.rows.num_rows
         return CooBatch(rows, cols, weights)
 
     def tell(self, described: dict[str, Any]) -> _Told:
         """What others have to know, once all rows were encoded; `described` is where they came from."""
         assert self._dtype is not None
         first = replace(self._first, rows=self._first.rows.slice(0, 0))
-        return _Told(described, first, self._n_rows, self._are_names, self._dtype, self._listed)
+        return _Told(described, first, self.n_rows, self._are_names, self._dtype, self._listed)
 
     def finish(self) -> Numbering:
         """Number the vertices."""
-        return self._vertices.finish(None)
+        return self.vertices.finish(None)
 
     def _check(self, part: _Part) -> bool:
         """Whether ids are names."""
@@ -296,9 +306,9 @@ class _Edges:
             column.cast(pa.string()) if self._are_names else self._to_integers(part, side)
             for side, column in enumerate(ends)
         ]
-        codes = self._vertices.encode(*ids)
+        codes = self.vertices.encode(*ids)
         for name, column, own in zip(part.names, ends, codes, strict=False):
-            if (k := find_unknown(self._vertices, own)) is not None:
+            if (k := find_unknown(self.vertices, own)) is not None:
                 raise part.refuse(
                     f"row {part.first + k}: {column[k].as_py()!r} in column {name!r} is not in the list of vertices; "
                     "add it there or remove the edge"

@@ -19,7 +19,8 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_columns, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import SpilledNames
+from mgspmv.ingest.names import SpilledNames, keep_names, restore_names
+from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextStream
 from mgspmv.model import index_dtype
@@ -148,6 +149,22 @@ class OccurringIntegers:
         """Ids below this are small against the number of edges."""
         return 2 * self._n_read + _ROOM
 
+    def keep(self, folder: KeptFolder) -> dict[str, Any]:
+        """Have what is known in files that stay, and say what `restore` needs, JSON values."""
+        marks = None if self._seen is None else folder.replace("marks", np.packbits(self._seen))
+        n_marks = 0 if self._seen is None else len(self._seen)
+        return {"range": [self._lowest, self._highest], "n_read": self._n_read, "marks": marks, "n_marks": n_marks}
+
+    def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
+        """Know what another knew when it was kept; None for nothing."""
+        if state is None:
+            return
+        (self._lowest, self._highest), self._n_read, self._seen = state["range"], state["n_read"], None
+        if state["marks"] is not None:
+            marks = folder.open(state["marks"])
+            self._seen = np.unpackbits(marks.read(0, marks.n_bytes, np.dtype(np.uint8)), count=state["n_marks"])
+            self._seen = self._seen.view(bool)
+
     def finish(self, claim: int | None) -> Numbering:
         if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
             return Numbering(claim)
@@ -176,6 +193,8 @@ class OccurringNames:
         self._room = room
         self._codes = NameTable()
         self._spilled: SpilledNames | None = None
+        self._kept: KeptFile | None = None
+        self._n_kept, self._places = 0, list[Any]()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
         codes = [self._codes.encode(ids) for ids in columns]
@@ -185,9 +204,32 @@ class OccurringNames:
 
     def _spill(self) -> None:
         if self._spilled is None:
-            self._spilled = SpilledNames(self._room.folder)
+            self._spilled = SpilledNames(self._room.folder, self._kept)
         self._spilled.add(self._codes.names)
         self._codes = NameTable(self._spilled.n_codes)
+        self._n_kept, self._places = 0, []
+
+    def keep(self, folder: KeptFolder) -> dict[str, Any]:
+        """As of `OccurringIntegers`; of the names in memory, those are written that came since the last time."""
+        assert self._kept is not None
+        if self._n_kept < len(self._codes):
+            self._places.append(keep_names(self._kept, self._codes.names.slice(self._n_kept)))
+            self._n_kept = len(self._codes)
+        return {"spilled": None if self._spilled is None else self._spilled.keep(), "names": self._places}
+
+    def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
+        """As of `OccurringIntegers`; what is spilled from now on is in a file that stays."""
+        self._kept = folder.open("vertices")
+        if state is None:
+            return
+        if state["spilled"] is not None:
+            self._spilled = SpilledNames(self._room.folder, self._kept)
+            self._spilled.restore(state["spilled"])
+            self._codes = NameTable(self._spilled.n_codes)
+        self._places = state["names"]
+        for places in self._places:
+            self._codes.encode(restore_names(self._kept, places))
+        self._n_kept = len(self._codes)
 
     def finish(self, claim: int | None) -> Numbering:
         if self._spilled is not None:

@@ -17,6 +17,7 @@ import zarr
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
+from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.vertices import IdRoom
@@ -129,12 +130,14 @@ def store_source(
     room: Room,
     *,
     overwrite: bool,
+    journal: Journal | None = None,
 ) -> None:
     """Read a source and write it as the new version of a store, in the order of the source.
 
     Parameters
     ----------
     describe : makes the store's provenance of the source's
+    journal : as of `sort_source`
 
     Raises
     ------
@@ -143,7 +146,8 @@ def store_source(
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     """
     memory = room.memory // 2 if options.transpose else room.memory
-    with sort_source(source, options, report, memory=memory, threads=room.threads, folder=room.folder) as matrix:
+    working: dict[str, Any] = {"threads": room.threads, "folder": room.folder, "journal": journal}
+    with sort_source(source, options, report, memory=memory, **working) as matrix:
         column_bytes = find_column_bytes(matrix)
         most_columns = max(1, memory // 3 // max(1, column_bytes))
         matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
