@@ -113,10 +113,6 @@ class FileSource:
         """Give all entries; see `Source`."""
         raise NotImplementedError
 
-    def batches(self) -> Iterator[CooBatch]:
-        """Give all entries; see `Source`."""
-        raise NotImplementedError
-
     def layout(self) -> Layout:
         """Give the shape, the vertices' ids and where it all came from.
 

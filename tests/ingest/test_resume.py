@@ -195,11 +195,12 @@ def test_row_groups_that_were_read_are_not_read_again(tmp_path, monkeypatch):
     n_given, _ = read_journal(tmp_path / ".a.zarr.ingest")["state"]["place"]
     assert n_given > 1000
     asked, iterate = [], pq.ParquetFile.iter_batches
-    monkeypatch.setattr(
-        pq.ParquetFile,
-        "iter_batches",
-        lambda own, n, groups, **rest: asked.append(groups) or iterate(own, n, groups, **rest),
-    )
+
+    def record(self, n, groups, *rest, **more):
+        asked.append(list(groups))
+        return iterate(self, n, groups, *rest, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", record)
     mg.ingest(source, tmp_path / "a.zarr", resume=True)
     assert asked == [list(range(n_given // 400, 10))]
 
