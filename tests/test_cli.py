@@ -23,7 +23,7 @@ from commands import ENVIRONMENT, invoke, invoke_json, start
 import mgspmv.api
 import mgspmv.partition
 from mgspmv.cli import _list_workers
-from mgspmv.errors import CapacityError
+from mgspmv.errors import CapacityError, OptionError, ProgressError, SourceError, StoreError, StoreExistsError
 from mgspmv.results import load_solution
 
 EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5)]
@@ -650,6 +650,51 @@ def test_interrupt(folder):
     assert stderr == "interrupted\n"
     assert stdout == ""
     assert not (folder / "p.zarr").exists()
+
+
+AGAIN = "run the same command again to go on where it was\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, f"{AGAIN}interrupted\n"),
+        (StoreError("the disk is full"), 4, f"{AGAIN}error: the disk is full\n"),
+        (ProgressError("another process"), 4, "error: another process\n"),
+        (StoreExistsError("it is there"), 4, "error: it is there\n"),
+        (SourceError("a bad line"), 3, "error: a bad line\n"),
+        (OptionError("no folder"), 2, "error: no folder\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_how_to_go_on(monkeypatch, error, code, said):
+    given = {}
+
+    def fail(*args, **options):
+        given.update(options)
+        raise error
+
+    monkeypatch.setattr(mgspmv.api, "ingest", fail)
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=code)
+    assert (stdout, stderr) == ("", said)
+    assert given["resume"] is True
+    assert AGAIN not in invoke("ingest", "edges.txt", "g.zarr", code=code)[1]
+    assert given["resume"] is False
+
+
+def test_going_on(folder, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["mgspmv.ingest.write"].VersionWriter, "write", interrupt)
+        invoke("ingest", "edges.txt", "g.zarr", "--resume", code=130)
+    assert (folder / ".g.zarr.ingest").is_dir()
+    (folder / "edges.txt").open("a").write("7 8\n")
+    _, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=4)
+    assert "edges.txt was changed since" in stderr
+    assert invoke_json("ingest", "edges.txt", "g.zarr")["shape"] == [6, 6]
+    assert not (folder / ".g.zarr.ingest").exists()
 
 
 def test_nobody_reads_the_answer():

@@ -162,9 +162,9 @@ class TestStoreThatIsThere:
             run_pipeline(write(text.replace("9", "8")))
 
     def test_what_the_store_does_not_depend_on(self):
-        text = FILE + 'memory = "64GiB"\nthreads = 1\nscratch = "."\n'
+        text = FILE + 'memory = "64GiB"\nthreads = 1\nscratch = "."\nresume = true\n'
         run_pipeline(write(text))
-        for change in (("64GiB", "65GiB"), ("threads = 1", "threads = 2"), ('scratch = "."', "")):
+        for change in (("64GiB", "65GiB"), ("threads = 1", "threads = 2"), ('scratch = "."', ""), ("true", "false")):
             assert run_pipeline(write(text.replace(*change))).is_reused
         with pytest.raises(OptionError, match="memory must be at least 1GiB"):
             run_pipeline(write(text.replace("64GiB", "2MiB")), overrides={"ingest.overwrite": True})

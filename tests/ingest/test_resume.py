@@ -274,6 +274,19 @@ def test_options(options, tmp_path):
     assert mg.ingest(source, tmp_path / "a.zarr", resume=True, **options).digest == wanted.digest
 
 
+@pytest.mark.parametrize("make", [pa.string(), pa.int64()], ids=str)
+def test_a_table_without_rows(make, tmp_path):
+    source = tmp_path / "e.parquet"
+    pq.write_table(pa.table({"a": pa.array([], make), "b": pa.array([], make)}), source)
+    break_off(source, tmp_path / "a.zarr", 3)
+    assert mg.ingest(source, tmp_path / "a.zarr", resume=True).digest == ingest_to_compare(source).digest
+
+
+def test_a_cluster_does_not_go_on(tmp_path):
+    with pytest.raises(OptionError, match="resume is for an ingest in this process"):
+        mg.ingest(KINDS["near ids"](tmp_path), tmp_path / "a.zarr", resume=True, client=object())
+
+
 def test_a_self_loop_that_was_seen_is_not_forgotten(tmp_path):
     (tmp_path / "e.txt").write_text("7 7\n" + "1 2\n" * 5000)
     break_off(tmp_path / "e.txt", tmp_path / "a.zarr", 3, self_loops="error")
