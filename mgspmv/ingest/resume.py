@@ -42,7 +42,7 @@ FORMAT = 1
 PROGRESS_S = 10.0
 """Seconds of reading after which progress is kept."""
 PROGRESS_PART = 50
-"""Progress is kept so many times at most while the time that was read doubles, or more often by less than three."""
+"""Of the time that was read, one such part must have passed too: each time adds a run, and rows are sorted from all."""
 LOCK, JOURNAL, ENTRIES, VERTICES = "lock", "journal.json", "entries", "vertices"
 
 _OWN = re.compile(rf"{LOCK}|{re.escape(JOURNAL)}(\.part)?|{ENTRIES}|{VERTICES}|marks-\d+")
