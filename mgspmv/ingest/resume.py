@@ -203,7 +203,7 @@ def keep_journal(folder: Path | None, source: Source, options: dict[str, Any]) -
             "resume keeps progress beside the store, which is in no local folder; name a folder for it by scratch= "
             "(--scratch)"
         )
-    claims = {"format": FORMAT, "source": [_identify(name) for name in source.files], "options": _normalise(options)}
+    claims = {"source": [_identify(name) for name in source.files], "options": _normalise(options)}
     with _lock(folder):
         journal = None
         try:
