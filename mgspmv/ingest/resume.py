@@ -146,16 +146,16 @@ class Journal:
             "layout": None if layout is None else _keep_layout(self._folder, layout),
         }
         document = {**self._claims, "files": self._folder.describe(), "state": state}
-        self._written = self._pool.submit(self._write, document, self._folder.files())
+        text = json.dumps(document)  # here, for what it names changes with the next batch
+        self._written = self._pool.submit(self._write, text, self._folder.files())
         self._kept_at = time.monotonic()
 
-    def _write(self, document: dict[str, Any], files: list[KeptFile]) -> None:
+    def _write(self, text: str, files: list[KeptFile]) -> None:
         for file in files:
             file.sync()
-        _write_journal(self._path, document)
-        for path in self._path.glob("marks-*"):
-            if path.name not in document["files"]:
-                path.unlink()
+        _write_journal(self._path, text)
+        for path in set(self._path.glob("marks-*")) - {file.path for file in files}:
+            path.unlink()
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -294,8 +294,7 @@ def _normalise(options: dict[str, Any]) -> Any:
     return json.loads(json.dumps({name: value for name, value in options.items() if value is not None}, default=str))
 
 
-def _write_journal(folder: Path, document: dict[str, Any]) -> None:
-    text = json.dumps(document)
+def _write_journal(folder: Path, text: str) -> None:
     part = folder / f"{JOURNAL}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
