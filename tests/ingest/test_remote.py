@@ -24,7 +24,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import SourceError, SourceNotFoundError
+from mgspmv.errors import ProgressError, SourceError, SourceNotFoundError
 from mgspmv.ingest import remote
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
@@ -466,3 +466,38 @@ def test_the_extra_to_install_is_named():
     said = subprocess.run(child, check=True, capture_output=True, text=True).stdout.splitlines()
     assert [line.partition(": ")[0] for line in said] == ["s3://b/e", "s3://b/*", "http://h/e", "https://h/*"]
     assert all(line.endswith("; pip install 'mgspmv[remote]'") for line in said)
+
+
+# --- gone on with ----------------------------------------------------------------------------------------------------
+
+
+def go_on(url, tmp_path, change):
+    """Break an ingest off before it writes, twice, go on with the first, and with the second once the file changed."""
+
+    def interrupt(phase, done, total):
+        if phase == "sort and write":
+            raise KeyboardInterrupt
+
+    for name in ("a.zarr", "b.zarr"):
+        with pytest.raises(KeyboardInterrupt):
+            mg.ingest(url, tmp_path / name, resume=True, on_progress=interrupt)
+    info = mg.ingest(url, tmp_path / "a.zarr", resume=True)
+    assert info.digest == mg.ingest(url, MemoryStore()).digest
+    change()
+    with pytest.raises(ProgressError, match=rf"{re.escape(url)} was changed since \(ETag was .* and is"):
+        mg.ingest(url, tmp_path / "b.zarr", resume=True)
+
+
+def test_a_web_server_tells_whether_a_file_changed(web, tmp_path):
+    web.files["/e.txt"] = TEXT
+    go_on(f"{web.url}/e.txt", tmp_path, lambda: web.files.update({"/e.txt": TEXT[::-1]}))
+
+
+def test_s3_tells_whether_a_file_changed(s3, bucket, tmp_path):
+    s3.pipe(f"{bucket}/e.txt", TEXT)
+    go_on(f"s3://{bucket}/e.txt", tmp_path, lambda: s3.pipe(f"{bucket}/e.txt", TEXT[::-1]))
+
+
+def test_a_server_without_the_file(web):
+    with pytest.raises(SourceNotFoundError, match="there is no such file"):
+        remote.describe_url(f"{web.url}/none")
