@@ -379,11 +379,7 @@ def ingest(
     edge_list |= {"n_cols": n_cols}
     place = Place(cluster, workers, threads, scheduler, timeout)
     began = time.perf_counter()
-    with (
-        _explain_resuming(resume),
-        open_progress() as progress,
-        _open_client(place, progress) as client,
-    ):
+    with _explain_resuming(resume), open_progress() as progress, _open_client(place, progress) as client:
         info = api.ingest(
             source[0] if len(source) == 1 else source,
             store,
