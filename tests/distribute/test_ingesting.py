@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
@@ -332,3 +333,40 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_
         client.wait_for_workers(3, timeout=30)
         mg.ingest(sources["far"], tmp_path / "graph", client=client)
     assert mg.verify(tmp_path / "graph") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_keep_to_the_memory(tmp_path):
+    """1.2 GB of text with weights and ids that are far apart, with the transpose, by two workers within 1 GiB each."""
+    rng, n_batches = np.random.default_rng(2), 24
+    ids = np.sort(rng.integers(-(2**62), 2**62, 2_000_000))
+    degrees, weight = np.zeros(len(ids), np.int64), pa.array(rng.random(1 << 20).round(3))
+    with (tmp_path / "edges.txt").open("wb") as file:
+        for _ in range(n_batches):
+            ends = rng.integers(0, len(ids), (2, 1 << 20))
+            degrees += np.bincount(ends[0], minlength=len(ids))
+            table = pa.table([*map(pa.array, ids[ends]), weight], ["source", "target", "weight"])
+            options = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
+            pa.csv.write_csv(table, file, options)
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        made = mg.ingest(
+            str(tmp_path / "edges.txt"),
+            tmp_path / "graph",
+            client=client,
+            memory="1GiB",
+            duplicates="keep",
+            transpose=True,
+        )
+        peaks = client.run(_find_peak).values()
+    assert max(peaks) <= 1.1 * (1 << 30)
+    assert made.nnz == n_batches << 20
+    stored = mg.open_matrix(tmp_path / "graph").stored
+    assert (np.diff(stored.transpose().read_array("indptr")) == degrees).all()
+    assert (stored.read_array("vertex_ids", 0, 1000) == ids[:1000]).all()
+
+
+def _find_peak() -> int:
+    """Most bytes that this process had at a time."""
+    line = next(own for own in Path("/proc/self/status").read_text().splitlines() if own.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
