@@ -25,14 +25,13 @@ from mgspmv.errors import (
 )
 from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.write import check_target as check_export
-from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_kept
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.ingest.write import Room, find_room, store_source
+from mgspmv.ingest.write import Room, find_room, reorder_store, store_source
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
@@ -80,10 +79,7 @@ from mgspmv.model import (
 )
 from mgspmv.order import (
     METHODS,
-    change_order,
-    check_room,
     check_square,
-    estimate_bytes,
     invert,
     permute,
     renumber_csr,
@@ -109,7 +105,6 @@ from mgspmv.store import (
     drop_versions,
     list_versions,
     open_store,
-    write_store,
 )
 
 if TYPE_CHECKING:
@@ -189,8 +184,9 @@ def ingest(
     overwrite : replace the matrix that is there, once the new one is whole
     format : default: by name and first line, or by what a Zarr group has
     memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
-        what it takes already. Entries that do not fit go to files by way of which they are sorted. With `order`, and
-        for ids that are not small integers or numbered already, all rows or ids must fit
+        what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
+        are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about 20 for each
+        entry too, into half; and entries at one place
     threads : to parse, sort and write; default one for each processor
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
@@ -282,7 +278,7 @@ def generate(
     Raises
     ------
     OptionError : an unknown model or parameter, or one out of range; what a cluster does not make
-    CapacityError : an order, or a worker's rows, which take more than the memory that is free
+    CapacityError : what an order takes of rows, or a worker's rows, is more than the memory that is free
     StoreExistsError : the place is taken
     ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
@@ -311,25 +307,10 @@ def _store(
     on_progress: Progress | None,
     journal: Journal | None = None,
 ) -> MatrixInfo:
+    describe = partial(_describe_making, options=options, reading=reading)
     report = on_progress or _ignore
-    if options.order == "none":
-        describe = partial(_describe_making, options=options, reading=reading)
-        store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
-        return open_store(store).info
-    working: dict[str, Any] = {"threads": room.threads, "folder": room.folder, "journal": journal}
-    matrix, layout = build_matrix(source, options, report, memory=room.memory, **working)
-    provenance = _describe_making(layout.provenance, options, reading)
-    need_bytes = estimate_bytes(matrix, options.order, options.transpose) - matrix.nbytes
-    check_room(need_bytes, min(free_memory(), room.memory - matrix.nbytes), source.name)
-    matrix, provenance["reordering"] = change_order(matrix, options.order, report)
-    return write_store(
-        store,
-        matrix,
-        transpose=transpose_arrays(matrix) if options.transpose else None,
-        provenance=provenance,
-        overwrite=overwrite,
-        on_progress=on_progress,
-    )
+    store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
+    return open_store(store).info
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
@@ -353,6 +334,9 @@ def reorder(
     *,
     method: OrderMethod = "rcm",
     overwrite: bool = False,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
     """Renumber the rows and columns of a stored matrix, so that products read x where it was read just before.
@@ -369,6 +353,8 @@ def reorder(
         `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
         order of the source. An order that the store has already does not matter
     overwrite : replace the matrix that is in `target`
+    memory, threads, scratch : as for `ingest`: entries go to files where they do not fit. What must fit is 32 bytes for
+        each row, and for `rcm` about 20 for each entry too
     on_progress : called with (phase, done, total or None)
 
     Returns
@@ -378,31 +364,29 @@ def reorder(
     Raises
     ------
     ShapeError : the matrix is not square
-    CapacityError : it takes more than the memory that is free
+    CapacityError : what must fit into the memory does not
+    OptionError : an option that makes no sense
     StoreExistsError : `target` is taken
     StoreError : `store` cannot be read, or holds another version by now
     """
+    _check_threads(threads)
     check_choice("method", method, (*METHODS, "none"))
-    report = on_progress or _ignore
     stored = open_store(store)
     info = stored.info
     check_square(info.shape, info.url)
     if target is not None:
         check_target(target, overwrite=overwrite)
-    check_room(estimate_bytes(info, method, info.has_transpose), free_memory(), info.url)
-    report("read", 0, info.nnz)
-    matrix, made = change_order(stored.read_arrays(), method, report)
-    source = {"url": info.url, "digest": info.digest}
-    transpose = transpose_arrays(matrix) if info.has_transpose else None
-    return write_store(
-        store if target is None else target,
-        matrix,
-        transpose=transpose,
-        provenance=info.provenance | {"reordering": {**made, "source": source, **_stamp()}},
-        overwrite=overwrite or target is None,
-        base=info.version if target is None else None,
-        on_progress=on_progress,
-    )
+    place = store if target is None else target
+    room = find_room(place, _parse(memory), threads, scratch)
+
+    def describe(reordering: dict[str, Any]) -> dict[str, Any]:
+        source = {"url": info.url, "digest": info.digest}
+        return info.provenance | {"reordering": {**reordering, "source": source, **_stamp()}}
+
+    writing: dict[str, Any] = {"overwrite": overwrite or target is None}
+    writing["base"] = info.version if target is None else None
+    reorder_store(stored, place, method, describe, on_progress or _ignore, room, **writing)
+    return open_store(place).info
 
 
 def update(

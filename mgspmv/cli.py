@@ -569,15 +569,20 @@ def reorder(
         ),
     ] = "rcm",
     overwrite: Overwrite = False,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
     json: Json = False,
 ) -> Answer:
     """Renumber rows and columns for locality; results stay in the source's numbers."""
     from mgspmv import api
     from mgspmv.monitor.progress import open_progress
 
+    options: dict[str, Any] = {"method": method, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
     began = time.perf_counter()
     with open_progress() as progress:
-        info = api.reorder(store, target, method=method, overwrite=overwrite, on_progress=progress.on_progress)  # type: ignore[arg-type]  # a string, which the API checks
+        info = api.reorder(store, target, **options, on_progress=progress.on_progress)
     return _answer_stored(info, time.perf_counter() - began)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,23 +18,30 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import CapacityError, ShapeError
-from mgspmv.model import PARTS, CsrArrays, MatrixInfo, default_threads, index_dtype
-from mgspmv.store import CHUNK_ELEMENTS
+from mgspmv.model import PARTS, CooBatch, CsrBlock, default_threads, index_dtype
 
 PARTS_PER_THREAD = 8
 _PIECE = 1 << 20
 """Elements that NumPy takes at a time: it makes a copy of the numbers as int64."""
+ROW_BYTES = 32
+"""At most of a row while its place is found: its length, what is sorted, and its numbers before and after."""
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
 
 
-def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
-    """The order of the rows and columns of a square matrix that a method of `METHODS` gives, like `indices`, (n,)."""
-    return METHODS[method](matrix)
+def find_order(method: str, lengths: np.ndarray, indices: np.ndarray | None = None) -> np.ndarray:
+    """The order of the rows and columns of a square matrix that a method of `METHODS` gives, (n,) of `index_dtype`.
+
+    Parameters
+    ----------
+    lengths : (n,) int64, the entries of each row, in the order of the source
+    indices : (nnz,) the columns of all entries, row after row; for methods of `WITH_PATTERN`, others do not look at it
+    """
+    return METHODS[method](lengths, indices)
 
 
-def _find_rcm(matrix: CsrArrays) -> np.ndarray:
+def _find_rcm(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
     """Reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small.
 
     By SciPy. Deterministic on one machine; ties of degree may be broken otherwise on another. A vertex of d neighbours
@@ -43,50 +49,62 @@ def _find_rcm(matrix: CsrArrays) -> np.ndarray:
 
     Source: Cuthill and McKee, Reducing the bandwidth of sparse symmetric matrices (1969).
     """
-    if not matrix.shape[0]:
-        return matrix.indices[:0]
+    assert indices is not None
+    n = len(lengths)
+    if not n:
+        return np.zeros(0, index_dtype(n))
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-    dtype = index_dtype(len(matrix.indices))
-    indices, indptr = (a.astype(dtype, copy=False) for a in (matrix.indices, matrix.indptr))
+    dtype = index_dtype(len(indices))
+    indptr = np.zeros(n + 1, dtype)
+    np.cumsum(lengths, out=indptr[1:])
     # Of numbers, some in A + A^T would be 0 (skew symmetry, overflow), which SciPy leaves out.
-    pattern = csr_array((np.ones(len(indices), bool), indices, indptr), shape=matrix.shape)
-    return np.ascontiguousarray(reverse_cuthill_mckee(pattern), matrix.indices.dtype)
+    ones = np.ones(len(indices), bool)
+    pattern = csr_array((ones, indices.astype(dtype, copy=False), indptr), shape=(n, n))
+    return np.ascontiguousarray(reverse_cuthill_mckee(pattern), index_dtype(n))
 
 
-def _sort_by_degree(matrix: CsrArrays) -> np.ndarray:
+def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
     """Rows by their number of entries, the longest first; those of one length stay in the order of the source.
 
     Rows of one length become neighbours, and columns that many rows read do where vertices of many in-edges have many
     out-edges.
     """
-    lengths = np.diff(matrix.indptr)
-    np.negative(lengths, out=lengths)
-    return np.argsort(lengths, kind="stable").astype(matrix.indices.dtype, copy=False)
+    return np.argsort(-lengths, kind="stable").astype(index_dtype(len(lengths)), copy=False)
 
 
-def _deal(matrix: CsrArrays) -> np.ndarray:
+def _deal(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
     """Rows by degree, dealt one by one to `PARTS` parts, which follow each other.
 
     Every run of parts has rows of all lengths, in much the same shares; two parts differ by at most the longest row in
     entries.
     """
-    by_degree = _sort_by_degree(matrix)
+    by_degree = _sort_by_degree(lengths, indices)
     return np.concatenate([by_degree[part::PARTS] for part in range(PARTS)])
 
 
-METHODS: dict[str, Callable[[CsrArrays], np.ndarray]] = {
+METHODS: dict[str, Callable[[np.ndarray, np.ndarray | None], np.ndarray]] = {
     "rcm": _find_rcm,
     "degree": _sort_by_degree,
     "dealt": _deal,
 }
 """What finds an order, by name; `OrderMethod` has these and `none`."""
 
+WITH_PATTERN = ("rcm",)
+"""Methods that look at the columns of all entries, the others at the lengths of rows only."""
 
-def measure_bandwidth(indptr: np.ndarray, indices: np.ndarray) -> int:
-    """Largest |i - j| of the entries (i, j), 0 where there are none."""
-    return int(_measure_bandwidth(indptr, indices))
+
+def estimate_bytes(method: str, n: int, nnz: int) -> int:
+    """Most bytes held while the order of n rows with so many entries is found, and rows are looked up in it.
+
+    Finding `rcm` takes the columns of the entries; A^T and, of twice the entries, A + A^T, both as columns and truth
+    values; and tables of n. The orders by degree take tables of n alone.
+    """
+    if method not in WITH_PATTERN:
+        return ROW_BYTES * n
+    index, wide = index_dtype(n).itemsize, index_dtype(2 * nnz).itemsize
+    return ROW_BYTES * n + nnz * (index + 1 + 3 * (wide + 1) + (wide if wide > index else 0))
 
 
 def invert(order: np.ndarray) -> np.ndarray:
@@ -134,44 +152,6 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-def change_order(
-    matrix: CsrArrays, method: str, report: Callable[[str, int, int | None], None]
-) -> tuple[CsrArrays, dict[str, Any]]:
-    """Renumber a square matrix by a method, or as its source for `none`; the order that it has does not matter.
-
-    Memory: two matrices, and a third where the caller keeps one that has an order already.
-
-    Returns
-    -------
-    The matrix, and what provenance says of it: the method, and the bandwidth before and after.
-    """
-    report("order", 0, None)
-    before = measure_bandwidth(matrix.indptr, matrix.indices)
-    matrix = undo_order(matrix)
-    if method != "none":
-        matrix = apply_order(matrix, find_order(matrix, method), method)
-    after = measure_bandwidth(matrix.indptr, matrix.indices)
-    return matrix, {"method": method, "bandwidth_before": before, "bandwidth_after": after}
-
-
-def apply_order(matrix: CsrArrays, order: np.ndarray, method: str, threads: int | None = None) -> CsrArrays:
-    """Renumber rows and columns of a square matrix that is in the order of its source; memory: both of them."""
-    return replace(_renumber(matrix, order, threads), order=order, order_method=method)
-
-
-def undo_order(matrix: CsrArrays, threads: int | None = None) -> CsrArrays:
-    """The matrix in the order of its source, to the bit what it was before; memory: both of them."""
-    if matrix.order is None:
-        return matrix
-    return replace(_renumber(matrix, invert(matrix.order), threads), order=None, order_method=None)
-
-
-def _renumber(matrix: CsrArrays, order: np.ndarray, threads: int | None) -> CsrArrays:
-    indptr, indices, data = renumber_csr(matrix.indptr, matrix.indices, matrix.data, order, threads)
-    degree, weight = (None if v is None else permute(v, order) for v in (matrix.out_degree, matrix.out_weight))
-    return replace(matrix, indptr=indptr, indices=indices, data=data, out_degree=degree, out_weight=weight)
-
-
 def renumber_csr(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, order: np.ndarray, threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -213,13 +193,33 @@ def _renumber_rows(indptr, indices, data, order, places, out_ptr, out_indices, o
                 out_data[out_ptr[i] + k] = data[first + by_column[k]]
 
 
+def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int, int]:
+    """The entries of some rows at other places.
+
+    Parameters
+    ----------
+    places : (n,) the new number of each row and column
+
+    Returns
+    -------
+    The entries, their rows and columns like `places`; and the largest |i - j| of them before and after, 0 for none.
+    """
+    rows, cols = np.empty(block.nnz, places.dtype), np.empty(block.nnz, places.dtype)
+    before, after = _renumber_entries(block.indptr, block.indices, block.row_offset, places, rows, cols)
+    return CooBatch(rows, cols, block.data), int(before), int(after)
+
+
 @njit(nogil=True, cache=True)
-def _measure_bandwidth(indptr, indices):
-    widest = 0
+def _renumber_entries(indptr, indices, row_offset, places, rows, cols):
+    before = after = 0
     for i in range(len(indptr) - 1):
+        row = places[row_offset + i]
         for k in range(indptr[i], indptr[i + 1]):
-            widest = max(widest, abs(i - indices[k]))
-    return widest
+            col = places[indices[k]]
+            rows[k], cols[k] = row, col
+            before = max(before, abs(row_offset + i - indices[k]))
+            after = max(after, abs(np.int64(row) - np.int64(col)))
+    return before, after
 
 
 # --- what can be done ------------------------------------------------------------------------------------------------
@@ -239,33 +239,15 @@ def check_square(shape: tuple[int, int], name: str) -> None:
         )
 
 
-def check_room(need_bytes: int, free_bytes: int, name: str) -> None:
+def check_room(need_bytes: int, room_bytes: int, name: str) -> None:
     """
     Raises
     ------
-    CapacityError : renumbering the matrix of that name takes more than the memory that is free
+    CapacityError : finding an order for the matrix of that name takes more than there may be taken
     """
-    if need_bytes > free_bytes:
+    if need_bytes > room_bytes:
         raise CapacityError(
-            f"reordering {name} needs {need_bytes / 1e9:.3g} GB of host memory, of which {free_bytes / 1e9:.3g} GB are "
-            "free; reorder it on a larger machine, or use it in the order that it has"
+            f"reordering {name} needs {need_bytes / 1e9:.3g} GB of host memory while the order is found, of which "
+            f"{room_bytes / 1e9:.3g} GB may be taken; allow more (memory=, --memory), or use it in the order that it "
+            "has"
         )
-
-
-def estimate_bytes(matrix: MatrixInfo | CsrArrays, method: str, has_transpose: bool) -> int:
-    """Most bytes held while renumbering: the matrix and beside it, one after the other, what finding the order takes,
-    the renumbered matrix, and its transpose and chunks on their way to the store.
-
-    Finding `rcm` takes A^T and, of twice the entries, A + A^T, both as columns and truth values, and tables of n; the
-    orders by degree take tables of n alone.
-    """
-    n, index = matrix.shape[0], np.dtype(matrix.index_dtype).itemsize
-    held = matrix.nbytes + (index if matrix.order is None else 0) * n
-    item = max(index, 0 if matrix.dtype is None else np.dtype(matrix.dtype).itemsize)
-    in_flight = default_threads() * CHUNK_ELEMENTS
-    written = 3 * max(item * min(in_flight, matrix.nnz), 8 * min(in_flight, n))
-    wide = index_dtype(2 * matrix.nnz).itemsize
-    finding = 0 if method == "none" else 40 * n
-    if method == "rcm":
-        finding += matrix.nnz * (1 + 3 * (wide + 1) + (wide if wide > index else 0))
-    return held + max(finding, held + 2 * index * n, (held if has_transpose else 0) + written)

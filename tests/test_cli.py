@@ -180,7 +180,7 @@ def test_reorder(folder):
     source = scipy.sparse.coo_array(([1.0, 2, 3, 4], ([0, 5, 2, 3], [5, 2, 3, 1])), shape=(6, 6))
     scipy.io.mmwrite("path.mtx", source)
     before = invoke_json("ingest", "path.mtx", "p.zarr")["store"]
-    answer = invoke_json("reorder", "p.zarr", "q.zarr")
+    answer = invoke_json("reorder", "p.zarr", "q.zarr", "--memory", "4GiB", "--threads", "2", "--scratch", ".")
     assert answer["seconds"] > 0
     assert (answer["store"]["order"], before["order"]) == ("rcm", None)
     made = answer["store"]["provenance"]["reordering"]
@@ -237,6 +237,8 @@ def test_what_reorder_refuses():
         (["wide.zarr"], 2, "must be square; wide.zarr has 2 rows and 3 columns"),
         (["g.zarr", "--method", "amd"], 2, "method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"),
         (["none.zarr"], 4, "there is no matrix store at none.zarr"),
+        (["g.zarr", "--memory", "1MB"], 2, "memory must be at least 1GiB"),
+        (["g.zarr", "--scratch", "none"], 2, "scratch must be a folder that is there, and 'none' is none"),
     ):
         stdout, stderr = invoke("reorder", *args, code=code)
         assert stderr.startswith("error: ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from memory import measure_peak, measure_peaks
 import mgspmv as mg
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.streams import CHUNK_BYTES
-from mgspmv.order import estimate_bytes
+from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, find_order, invert
 
 BOUND = 1.25
 """How many times a plan may be off, either way."""
@@ -152,54 +151,19 @@ def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -
     assert_as_planned(plan.memory_bytes, lambda: work(tmp_path / "large", precision, 1))
 
 
-@pytest.mark.parametrize(
-    ("n", "bandwidth", "pattern", "transpose", "was_reordered", "method"),
-    [
-        (100_000, 15, True, False, False, "rcm"),
-        (100_000, 15, False, True, True, "rcm"),
-        (500_000, 1, False, False, True, "rcm"),
-        (500_000, 1, False, True, True, "none"),
-        (500_000, 1, True, False, False, "degree"),
-        (500_000, 1, False, True, True, "dealt"),
-        (100_000, 15, True, False, True, "none"),
-    ],
-)
-def test_reordering_takes_no_more_than_is_asked_for(
-    tmp_path: Path, n: int, bandwidth: int, pattern: bool, transpose: bool, was_reordered: bool, method: Any
-) -> None:
-    for store, size in (("tiny", 100), ("large", n)):
-        mg.generate("banded", tmp_path / store, n=size, bandwidth=bandwidth, pattern=pattern, transpose=transpose)
-        if was_reordered:
-            mg.reorder(tmp_path / store)
-    mg.reorder(tmp_path / "tiny", tmp_path / "out", method=method)
-    asked = estimate_bytes(mg.open_matrix(tmp_path / "large").info, method, transpose)
-    measured = measure_peak(lambda: mg.reorder(tmp_path / "large", tmp_path / "out", method=method, overwrite=True))
-    assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
-
-
-@pytest.mark.parametrize(
-    ("n", "bandwidth", "pattern", "transpose", "order"),
-    [(100_000, 15, True, False, "rcm"), (100_000, 15, False, True, "rcm"), (500_000, 1, False, True, "degree")],
-)
-def test_ordering_at_ingest_takes_no_more_than_is_asked_for(
-    tmp_path: Path, n: int, bandwidth: int, pattern: bool, transpose: bool, order: Any
-) -> None:
-    """From the moment on when all is read and sorted."""
-    held = []
-
-    def watch(phase: str, done: int, total: int | None) -> None:
-        if phase == "order":
-            held.append(tracemalloc.get_traced_memory()[0])
-            tracemalloc.reset_peak()
-
-    def generate(name: str, size: int) -> mg.MatrixInfo:
-        options: dict[str, Any] = {"pattern": pattern, "transpose": transpose, "order": order, "overwrite": True}
-        return mg.generate("banded", tmp_path / name, n=size, bandwidth=bandwidth, **options, on_progress=watch)
-
-    generate("tiny", 100)
-    measured = measure_peak(lambda: generate("large", n)) - held[-1]
-    info = mg.open_matrix(tmp_path / "large").info
-    asked = estimate_bytes(info, order, transpose) - (info.nbytes - 4 * n)  # all but the order was there
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("n", "bandwidth"), [(100_000, 15), (500_000, 1)])
+def test_finding_an_order_takes_no_more_than_is_asked_for(n: int, bandwidth: int, method: str) -> None:
+    """Beside what it is found from, which is in the estimate too."""
+    rows = np.arange(n)
+    first, last = np.maximum(rows - bandwidth, 0), np.minimum(rows + bandwidth, n - 1)
+    lengths = last - first + 1
+    starts = np.cumsum(lengths) - lengths
+    indices = (np.arange(lengths.sum()) - np.repeat(starts - first, lengths)).astype(np.int32)
+    find_order(method, lengths[:9], np.zeros(lengths[:9].sum(), np.int32))
+    held = lengths.nbytes + (indices.nbytes if method in WITH_PATTERN else 0)
+    asked = estimate_bytes(method, n, len(indices))
+    measured = held + measure_peak(lambda: invert(find_order(method, lengths, indices)))
     assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
 
 

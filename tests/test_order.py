@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
+from importlib import import_module
 from itertools import chain, pairwise
 from typing import Any, get_args
 
@@ -32,24 +34,25 @@ from mgspmv.errors import (
     OptionError,
     PipelineError,
     ShapeError,
+    SourceError,
     StoreDamagedError,
     StoreError,
     StoreExistsError,
     StoreNotFoundError,
     TruncatedArrayError,
 )
+from mgspmv.ingest.build import build_matrix, transpose_arrays
+from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.write import Room
 from mgspmv.model import CsrArrays, OrderMethod
 from mgspmv.order import (
     METHODS,
     PARTS,
-    apply_order,
     estimate_bytes,
-    find_order,
     invert,
-    measure_bandwidth,
     permute,
+    renumber_csr,
     restore,
-    undo_order,
 )
 from mgspmv.store import open_store, write_store
 
@@ -79,6 +82,28 @@ def store_matrix(source: Any, place: Any, **options: Any) -> mg.Matrix:
     return mg.open_matrix(place)
 
 
+def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
+    """The order of a matrix that is in memory."""
+    return mgspmv.order.find_order(method, np.diff(matrix.indptr), matrix.indices)
+
+
+def apply_order(matrix: CsrArrays, order: np.ndarray, method: str, threads: int | None = None) -> CsrArrays:
+    """A matrix in memory whose rows and columns are renumbered."""
+    return replace(renumber(matrix, order, threads), order=order, order_method=method)
+
+
+def undo_order(matrix: CsrArrays, threads: int | None = None) -> CsrArrays:
+    """And the one that it was."""
+    assert matrix.order is not None
+    return replace(renumber(matrix, invert(matrix.order), threads), order=None, order_method=None)
+
+
+def renumber(matrix: CsrArrays, order: np.ndarray, threads: int | None) -> CsrArrays:
+    indptr, indices, data = renumber_csr(matrix.indptr, matrix.indices, matrix.data, order, threads)
+    degree, weight = (None if v is None else v[order] for v in (matrix.out_degree, matrix.out_weight))
+    return replace(matrix, indptr=indptr, indices=indices, data=data, out_degree=degree, out_weight=weight)
+
+
 def reorder_copy(A: mg.Matrix, place: Any = None, **options: Any) -> mg.Matrix:
     """A with another order, in a store of its own."""
     place = MemoryStore() if place is None else place
@@ -91,7 +116,7 @@ def shuffle_stored(A: mg.Matrix, place: Any, seed: int = 5) -> mg.Matrix:
     matrix, n = A.stored.read_arrays(), A.shape[0]
     order = np.random.default_rng(seed).permutation(n).astype(A.info.index_dtype)
     renumbered = apply_order(matrix, order, "rcm")
-    transpose = mgspmv.api.transpose_arrays(renumbered) if A.info.has_transpose else None
+    transpose = transpose_arrays(renumbered) if A.info.has_transpose else None
     write_store(place, renumbered, transpose=transpose)
     return mg.open_matrix(place)
 
@@ -120,8 +145,10 @@ def assert_same_arrays(found: CsrArrays, wanted: CsrArrays) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("name", SQUARE)
-def test_an_order_is_a_permutation_of_the_rows(name, index_dtype, method):
+def test_an_order_is_a_permutation_of_the_rows(name, index_dtype, method, monkeypatch):
+    """Also of as many rows as take numbers of 64 bits."""
     hard = SQUARE[name]
+    monkeypatch.setattr("mgspmv.order.index_dtype", lambda n: np.dtype(index_dtype))
     arrays = make_arrays(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape), index_dtype=index_dtype)
     order = find_order(arrays, method)
     assert order.dtype == index_dtype
@@ -155,7 +182,7 @@ def test_entries_at_one_place_do_not_overflow():
     n, times = 40, 256
     place = np.random.default_rng(0).permutation(n)
     first, second = np.repeat(place[:-1], times), np.repeat(place[1:], times)
-    arrays = mgspmv.api.build_matrix(
+    arrays = build_matrix(
         mgspmv.api.open_source((first, second), n_vertices=n),
         mgspmv.api.IngestOptions(duplicates="keep"),
         lambda *_: None,
@@ -244,13 +271,6 @@ def test_graphs_by_degree_keep_their_ranks(method, tmp_path):
     assert reorder_copy(B, method="none").info.digest == A.info.digest
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_bandwidth_is_that_of_scipy(name):
-    hard = HARD[name]
-    matrix = sum_arcs(hard.rows, hard.cols, hard.values, hard.shape)
-    assert measure_bandwidth(matrix.indptr.astype(np.int64), matrix.indices) == find_bandwidth(matrix)
-
-
 # --- vectors ---------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +342,9 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
     assert B.order is not None
     stored = A.to_scipy()[B.order][:, B.order].toarray()
     assert (read_stored(B).toarray() == stored).all()
+    made = B.info.provenance["reordering"]
+    assert made["bandwidth_before"] == find_bandwidth(read_stored(A))
+    assert made["bandwidth_after"] == find_bandwidth(read_stored(B))
     assert (read_stored(B.T).toarray() == stored.T).all()
     for found, wanted in ((B.to_scipy(), A.to_scipy()), (B.T.to_scipy(), A.T.to_scipy())):
         assert [getattr(found, part).tolist() for part in ("indptr", "indices", "data")] == [
@@ -466,10 +489,10 @@ def test_progress_of_each_phase_is_reported(tmp_path):
     reported: list[tuple[str, int, int | None]] = []
     mg.reorder(tmp_path / "a", on_progress=lambda *report: reported.append(report))
     phases = [phase for phase, _, _ in reported]
-    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == ["read", "order", "write"]
+    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == ["order", "renumber", "sort and write"]
 
 
-def test_what_cannot_be_reordered(tmp_path, monkeypatch):
+def test_what_cannot_be_reordered(tmp_path):
     store_matrix(make_scipy(4, 6), tmp_path / "wide")
     message = (
         r"an order is one of rows and columns alike, so the matrix must be square; .*wide has 4 rows and 6 columns: "
@@ -482,10 +505,12 @@ def test_what_cannot_be_reordered(tmp_path, monkeypatch):
         mg.reorder(tmp_path / "a", method="amd")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*nothing"):
         mg.reorder(tmp_path / "nothing")
-    monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
-    message = r"reordering .*a needs .* GB of host memory, of which 1e-07 GB are free; reorder it on a larger machine"
-    with pytest.raises(CapacityError, match=message):
-        mg.reorder(tmp_path / "a")
+    with pytest.raises(OptionError, match="memory must be at least 1GiB"):
+        mg.reorder(tmp_path / "a", memory="1MB")
+    with pytest.raises(OptionError, match="threads must be"):
+        mg.reorder(tmp_path / "a", threads=0)
+    with pytest.raises(OptionError, match="scratch must be a folder that is there"):
+        mg.reorder(tmp_path / "a", scratch=tmp_path / "nothing")
     assert open_store(tmp_path / "a").info.version.startswith("v000001-")
     assert not (tmp_path / "nothing").exists()
 
@@ -510,12 +535,12 @@ def test_what_is_interrupted_leaves_the_old_version(stays_down):
     assert seen == {None, "rcm"}
 
 
-@pytest.mark.parametrize("phase", ["read", "order", "write"])
+@pytest.mark.parametrize("phase", ["order", "renumber", "sort and write"])
 def test_an_interrupt_leaves_no_trace(phase, tmp_path):
     A = store_matrix(make_scipy(20, 20), tmp_path / "a")
 
     def interrupt(now: str, done: int, total: int | None) -> None:
-        if now == phase and (done > 0 or phase != "write"):
+        if now == phase and (done > 0 or phase == "order"):
             raise KeyboardInterrupt
 
     for target in (None, tmp_path / "b"):
@@ -538,7 +563,7 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost(tmp_path):
         if phase == "order":
             mg.ingest(make_scipy(5, 5), tmp_path / "a", overwrite=True)
 
-    with pytest.raises(StoreError, match=r"a holds version v000002-\w+ and not v000001-\w+, which was opened"):
+    with pytest.raises(StoreError, match=r"a holds version v00000\d-\w+ and not v000001-\w+, which was opened"):
         mg.reorder(tmp_path / "a", on_progress=replace)
     assert mg.open_matrix(tmp_path / "a").shape == (5, 5)
 
@@ -636,10 +661,11 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
     assert mg.reorder(tmp_path / "a").provenance["reordering"].items() >= made.items()
     assert B.version.startswith("v000001-")
     assert collect_keys(tmp_path / "b") == [B.version]
-    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == ["read", "sort", "order", "write"]
+    changes = [phases[0], *(b for a, b in pairwise(phases) if a != b)]
+    assert changes == ["read", "order", "renumber", "sort and write"]
 
 
-def test_what_cannot_be_ingested_in_an_order(tmp_path, monkeypatch):
+def test_what_cannot_be_ingested_in_an_order(tmp_path):
     phases: list[str] = []
     message = (
         r"an order is one of rows and columns alike, so the matrix must be square; csr_array of shape \(4, 6\) has 4 "
@@ -653,30 +679,86 @@ def test_what_cannot_be_ingested_in_an_order(tmp_path, monkeypatch):
         mg.ingest(tmp_path / "none.mtx", tmp_path / "a", order="amd")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(OptionError, match=message):
         mg.generate("rmat", tmp_path / "a", order="amd", scale=4)  # type: ignore[arg-type]  # wrong on purpose
-    monkeypatch.setattr("mgspmv.api.free_memory", lambda: 100)
-    message = (
-        r"reordering rmat.* needs .* GB of host memory, of which 1e-07 GB are free; reorder it on a larger machine, "
-        "or use it in the order that it has"
-    )
-    with pytest.raises(CapacityError, match=message):
-        mg.generate("rmat", tmp_path / "a", order="degree", scale=4)
     assert not (tmp_path / "a").exists()
-    assert mg.generate("rmat", tmp_path / "a", scale=4).order is None
 
 
-@pytest.mark.parametrize(("method", "transpose"), [("rcm", False), ("degree", True)])
-def test_what_is_asked_for_at_ingest_is_what_is_not_held_yet(method, transpose, monkeypatch):
-    """What `reorder` asks for, but the matrix itself."""
+def little(monkeypatch, memory):
+    monkeypatch.setattr("mgspmv.api.find_room", lambda *_, **__: Room(memory, 2, None))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("method", [*METHODS, "none"])
+def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
+    """Into half of the memory where a source or the transpose takes the other."""
     A = store_matrix(SKEWED, MemoryStore(), transpose=transpose)
-    free = estimate_bytes(A.info, method, transpose) - A.info.nbytes
-    assert estimate_bytes(A.stored.read_arrays(), method, transpose) == estimate_bytes(A.info, method, transpose)
-    monkeypatch.setattr("mgspmv.api.free_memory", lambda: free)
-    store_matrix(SKEWED, MemoryStore(), transpose=transpose, order=method)
-    with pytest.raises(CapacityError, match="reordering"):
+    need = estimate_bytes(method, *A.shape[:1], A.nnz)
+    assert need == 32 * 300 + (20 * A.nnz if method == "rcm" else 0)
+    message = r"reordering .* needs .* GB of host memory while the order is found, of which .* GB may be taken; allow"
+    little(monkeypatch, (1 + transpose) * need)
+    reorder_copy(A, method=method)
+    little(monkeypatch, (1 + transpose) * need - 1)
+    with pytest.raises(CapacityError, match=message):
         reorder_copy(A, method=method)
-    monkeypatch.setattr("mgspmv.api.free_memory", lambda: free - 1)
-    with pytest.raises(CapacityError, match="reordering"):
+    if method != "none":
+        little(monkeypatch, 2 * need)
         store_matrix(SKEWED, MemoryStore(), transpose=transpose, order=method)
+        little(monkeypatch, 2 * need - 1)
+        with pytest.raises(CapacityError, match=message):
+            store_matrix(SKEWED, place := MemoryStore(), transpose=transpose, order=method)
+        assert not place._store_dict
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Groups, blocks and chunks of which a small matrix has many."""
+    for name, value in {
+        "sorter.GROUPED_ENTRIES": 500,
+        "sorter.BLOCK_ENTRIES": 200,
+        "sorter.WRITE_BYTES": 4096,
+        "stored.PIECE_ENTRIES": 300,
+        "stored.PIECE_ROWS": 70,
+    }.items():
+        module, _, constant = name.partition(".")
+        monkeypatch.setattr(import_module(f"mgspmv.ingest.{module}"), constant, value)
+    monkeypatch.setattr("mgspmv.store.CHUNK_ELEMENTS", 256)
+
+
+ENDS = (np.random.default_rng(8).random((2, 3000)) ** 2 * 300).astype(np.int64)
+WEIGHTS = np.random.default_rng(9).random(3000)
+MANY: dict[str, tuple[Any, dict[str, Any]]] = {
+    "matrix": (sp.coo_array((np.arange(3000), tuple(ENDS)), shape=(300, 300)), {}),
+    "graph": ((*ENDS, WEIGHTS), {"n_vertices": 300}),
+    "graph, entries at one place": ((*ENDS, WEIGHTS), {"n_vertices": 300, "duplicates": "keep"}),
+    "graph, integers as ids, a pattern": (tuple(7 * ENDS + 5), {}),
+    "stochastic": (make_stochastic(120), {"kind": "stochastic"}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", MANY)
+def test_an_order_by_way_of_files_is_that_of_the_matrix_in_memory(small, name, method, monkeypatch):
+    """From a source, and from a store that has an order already."""
+    source, options = MANY[name]
+    A = store_matrix(source, MemoryStore(), transpose=True, **options)
+    arrays = A.stored.read_arrays()
+    reordered = apply_order(arrays, find_order(arrays, method), method)
+    write_store(place := MemoryStore(), reordered, transpose=transpose_arrays(reordered))
+    wanted = mg.open_matrix(place)
+    shuffled, n_spilled, spill = shuffle_stored(A, MemoryStore()), [], EntrySorter._spill
+    little(monkeypatch, max(60_000, 2 * estimate_bytes(method, A.shape[0], 5000)))
+    monkeypatch.setattr(EntrySorter, "_spill", lambda sorter: (n_spilled.append(1), spill(sorter)))
+    assert_same_stores(store_matrix(source, MemoryStore(), transpose=True, order=method, **options), wanted)
+    assert n_spilled or method == "rcm"
+    assert_same_stores(reorder_copy(shuffled, method=method), wanted)
+    assert_same_stores(reorder_copy(shuffled, method="none"), A)
+
+
+def test_a_stochastic_column_is_named_as_in_the_source():
+    """Where the longest row is the last of the source, and its number is 0 in the store."""
+    ends, values = ([0, 1, 2, 2, 2], [1, 2, 0, 1, 2]), [1.0, 0.5, 1.0, 0.0, 0.25]
+    for order in ("none", "degree"):
+        with pytest.raises(SourceError, match=r"column 2 sums to 0\.75"):
+            mg.ingest(sp.coo_array((values, ends)), MemoryStore(), kind="stochastic", order=order)
 
 
 def test_every_method_can_be_asked_for():

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
 
-from mgspmv.errors import CapacityError, SourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.entries import (
     UNLIMITED,
     Report,
@@ -29,7 +28,6 @@ from mgspmv.ingest.entries import (
     sort_source,
 )
 from mgspmv.ingest.generate import GeneratedSource
-from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import BUCKETS, CooBatch, CsrArrays, CsrBlock, IngestOptions, Kind, bucket_shift, index_dtype
@@ -40,43 +38,20 @@ _FILLED = 1 << 20
 """Row pointers that are made at a time, where rows are empty."""
 
 
-def build_matrix(
-    source: Source,
-    options: IngestOptions,
-    report: Report,
-    *,
-    memory: int = UNLIMITED,
-    threads: int | None = None,
-    folder: Path | None = None,
-    journal: Journal | None = None,
-) -> tuple[CsrArrays, Layout]:
+def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
     Raises
     ------
     SourceError : as for `sort_source` and `assemble`
     OptionError, ShapeError : as for `sort_source`
-    CapacityError : the arrays take more than the memory
     """
-    working: dict[str, Any] = {"memory": memory, "threads": threads, "folder": folder, "journal": journal}
-    with sort_source(source, options, report, **working) as sorted_source:
-        need = estimate_bytes(sorted_source)
-        if need > memory:
-            raise CapacityError(
-                f"the arrays of {source.name} take {need / 1e9:.3g} GB of memory, and {memory / 1e9:.3g} GB are allowed"
-                " for them; allow more (memory=, --memory), or ingest without order"
-            )
+    with sort_source(source, options, report) as sorted_source:
         made = assemble(sorted_source, _HeldArray, report)
         layout, arrays = sorted_source.layout, {"data": None} | made.arrays
         vertex_ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
     own: dict[str, Any] = arrays | {"duplicates": sorted_source.rule, "vertex_ids": vertex_ids}
     return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
-
-
-def estimate_bytes(matrix: SortedRows) -> int:
-    """Most bytes of the arrays of a matrix."""
-    item = index_dtype(matrix.shape[1]).itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
-    return item * matrix.most_entries + 8 * matrix.shape[0] + find_column_bytes(matrix) * matrix.shape[1]
 
 
 def find_column_bytes(matrix: SortedRows) -> int:
@@ -171,7 +146,7 @@ def assemble(
     ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)]
     pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
     has_sums = rows is None and matrix.kind != "matrix"
-    sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0])
+    sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0], matrix.order)
     report(phase, 0, n_most)
     for block in matrix.blocks():
         pointers.put(block)
@@ -270,10 +245,19 @@ class ColumnSums:
     ----------
     kind, name, dtype : of the matrix
     start, stop : the range
+    order : the source's number of each column; None where it is that of the column
     """
 
-    def __init__(self, kind: Kind, name: str, dtype: np.dtype[Any] | None, start: int, stop: int) -> None:
-        self._kind, self._name, self._dtype = kind, name, dtype
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        dtype: np.dtype[Any] | None,
+        start: int,
+        stop: int,
+        order: np.ndarray | None = None,
+    ) -> None:
+        self._kind, self._name, self._dtype, self._order = kind, name, dtype, order
         self.begin(start, stop)
 
     def begin(self, start: int, stop: int) -> None:
@@ -312,7 +296,7 @@ class ColumnSums:
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
         if self._kind == "stochastic":
             total = self._degree if weight is None else weight
-            _check_stochastic(self._name, self._degree, total, self._start)
+            _check_stochastic(self._name, self._degree, total, self._start, self._order)
         return self._degree, weight
 
 
@@ -337,13 +321,14 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
     high[:] = total
 
 
-def _check_stochastic(name: str, degree: np.ndarray, total: np.ndarray, start: int) -> None:
-    wrong = (degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
-    if wrong.any():
-        col = int(np.flatnonzero(wrong)[0])
+def _check_stochastic(name: str, degree: np.ndarray, total: np.ndarray, start: int, order: np.ndarray | None) -> None:
+    wrong = np.flatnonzero((degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE))
+    if len(wrong):
+        col = start + int(wrong[0])
+        number = col if order is None else int(order[col])
         raise SourceError(
-            f"each column of a left-stochastic matrix sums to 1 or is empty, column {start + col} sums to {total[col]};"
-            " normalise it, or ingest with kind='graph'",
+            f"each column of a left-stochastic matrix sums to 1 or is empty, column {number} sums to "
+            f"{total[wrong[0]]}; normalise it, or ingest with kind='graph'",
             source=name,
         )
 

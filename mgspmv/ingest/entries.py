@@ -60,6 +60,11 @@ class SortedRows(Protocol):
         ...
 
     @property
+    def order(self) -> np.ndarray | None:
+        """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
+        ...
+
+    @property
     def name(self) -> str:
         """For messages."""
         ...
@@ -96,6 +101,8 @@ class SortedSource:
     positions: Positions
     """Numbers of the codes that the sorter holds, ascending, or ids that its rows are; None where all are numbers."""
     sorter: EntrySorter
+    order: np.ndarray | None = None
+    """As of `SortedRows`."""
 
     @property
     def vertex_ids(self) -> Any:

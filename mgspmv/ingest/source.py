@@ -15,6 +15,7 @@ from mgspmv.model import CooBatch
 if TYPE_CHECKING:
     from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
     from mgspmv.ingest.names import SortedNames, SpilledNames
+    from mgspmv.ingest.stored import StoredIds
     from mgspmv.ingest.vertices import IdRoom
 
 
@@ -24,7 +25,7 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | SortedIds | SortedNames | None = None
+    vertex_ids: np.ndarray | SortedIds | SortedNames | StoredIds | None = None
     """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""

@@ -16,34 +16,39 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.entries import Report, SortedSource, find_duplicate, merge_duplicates, shrink, sort_source
+from mgspmv.ingest.ids import IdWriter
+from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import BLOCK_ROWS, EntrySorter
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix, begin_version
 
-PIECE_ENTRIES = CHUNK_ELEMENTS
-"""Entries that are read from the store at a time: whole chunks, so that none is read twice."""
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
 
-ID_BYTES = {None: 0, "int64": 40, "string": 200}
-"""Of an id, by what it is, while it is numbered."""
+PIECE_IDS, PIECE_LABELS = CHUNK_ELEMENTS, 1 << 16
+"""Ids that are read from the store at a time, and of a batch."""
 ORDER_BYTES = 32
 """Of a vertex, while its place in an order is looked up."""
 
 Missing = Literal["ignore", "error"]
+Ids = Any
+"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,12 @@ def update_store(
     SourceError : as for `sort_source` and `assemble`; ids or values that do not suit the store; an entry that is there
         already where the store's rule is `error`; one that is not there where `missing` is
     ShapeError : a store with an order would not stay square
-    CapacityError : the ids of the store, or its order, take more than the memory
+    CapacityError : the numbers of vertices, or their order, take more than the memory
     StoreError : the store cannot be read or written, or has got another version meanwhile
     """
     info = stored.info
     n_shares = 1 + sum((insert is not None, delete is not None, info.has_transpose))
-    memory = (room.memory - _check_ids(info, room)) // n_shares
+    memory = (room.memory - _find_tables(info, room, inserts=insert is not None)) // n_shares
     with contextlib.ExitStack() as stack:
 
         def sort(source: Source | None, chosen: IngestOptions) -> SortedSource | None:
@@ -104,36 +109,39 @@ def update_store(
         def arrange(batch: SortedSource | None) -> _Batch | None:
             if batch is None:
                 return None
-            return _arrange(batch, numbering, stack.enter_context(_make_sorter(memory // 2, room)))
+            return _arrange(batch, numbering, stack.enter_context(_make_sorter(memory // 2, room)), memory // 4)
 
         added = sort(insert, _choose_insertions(info, options))
         removed = sort(delete, _choose_deletions(info, options))
         if added is not None:
             _check_values(added, info)
             _check_growth(added, info)
-        numbering = _number(stored, None if added is None else added.layout)
+        numbering = _number(stored, None if added is None else added.layout, room.folder)
         merged = _MergedRows(stored, numbering, arrange(added), arrange(removed), missing=missing, threads=room.threads)
         most_columns = max(1, memory // max(1, find_column_bytes(merged)))
         with begin_version(stored.place, overwrite=True, base=info.version, keep=keep) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
             transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
             made = writer.write(merged, transposed, "merge and write")
-            if numbering.order is not None:
-                writer.write_array("order", numbering.order)
             read = {"insert": added, "delete": removed}
             sources = {name: batch.layout.provenance for name, batch in read.items() if batch is not None}
             version.commit(writer.describe(merged, made, describe(sources, merged.changes), info.order))
 
 
-def _check_ids(info: MatrixInfo, room: Room) -> int:
-    """Bytes for what is in memory of all vertices: their ids, where they move to, and their order."""
-    need = info.shape[0] * (ID_BYTES[info.vertex_ids] + (ORDER_BYTES if info.order else 0))
-    if need > room.memory // 2:
-        raise CapacityError(
-            f"the ids of {info.url} take {need / 1e9:.3g} GB of memory while they are updated, of which half of "
-            f"{room.memory / 1e9:.3g} GB may be taken; allow more (memory=, --memory), or ingest the edited list"
-        )
+def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
+    """Bytes for what is in memory of all vertices: where they move to, and their order."""
+    moved = index_dtype(info.shape[0]).itemsize if inserts and info.vertex_ids else 0
+    need = info.shape[0] * (moved + (ORDER_BYTES if info.order else 0))
+    _check_tables(need, room.memory // 2, info.url)
     return need
+
+
+def _check_tables(need: int, room: int, name: str) -> None:
+    if need > room:
+        raise CapacityError(
+            f"the numbers of the vertices of {name} take {need / 1e9:.3g} GB of memory while they are updated, of which"
+            f" {room / 1e9:.3g} GB may be taken; allow more (memory=, --memory), or ingest the edited list"
+        )
 
 
 def _make_sorter(memory: int, room: Room) -> EntrySorter:
@@ -234,50 +242,120 @@ class _Numbering:
     """How rows and columns of the new version are numbered."""
 
     shape: tuple[int, int]
-    vertex_ids: np.ndarray | None
+    vertex_ids: Ids | None
     """As they are stored, ascending; None when they are 0..n-1."""
     order: np.ndarray | None
     """As it is stored; None for none."""
     moved: np.ndarray | None
     """(old rows,): number of each row and column of the version before, ascending; None where they stay."""
 
-    def find(self, labels: np.ndarray) -> np.ndarray:
-        """(k,) int64: stored numbers of ascending labels; of those that are no vertex, numbers behind all others."""
-        n = self.shape[0]
-        if self.vertex_ids is None:
-            found, is_known = labels, (labels >= 0) & (labels < n)
-        else:
-            found, is_known = _look_up(labels, self.vertex_ids)
-        numbers: np.ndarray = np.where(is_known, found, n - 1 + np.cumsum(~is_known))
-        if self.order is not None:
-            numbers[is_known] = invert(self.order)[numbers[is_known]]
+    def find(self, labels: Ids) -> np.ndarray:
+        """(k,): stored numbers of ascending labels; of those that are no vertex, numbers behind all others."""
+        n, n_found, n_unknown = self.shape[0], 0, 0
+        numbers = np.empty(len(labels), index_dtype(n + len(labels)))
+        places = None if self.order is None else invert(self.order)
+        for found, is_known in self._look_up(labels):
+            unknown = np.flatnonzero(~is_known)
+            found[unknown] = np.arange(n + n_unknown, n + n_unknown + len(unknown))
+            if places is not None:
+                found[is_known] = places[found[is_known]]
+            numbers[n_found : n_found + len(found)] = found
+            n_found, n_unknown = n_found + len(found), n_unknown + len(unknown)
         return numbers
 
+    def _look_up(self, labels: Ids) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """How many ids are less than each label, and whether it is one of them: piece by piece."""
+        if self.vertex_ids is None:
+            for first in range(0, len(labels), PIECE_LABELS):
+                given = labels[first : first + PIECE_LABELS]
+                yield given.copy(), (given >= 0) & (given < self.shape[0])
+            return
+        for first, known, given in _pair(self.vertex_ids, labels):
+            found, is_known = _look_up(given, known)
+            yield first + found, is_known
 
-def _number(stored: StoredMatrix, added: Layout | None) -> _Numbering:
-    """Old and new rows and columns together; in a store with an order, new ones come behind the old."""
+
+def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> _Numbering:
+    """Old and new rows and columns together; in a store with an order, new ones come behind the old.
+
+    Parameters
+    ----------
+    folder : for a file of all ids
+    """
     info, order = stored.info, stored.read_order()
-    ids = None if info.vertex_ids is None else stored.read_array("vertex_ids")
+    ids: Ids | None = None if info.vertex_ids is None else StoredIds(stored)
     if added is None:
         return _Numbering(info.shape, ids, order, None)
     if ids is None:
         shape, moved = _join_shapes(info.shape, _find_extent(added)), None
-        new = np.arange(info.shape[0], shape[0])
+        new = np.arange(info.shape[0], shape[0]) if order is not None else None
     else:
-        labels = _list_labels(added)
-        found, is_known = _look_up(labels, ids)
-        before = found[~is_known]  # the old ids that the new ones come before
-        new = before + np.arange(len(before))
-        moved = np.arange(len(ids)) + np.cumsum(np.bincount(before, minlength=len(ids) + 1))[:-1] if len(new) else None
-        ids = np.insert(ids, before, labels[~is_known])
+        ids, before = _unite(ids, _list_labels(added), folder)
+        new, moved = before + np.arange(len(before)), _move(before, info.shape[0])
         shape = (len(ids), len(ids))
-        if ids.dtype == np.int64 and len(ids) and (ids[0], ids[-1]) == (0, len(ids) - 1):
+        if ids.dtype == np.int64 and len(ids) and are_numbers(ids):
             ids = None
     if order is not None:
         check_square(shape, info.url)
         order = np.concatenate([order if moved is None else moved[order], new]).astype(index_dtype(shape[1]))
         moved = None
     return _Numbering(shape, ids, order, moved)
+
+
+def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray]:
+    """The ids of a store and other ascending ones, in a file; and the numbers of the old ids that new ones come before.
+
+    Where none is new, they are those of the store.
+    """
+    before, are_names = [np.zeros(0, np.int64)], ids.dtype != np.int64
+    writer: Any = NameWriter(folder) if are_names else IdWriter(folder)
+    for first, known, given in _pair(ids, labels):
+        found, is_known = _look_up(given, known)
+        places = found[~is_known]
+        before.append(first + places)
+        united = np.insert(known, places, given[~is_known])
+        writer.append(pa.array(united, pa.string()) if are_names else united)
+    united, places = writer.finish(), np.concatenate(before)
+    if len(places):
+        return united, places
+    united.close()
+    return ids, places
+
+
+def _move(before: np.ndarray, n: int) -> np.ndarray | None:
+    """(n,): the number that each old id has among all; None where none is new.
+
+    Parameters
+    ----------
+    before : numbers of the old ids that new ones come before, ascending
+    """
+    if not len(before):
+        return None
+    moved = np.empty(n, index_dtype(n + len(before)))
+    for first in range(0, n, PIECE_IDS):
+        own = np.arange(first, min(first + PIECE_IDS, n))
+        moved[first : first + len(own)] = own + np.searchsorted(before, own, side="right")
+    return moved
+
+
+def _pair(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Parts of two ascending lists that end at the same id, from the first id to the last.
+
+    Returns
+    -------
+    of each: the number of the first of `ids`, and what is of `ids` and of `labels`
+    """
+    n_known = n_given = 0
+    known, given = ids[:PIECE_IDS], labels[:PIECE_LABELS]
+    while len(known) or len(given):
+        a, b = len(known), len(given)
+        if a and b:
+            end = min(known[-1], given[-1])
+            a, b = (int(np.searchsorted(part, end, side="right")) for part in (known, given))
+        yield n_known, known[:a], given[:b]
+        n_known, n_given = n_known + a, n_given + b
+        known = known[a:] if a < len(known) else ids[n_known : n_known + PIECE_IDS]
+        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_LABELS]
 
 
 def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -288,9 +366,25 @@ def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return found, is_known
 
 
-def _list_labels(layout: Layout) -> np.ndarray:
-    """The vertices' names, or numbers where they have none, ascending; those that are in files are read."""
-    return np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids[:]
+class _Numbers:
+    """0..n-1, made as they are sliced."""
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, which: Any) -> Any:
+        own = range(self._n)[which]
+        return np.arange(own.start, own.stop) if isinstance(own, range) else own
+
+
+def _list_labels(layout: Layout) -> Ids:
+    """The vertices' names, or numbers where they have none, ascending."""
+    return _Numbers(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
 
 
 def _find_extent(layout: Layout) -> tuple[int, int]:
@@ -308,7 +402,7 @@ class _Batch:
     """Insertions or deletions, at the stored numbers of their rows and columns."""
 
     entries: SortedSource
-    labels: np.ndarray | None
+    labels: Ids | None
     """Of its vertices; None where their stored numbers are their labels."""
     numbers: np.ndarray | None
     """The stored numbers of these, where there are labels."""
@@ -320,7 +414,7 @@ class _Batch:
         for block in self.entries.blocks():
             rows, cols = _list_rows(block), block.indices
             if self.numbers is not None and not self.is_numbered:
-                rows, cols = self.numbers[rows], self.numbers[cols]
+                rows, cols = self.numbers[rows].astype(np.int64, copy=False), self.numbers[cols]
             yield CooBatch(rows, cols.astype(dtype, copy=False), block.data)
 
     def name_entry(self, row: int, col: int) -> str:
@@ -332,17 +426,25 @@ class _Batch:
         return f"({first}, {second})"
 
 
-def _arrange(batch: SortedSource, numbering: _Numbering, sorter: EntrySorter) -> _Batch:
+def _arrange(batch: SortedSource, numbering: _Numbering, sorter: EntrySorter, memory: int) -> _Batch:
     """Number a batch as the new version is.
 
     Parameters
     ----------
     sorter : for its entries, where the stored numbers do not ascend as those of the batch do
+    memory : bytes for the numbers of its vertices
+
+    Raises
+    ------
+    CapacityError : these take more
     """
     layout = batch.layout
     if numbering.order is None and numbering.vertex_ids is None and layout.vertex_ids is None:
         return _Batch(batch, None, None, is_numbered=True)
     labels = _list_labels(layout)
+    need = len(labels) * index_dtype(numbering.shape[0] + len(labels)).itemsize
+    _check_tables(need, memory, batch.name)
+    batch.sorter.reserve(need)
     numbers = numbering.find(labels)
     if (numbers[1:] > numbers[:-1]).all():
         return _Batch(batch, labels, numbers, is_numbered=False)
@@ -385,7 +487,7 @@ class _MergedRows:
         self.kind: Kind = info.kind
         self.rule: Duplicates = info.duplicates
         self.dtype = None if info.dtype is None else np.dtype(info.dtype)
-        self.shape, self.vertex_ids = numbering.shape, numbering.vertex_ids
+        self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
         self.name = info.url if added is None else added.entries.name
         self.changes = Changes()
         self._stored, self._moved, self._added, self._removed = stored, numbering.moved, added, removed
@@ -416,7 +518,7 @@ class _MergedRows:
 
     def _cut_windows(self, pool: ThreadPoolExecutor) -> Iterator[list[CooBatch]]:
         """Stored entries, deletions and insertions between the same two places, from the first place to the last."""
-        ranges = _cut_entries(self._stored, self._threads)
+        ranges = cut_entries(self._stored, self._threads)
         pieces = map_ahead(pool, self._read, ranges, self._threads)
         if self.rule == "keep":
             pieces = _leave_places_whole(pieces)
@@ -429,14 +531,11 @@ class _MergedRows:
             yield [stream.take(min(ends)) for stream in streams]
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
-        row, bounds = entries
-        start, stop = int(bounds[0]), int(bounds[-1])
-        rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
-        cols = self._stored.read_array("indices", start, stop, threads=1)
-        values = None if self.dtype is None else self._stored.read_array("data", start, stop, threads=1)
+        block = read_entries(self._stored, entries)
+        rows, cols = _list_rows(block), block.indices
         if self._moved is not None:
-            rows, cols = self._moved[rows], self._moved[cols]
-        return CooBatch(rows, cols.astype(index_dtype(self.shape[1]), copy=False), values)
+            rows, cols = self._moved[rows].astype(np.int64, copy=False), self._moved[cols]
+        return CooBatch(rows, cols.astype(index_dtype(self.shape[1]), copy=False), block.data)
 
     def _merge(self, window: list[CooBatch]) -> tuple[list[CsrBlock], Changes]:
         old, gone, new = window
@@ -476,25 +575,6 @@ class _MergedRows:
             "no error",
             source=self._removed.entries.name,
         )
-
-
-def _cut_entries(stored: StoredMatrix, threads: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Ranges of entries, none of more than `PIECE_ENTRIES`.
-
-    Returns
-    -------
-    of each: its first row, and where within the range each of its rows begins and the last one ends
-    """
-    n_rows = stored.info.shape[0]
-    for first in range(0, n_rows, BLOCK_ROWS):
-        pointers = stored.read_pointers(first, min(first + BLOCK_ROWS, n_rows), threads)
-        start, stop = int(pointers[0]), int(pointers[-1])
-        cuts = range((start // PIECE_ENTRIES + 1) * PIECE_ENTRIES, stop, PIECE_ENTRIES)
-        for a, b in pairwise(chain((start,), cuts, (stop,))):
-            if a < b:
-                row = int(np.searchsorted(pointers, a, side="right")) - 1
-                end = int(np.searchsorted(pointers, b, side="left"))
-                yield first + row, np.clip(pointers[row : end + 1], a, b)
 
 
 def _leave_places_whole(pieces: Iterator[CooBatch]) -> Iterator[CooBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -17,12 +18,22 @@ import zarr
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
+from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
-from mgspmv.store import GrowingArray, StoreLike, Version, begin_version, find_folder, mark_values
+from mgspmv.store import (
+    GrowingArray,
+    StoredMatrix,
+    StoreLike,
+    Version,
+    begin_version,
+    find_folder,
+    mark_values,
+)
 
 LEAST_MEMORY = 1 << 30
 """Bytes: less is not worth the name of a budget beside what Python and its libraries take."""
@@ -132,7 +143,7 @@ def store_source(
     overwrite: bool,
     journal: Journal | None = None,
 ) -> None:
-    """Read a source and write it as the new version of a store, in the order of the source.
+    """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
     Parameters
     ----------
@@ -141,21 +152,69 @@ def store_source(
 
     Raises
     ------
-    SourceError, OptionError : as for `sort_source` and `assemble`
-    CapacityError : entries at one place take more than the memory
+    SourceError, OptionError, ShapeError : as for `sort_source` and `assemble`
+    CapacityError : entries at one place take more than the memory; as for `reorder_rows`
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     """
-    memory = room.memory // 2 if options.transpose else room.memory
-    working: dict[str, Any] = {"threads": room.threads, "folder": room.folder, "journal": journal}
-    with sort_source(source, options, report, memory=memory, **working) as matrix:
-        column_bytes = find_column_bytes(matrix)
-        most_columns = max(1, memory // 3 // max(1, column_bytes))
-        matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
+    order = None if options.order == "none" else options.order
+    memory = room.memory // 2 if options.transpose or order else room.memory
+    sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
+    with contextlib.ExitStack() as stack:
+        read = stack.enter_context(sort_source(source, options, report, **sorting, journal=journal))
+        matrix, provenance = read, describe(read.layout.provenance)
+        if order:
+            reordered = reorder_rows(read, order, report, **sorting)
+            matrix, provenance["reordering"] = stack.enter_context(reordered)
+        most_columns = _reserve_columns(matrix, memory)
         with begin_version(store, overwrite=overwrite) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
-            with EntrySorter(memory, room.threads, room.folder) as transposed:
+            with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
-            version.commit(writer.describe(matrix, made, describe(matrix.layout.provenance)))
+            version.commit(writer.describe(matrix, made, provenance, order))
+
+
+def reorder_store(
+    stored: StoredMatrix,
+    target: StoreLike,
+    method: str,
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+    report: Report,
+    room: Room,
+    *,
+    overwrite: bool,
+    base: str | None,
+) -> None:
+    """Write a stored matrix in another order, or in that of its source, as the new version of a store.
+
+    Parameters
+    ----------
+    method : one of `METHODS`, or `none`
+    describe : makes the version's provenance of what `reorder_rows` says
+    overwrite, base : as of `begin_version`
+
+    Raises
+    ------
+    CapacityError : as for `reorder_rows`; entries at one place take more than the memory
+    StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
+    """
+    memory = room.memory // 2 if stored.info.has_transpose else room.memory
+    sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
+    with (
+        begin_version(target, overwrite=overwrite, base=base) as version,
+        reorder_rows(StoredRows(stored, room.threads), method, report, **sorting) as (matrix, reordering),
+        EntrySorter(**sorting) as transposed,
+    ):
+        writer = VersionWriter(version, report, room.threads, _reserve_columns(matrix, memory))
+        made = writer.write(matrix, transposed if stored.info.has_transpose else None)
+        version.commit(writer.describe(matrix, made, describe(reordering), None if method == "none" else method))
+
+
+def _reserve_columns(matrix: SortedSource, memory: int) -> int:
+    """Have the sorter of a matrix leave memory for the sums of columns, and say for how many at a time."""
+    column_bytes = find_column_bytes(matrix)
+    most_columns = max(1, memory // 3 // max(1, column_bytes))
+    matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
+    return most_columns
 
 
 class VersionWriter:
@@ -182,6 +241,8 @@ class VersionWriter:
         matrix.close()
         if matrix.vertex_ids is not None:
             self.write_array("vertex_ids", matrix.vertex_ids)
+        if matrix.order is not None:
+            self.write_array("order", matrix.order)
         if transposed is not None:
             shape: tuple[int, int] = matrix.shape[::-1]
             other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
@@ -200,7 +261,7 @@ class VersionWriter:
 
         Parameters
         ----------
-        order : what made it, where an array `order` was written
+        order : what made the order of the matrix; None where it has none
         """
         index, ids = index_dtype(matrix.shape[1]), matrix.vertex_ids
         item = index.itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)

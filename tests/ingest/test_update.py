@@ -28,7 +28,8 @@ from mgspmv.ingest.write import Room
 
 SMALL = {
     "mgspmv.store": {"CHUNK_ELEMENTS": 7},
-    "mgspmv.ingest.update": {"PIECE_ENTRIES": 7, "BLOCK_ROWS": 5},
+    "mgspmv.ingest.stored": {"PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+    "mgspmv.ingest.update": {"BLOCK_ROWS": 5, "PIECE_IDS": 3, "PIECE_LABELS": 2},
     "mgspmv.ingest.sorter": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
 }
 
@@ -182,14 +183,62 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     assert heard.count("add up columns") == -(-60 // n_columns) - 1
 
 
+def allow(monkeypatch, memory):
+    monkeypatch.setattr(import_module("mgspmv.api"), "find_room", lambda *_, **__: Room(memory, 2, None))
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
+    """Those of the batches, and all ids of the new version, of which some come before, between and behind the old."""
+    rng = np.random.default_rng(6)
+    lists = [
+        [(*ends, 1.0) for ends in rng.integers(*of, (n, 2)).tolist()] for of, n in (((50, 400), 900), ((0, 600), 500))
+    ]
+    paths = [write_list(tmp_path / name, own, kind, False) for name, own in zip("ab", lists, strict=True)]
+    gone = write_list(tmp_path / "gone", lists[0][::3] + lists[1][:50], kind, False)
+    mg.ingest(paths[0], tmp_path / "s", duplicates="keep", transpose=True)
+    module, held = import_module("mgspmv.ingest.update"), []
+    arrange = module._arrange
+    monkeypatch.setattr(module, "_arrange", lambda batch, *given: (held.append(batch), arrange(batch, *given))[1])
+    allow(monkeypatch, 70_000)
+    info = mg.update(tmp_path / "s", insert=paths[1], delete=gone)
+    assert [type(batch.layout.vertex_ids).__name__ for batch in held] == [
+        "SortedIds" if kind == "int64" else "SortedNames"
+    ] * 2
+    places = {edge[:2] for edge in lists[0][::3] + lists[1][:50]}
+    edges = [edge for edge in lists[0] if edge[:2] not in places] + lists[1]
+    (tmp_path / "ids").write_text(
+        "".join(f"{IDS[kind](i)}\n" for i in {i for own in lists for e in own for i in e[:2]})
+    )
+    allow(monkeypatch, 1 << 40)
+    wanted = write_list(tmp_path / "all", edges, kind, False)
+    assert info.digest == mg.ingest(wanted, MemoryStore(), duplicates="keep", vertices=tmp_path / "ids").digest
+    assert mg.verify(tmp_path / "s") == []
+
+
 @pytest.mark.parametrize(("ids", "order"), [("int64", "none"), ("string", "none"), ("numbers", "degree")])
-def test_ids_must_fit(tmp_path, monkeypatch, ids, order):
+def test_numbers_must_fit(tmp_path, monkeypatch, ids, order):
     edges = [(k, k + 1, 1.0) for k in range(1000)]
     place = MemoryStore()
     mg.ingest(write_list(tmp_path / "list", edges, ids, False), place, order=order)
-    monkeypatch.setattr(import_module("mgspmv.api"), "find_room", lambda *_, **__: Room(60_000, 2, None))
-    with pytest.raises(CapacityError, match=r"the ids of .* take .* GB of memory while they are updated"):
-        mg.update(place, delete=write_list(tmp_path / "gone", edges[:1], ids, False))
+    given = {"insert": write_list(tmp_path / "more", edges[:1], ids, False)}
+    allow(monkeypatch, 4000)
+    with pytest.raises(CapacityError, match=r"the numbers of the vertices of memory://.* take .* GB of memory while"):
+        mg.update(place, **given)
+    assert len(mg.list_versions(place)) == 1
+    allow(monkeypatch, 100_000)
+    assert mg.update(place, **given).number == 2
+
+
+def test_numbers_of_a_batch_must_fit(tmp_path, monkeypatch):
+    mg.ingest(write_list(tmp_path / "list", [(1, 2, 1.0)], "int64", False), place := MemoryStore())
+    many = write_list(tmp_path / "many", [(k, k + 1, 1.0) for k in range(5000)], "int64", False)
+    allow(monkeypatch, 100_000)
+    for name in ("insert", "delete"):
+        with pytest.raises(
+            CapacityError, match=r"the numbers of the vertices of .*/many take 2e-05 GB of memory while"
+        ):
+            mg.update(place, **{name: many})
     assert len(mg.list_versions(place)) == 1
 
 
@@ -681,7 +730,7 @@ def test_a_renumbering_does_not_lose_it_either(tmp_path, name):
     others = []
 
     def interfere(now, done, total):
-        if now == "write" and not others:
+        if now == "sort and write" and not others:
             others.append(OTHERS[name](tmp_path / "a"))
 
     with pytest.raises(StoreError, match="it was changed by another meanwhile: run this again"):

@@ -1,0 +1,134 @@
+"""Rows and columns in another order, of a matrix that need not fit into memory.
+
+    rows  --count, for `rcm` hold the columns-->  order  -->  the new place of each row
+    rows  --number anew-->  entries  --sort-->  rows in that order
+
+What must fit are tables of the rows, and for `rcm` the pattern. Entries at one place keep their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.entries import Report, SortedRows, SortedSource
+from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.source import Layout
+from mgspmv.ingest.stored import StoredRows
+from mgspmv.model import index_dtype
+from mgspmv.order import (
+    WITH_PATTERN,
+    check_room,
+    estimate_bytes,
+    find_order,
+    invert,
+    renumber_csr,
+    renumber_entries,
+    restore,
+)
+
+
+@contextlib.contextmanager
+def reorder_rows(
+    matrix: SortedRows, method: str, report: Report, *, memory: int, threads: int, folder: Path | None
+) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
+    """Renumber a square matrix by a method, or as its source for `none`; the order that it has does not matter.
+
+    Parameters
+    ----------
+    matrix : is closed
+    report : called with (phase, entries done, entries in all or None); phases `order` and `renumber`
+    memory : bytes for the tables of its rows and for its entries; where these take more, they go to files
+    threads, folder : as of `EntrySorter`
+
+    Returns
+    -------
+    The matrix, and what provenance says of it: the method, and the bandwidth before and after.
+
+    Raises
+    ------
+    CapacityError : what must fit takes more than the memory
+    SourceError, StoreError : as for its blocks
+    """
+    n = matrix.shape[0]
+    check_room(estimate_bytes(method, n, matrix.most_entries), memory, matrix.name)
+    order = None if method == "none" else _find_order(matrix, method, report, threads)
+    places = _find_places(matrix.order, order, n)
+    with EntrySorter(memory - 2 * places.nbytes, threads, folder) as sorter:
+        widths = _renumber(matrix, places, sorter, report, threads)
+        del places
+        matrix.close()
+        made = {"method": method, "bandwidth_before": widths[0], "bandwidth_after": widths[1]}
+        layout = Layout(matrix.shape, matrix.vertex_ids)
+        known = matrix.kind, matrix.shape, matrix.dtype, matrix.rule, layout, matrix.name
+        yield SortedSource(*known, None, sorter, order), made
+
+
+def _find_order(matrix: SortedRows, method: str, report: Report, threads: int) -> np.ndarray:
+    if method in WITH_PATTERN:
+        lengths, indices = _read_pattern(matrix, report, threads)
+        report("order", 0, None)
+        return find_order(method, lengths, indices)
+    lengths = matrix.count_rows() if isinstance(matrix, StoredRows) else _count_rows(matrix, report)
+    report("order", 0, None)
+    return find_order(method, restore(lengths, matrix.order))
+
+
+def _count_rows(matrix: SortedRows, report: Report) -> np.ndarray:
+    """(n_rows,) int64: the entries of each row."""
+    lengths, n_read = np.zeros(matrix.shape[0], np.int64), 0
+    for block in matrix.blocks():
+        lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
+        n_read += block.nnz
+        report("order", n_read, matrix.most_entries)
+    return lengths
+
+
+def _read_pattern(matrix: SortedRows, report: Report, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of each row and the columns of all, in the order of the source."""
+    n = matrix.shape[0]
+    lengths, indices, n_read = np.zeros(n, np.int64), np.empty(matrix.most_entries, index_dtype(n)), 0
+    for block in matrix.blocks():
+        lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
+        indices[n_read : n_read + block.nnz] = block.indices
+        n_read += block.nnz
+        report("order", n_read, matrix.most_entries)
+    indices = indices[:n_read]
+    if matrix.order is None:
+        return lengths, indices
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    indptr, indices, _ = renumber_csr(indptr, indices, None, invert(matrix.order), threads)
+    return np.diff(indptr), indices
+
+
+def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) -> np.ndarray:
+    """(n,): the place that each row gets.
+
+    Parameters
+    ----------
+    before, after : source's number of each row; None where it is that of the row
+    """
+    places = np.arange(n, dtype=index_dtype(n)) if after is None else invert(after)
+    return places if before is None else places[before]
+
+
+def _renumber(
+    matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Report, threads: int
+) -> tuple[int, int]:
+    """Have a sorter take all entries at their new places; the bandwidth before and after."""
+    before = after = n_done = 0
+    work = partial(renumber_entries, places=places)
+    with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:
+        for batch, *widths in map_ahead(pool, work, matrix.blocks(), threads):
+            sorter.add(batch)
+            before, after = max(before, widths[0]), max(after, widths[1])
+            n_done += len(batch.rows)
+            report("renumber", n_done, matrix.most_entries)
+    return before, after

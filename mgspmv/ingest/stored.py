@@ -1,0 +1,123 @@
+"""The rows and the ids of a stored matrix, some at a time, for what makes another store of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
+from typing import Any, overload
+
+import numpy as np
+
+from mgspmv.ingest.ahead import map_ahead
+from mgspmv.model import CsrBlock, Duplicates, Kind
+from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+
+PIECE_ENTRIES = CHUNK_ELEMENTS
+"""Entries that are read at a time: whole chunks, so that none is read twice."""
+PIECE_ROWS = 1 << 22
+"""Row pointers that are read at a time."""
+
+
+class StoredIds:
+    """The ids of a stored matrix, ascending, read as they are sliced."""
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self._stored = stored
+        self.dtype = np.dtype(np.int64 if stored.info.vertex_ids == "int64" else object)
+
+    def __len__(self) -> int:
+        return self._stored.info.shape[0]
+
+    @overload
+    def __getitem__(self, which: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> np.ndarray: ...
+
+    def __getitem__(self, which: int | slice) -> Any:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(len(self))
+            return self._stored.read_array("vertex_ids", start, max(start, stop), threads=1)
+        number = range(len(self))[which]
+        return self[number : number + 1][0]
+
+
+class StoredRows:
+    """A stored matrix as `SortedRows`: its rows as they are stored.
+
+    Parameters
+    ----------
+    threads : that read
+
+    Raises
+    ------
+    StoreDamagedError : as for `StoredMatrix.read_order`
+    """
+
+    def __init__(self, stored: StoredMatrix, threads: int) -> None:
+        info = stored.info
+        self.kind: Kind = info.kind
+        self.rule: Duplicates = info.duplicates
+        self.shape, self.name = info.shape, info.url
+        self.dtype = None if info.dtype is None else np.dtype(info.dtype)
+        self.vertex_ids = None if info.vertex_ids is None else StoredIds(stored)
+        self.order = stored.read_order(threads)
+        self._stored, self._threads = stored, threads
+
+    @property
+    def most_entries(self) -> int:
+        return self._stored.info.nnz
+
+    def count_rows(self) -> np.ndarray:
+        """(n_rows,) int64: the entries of each row."""
+        n = self.shape[0]
+        lengths = np.empty(n, np.int64)
+        for first in range(0, n, PIECE_ROWS):
+            last = min(first + PIECE_ROWS, n)
+            lengths[first:last] = np.diff(self._stored.read_pointers(first, last, self._threads))
+        return lengths
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All entries, a chunk at a time.
+
+        Raises
+        ------
+        StoreError : they cannot be read
+        """
+        with ThreadPoolExecutor(self._threads, "mgspmv-stored") as pool:
+            yield from map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads)
+
+    def close(self) -> None:
+        """Nothing is to be done."""
+
+    def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock:
+        return read_entries(self._stored, entries)
+
+
+def cut_entries(stored: StoredMatrix, threads: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Ranges of entries, none of more than `PIECE_ENTRIES`.
+
+    Returns
+    -------
+    of each: its first row, and where its rows begin and the last one ends, of what is in the range
+    """
+    n_rows = stored.info.shape[0]
+    for first in range(0, n_rows, PIECE_ROWS):
+        pointers = stored.read_pointers(first, min(first + PIECE_ROWS, n_rows), threads)
+        start, stop = int(pointers[0]), int(pointers[-1])
+        cuts = range((start // PIECE_ENTRIES + 1) * PIECE_ENTRIES, stop, PIECE_ENTRIES)
+        for a, b in pairwise(chain((start,), cuts, (stop,))):
+            if a < b:
+                row = int(np.searchsorted(pointers, a, side="right")) - 1
+                end = int(np.searchsorted(pointers, b, side="left"))
+                yield first + row, np.clip(pointers[row : end + 1], a, b)
+
+
+def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBlock:
+    """One of the ranges that `cut_entries` gives; of its first row and its last it may have a part."""
+    row, bounds = entries
+    start, stop = int(bounds[0]), int(bounds[-1])
+    indices = stored.read_array("indices", start, stop, threads=1)
+    values = None if stored.info.is_pattern else stored.read_array("data", start, stop, threads=1)
+    return CsrBlock(row, stored.info.shape[1], bounds - start, indices, values)
