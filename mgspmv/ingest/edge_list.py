@@ -444,7 +444,7 @@ def _find_vertices(
         return NumberedVertices(n_vertices), {}
     if path is not None:
         column = Column("vertex", id_column.dtype, hint=id_column.hint)
-        vertices, provenance = read_vertices(path, column, delimiter, _COMMENTS)
+        vertices, provenance = read_vertices(path, column, delimiter, _COMMENTS, id_room)
         return vertices, {"vertices": provenance}
     return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 

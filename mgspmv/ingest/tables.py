@@ -296,7 +296,7 @@ class _Edges:
             return NumberedVertices(self._n_vertices), {}
         if path is not None:
             column = Column("vertex", "string" if self._are_names else "int64")
-            vertices, provenance = read_vertices(path, column, None, b"#%")
+            vertices, provenance = read_vertices(path, column, None, b"#%", id_room)
             return vertices, {"vertices": provenance}
         return (OccurringNames(id_room) if self._are_names else OccurringIntegers(id_room)), {}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.errors import SourceError
-from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_columns, split_line
+from mgspmv.errors import CapacityError, SourceError
+from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import SpilledNames, keep_names, restore_names
+from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, keep_names, restore_names
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextStream
@@ -33,6 +32,11 @@ ID_BYTES = 20
 
 NAME_BYTES = 100
 """Of a name as a string of Python, about."""
+
+LISTED_BYTES = 32
+"""At most of an integer in a list of vertices, while it is sorted, and in a table of them."""
+LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
+"""At most of a name in a list, and how often its letters are there, while it is sorted and its table made."""
 
 _ROOM = 2**20
 """Ids below this are few enough for a table, however few edges there are."""
@@ -48,6 +52,8 @@ class IdRoom:
     """Bytes; what takes more is numbered by way of files."""
     folder: Path | None = None
     """For these; None for the one that the system has for such files."""
+    threads: int = 1
+    """That read a list of them."""
 
 
 ANY_ROOM = IdRoom()
@@ -58,7 +64,7 @@ class Numbering:
     """How codes are numbered."""
 
     n_vertices: int
-    vertex_ids: np.ndarray | None = None
+    vertex_ids: np.ndarray | SortedNames | None = None
     """int64 or strings (object), shape (n_vertices,), ascending; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Number of the vertex for each code, shape (codes,); None when codes are numbers already."""
@@ -264,18 +270,28 @@ class ListedIntegers:
 
 
 class ListedNames:
-    """Exactly the names of a list, ascending."""
+    """Exactly the names of a list.
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-        self._numbers = NameTable()
-        self._numbers.encode(pa.array(names, pa.large_string()))
+    Parameters
+    ----------
+    names : Arrow array of large strings, ascending
+    folder : for a file of them, which the store's ids are made of; None for the one that the system has for such files
+    """
+
+    def __init__(self, names: Any, folder: Path | None = None) -> None:
+        self._codes, writer = NameTable(), NameWriter(folder)
+        self._numbers = np.full(len(names) + 1, UNKNOWN)
+        """By code; the last is that of the code -1."""
+        self._numbers[self._codes.encode(names)] = np.arange(len(names))
+        for first in range(0, len(names), PAGE_NAMES):
+            writer.append(names.slice(first, PAGE_NAMES).cast(pa.string()))
+        self._names = writer.finish()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        return [self._numbers.find(ids) for ids in columns]
+        return [self._numbers[self._codes.find(ids)] for ids in columns]
 
     def finish(self, claim: int | None) -> Numbering:
-        return Numbering(len(self._names), np.array(self._names, object))
+        return Numbering(len(self._names), self._names)
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
@@ -287,7 +303,7 @@ def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
 
 
 def read_vertices(
-    path: str | os.PathLike[str], id_column: Column, delimiter: str | None, comments: bytes
+    path: str | os.PathLike[str], id_column: Column, delimiter: str | None, comments: bytes, room: IdRoom = ANY_ROOM
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
     """Read a list of vertices: one a line, its id in the first column, what follows is not looked at.
 
@@ -297,6 +313,7 @@ def read_vertices(
     id_column : what an id looks like
     delimiter : character between columns; None to go by the first line
     comments : characters that start lines to skip
+    room : what the list may take
 
     Returns
     -------
@@ -305,8 +322,9 @@ def read_vertices(
     Raises
     ------
     SourceError : a line does not fit, an id is listed twice, or there is none
+    CapacityError : the list takes more than the room
     """
-    with TextStream(path) as text:
+    with TextStream(path, threads=room.threads) as text:
         text.skip_comments(comments)
         first = text.peek_line()
         if first is None:
@@ -314,18 +332,47 @@ def read_vertices(
         delimiter = delimiter or find_delimiter(first)
         n_others = len(split_line(first, delimiter)) - 1
         form = TableFormat((id_column, *[Column("more", None)] * n_others), delimiter, comments)
-        ids = [read_columns(chunk, form)[0] for chunk in text.chunks()]
-        return _list_vertices(ids, text.name), text.provenance()
+        ids, need = list[Any](), 0
+        for _, (own,) in read_chunks(text.chunks(), form, room.threads):
+            ids.append(own if isinstance(own, np.ndarray) else own.cast(pa.large_string()))
+            need += _estimate_bytes(own)
+            _check_room(need, text, room)
+        return _list_vertices(ids, text.name, room.folder), text.provenance()
 
 
-def _list_vertices(columns: list[Any], source: str) -> ListedIntegers | ListedNames:
+def _estimate_bytes(ids: Any) -> int:
+    """Most bytes of some ids of a list, and of what is made of them."""
+    if isinstance(ids, np.ndarray):
+        return LISTED_BYTES * len(ids)
+    return LISTED_NAME_BYTES * len(ids) + LISTED_COPIES * int(
+        pa.compute.sum(pa.compute.binary_length(ids)).as_py() or 0
+    )
+
+
+def _check_room(need: int, text: TextStream, room: IdRoom) -> None:
+    if need <= room.memory:
+        return
+    whole = f"about {need / text.fraction / 1e9:.3g}" if text.fraction else f"more than {need / 1e9:.3g}"
+    raise CapacityError(
+        f"{text.name}: the list of vertices takes {whole} GB of memory, of which {room.memory / 1e9:.3g} GB may be "
+        "taken; allow more (memory=, --memory), or leave the list out, so that vertices are those that occur in edges"
+    )
+
+
+def _list_vertices(columns: list[Any], source: str, folder: Path | None) -> ListedIntegers | ListedNames:
+    """The vertices of a list, which comes in parts and is let go of."""
     if isinstance(columns[0], np.ndarray):
-        ids = np.sort(np.concatenate(columns))
+        ids = np.concatenate(columns)
+        columns.clear()
+        ids.sort()
         _refuse_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
         return ListedIntegers(ids)
-    names = sorted(name for column in columns for name in column.to_pylist())
-    _refuse_repeated([name for name, other in pairwise(names) if name == other], source)
-    return ListedNames(names)
+    names = pa.concat_arrays(columns)
+    columns.clear()
+    names = names.take(pa.compute.sort_indices(names))
+    repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
+    _refuse_repeated(repeated.slice(0, 1).to_pylist(), source)
+    return ListedNames(names, folder)
 
 
 def _refuse_repeated(repeated: list[Any], source: str) -> None:

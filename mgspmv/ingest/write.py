@@ -58,7 +58,7 @@ class Room:
     @property
     def for_ids(self) -> IdRoom:
         """What the ids of vertices may take of it while they are read."""
-        return IdRoom(self.memory // IDS_PART, self.folder)
+        return IdRoom(self.memory // IDS_PART, self.folder, self.threads)
 
 
 def find_room(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import os
+import re
+import threading
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import measure_peak
 
-from mgspmv.errors import SourceError
+from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.vertices import (
     UNKNOWN,
     IdRoom,
@@ -19,10 +27,12 @@ from mgspmv.ingest.vertices import (
     NumberedVertices,
     OccurringIntegers,
     OccurringNames,
+    _list_vertices,
     read_vertices,
 )
 
 INT = Column("vertex", "int64", hint="ids, please")
+NAME = Column("vertex", "string")
 
 
 def numbers_of(occurring, batches, claim=None):
@@ -126,10 +136,10 @@ def test_listed_integers(ids):
 
 
 def test_listed_names():
-    listed = ListedNames(["a", "b"])
+    listed = ListedNames(pa.array(["a", "b"], pa.large_string()))
     assert listed.encode(pa.array(["b", "x", "a", "b"]))[0].tolist() == [1, UNKNOWN, 0, 1]
     assert listed.encode(pa.array(["x"]))[0].tolist() == [UNKNOWN]
-    assert listed.finish(99).vertex_ids.tolist() == ["a", "b"]
+    assert listed.finish(99).vertex_ids[:].tolist() == ["a", "b"]
 
 
 def test_numbered():
@@ -149,7 +159,7 @@ def test_read_names(tmp_path):
     path = tmp_path / "a.v"
     path.write_text("New York,1\nOslo,2\n")
     listed, _ = read_vertices(path, Column("vertex", "string"), None, b"#%")
-    assert listed.finish(None).vertex_ids.tolist() == ["New York", "Oslo"]
+    assert listed.finish(None).vertex_ids[:].tolist() == ["New York", "Oslo"]
 
 
 @pytest.mark.parametrize(
@@ -168,3 +178,74 @@ def test_refused_lists(tmp_path, text, column, message):
     with pytest.raises(SourceError) as caught:
         read_vertices(path, column, None, b"#%")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("are_names", [False, True])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
+    monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000, 1))
+    monkeypatch.setattr(vertices, "PAGE_NAMES", 100)
+    numbers = np.random.default_rng(0).permutation(20_000) * 7
+    ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
+    path, text = tmp_path / f"a.v{suffix}", "".join(f"{each} x\n" for each in ids).encode()
+    path.write_bytes(gzip.compress(text) if suffix else text)
+    column = NAME if are_names else INT
+    listed, provenance = read_vertices(path, column, None, b"#%", IdRoom(threads=3))
+    assert listed.finish(None).vertex_ids[:].tolist() == sorted(ids)
+    assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
+    assert provenance["bytes"] == path.stat().st_size
+    text += text[: text.index(b"\n") + 1]
+    path.write_bytes(gzip.compress(text) if suffix else text)
+    with pytest.raises(SourceError, match=rf"vertex '?{ids[0]}'? is listed more than once"):
+        read_vertices(path, column, None, b"#%", IdRoom(threads=3))
+
+
+LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME, [f"v{k:039}" for k in range(50_000)])}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("source", ["file", "pipe"])
+def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
+    """What it takes is told from how much of it was read."""
+    monkeypatch.setattr(TextStream.__init__, "__defaults__", (10_000, 1))
+    column, ids = LISTS[kind]
+    need = {"integers": 32 * 50_000, "names": (128 + 4 * 40) * 50_000}[kind]
+    path, text = tmp_path / "a.v", "\n".join(ids) + "\n"
+
+    def give():
+        if source == "file":
+            path.write_text(text)
+        else:
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+            threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
+
+    give()
+    assert len(read_vertices(path, column, None, b"#%", IdRoom(need))[0].finish(None).vertex_ids) == 50_000
+    give()
+    message = (
+        r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
+    )
+    with pytest.raises(CapacityError, match=message) as caught:
+        read_vertices(path, column, None, b"#%", IdRoom(need // 2))
+    said, about = re.search(message, str(caught.value)).groups()
+    assert said == ("about" if source == "file" else "more than")
+    assert 0.4 * need <= 1e9 * float(about) <= 1.1 * need
+
+
+def write_pipe(path, text):
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
+    """Beside the text on its way."""
+    ids = LISTS[kind][1]
+    columns = [np.array(list(map(int, ids)))] if kind == "integers" else [pa.array(ids, pa.large_string())]
+    counted = sum(vertices._estimate_bytes(own) for own in columns)
+    held = columns[0].nbytes
+    _list_vertices(list(columns), "", tmp_path)
+    measured = held + measure_peak(lambda: _list_vertices(list(columns), "", tmp_path))
+    peak = measured + (2 * held if kind == "names" else 0)  # Arrow's, which is not traced: joined, and sorted
+    assert peak <= counted + (5 << 20) <= 4 * peak, f"counted {counted}, measured {peak}"

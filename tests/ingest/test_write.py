@@ -208,6 +208,27 @@ def test_scratch_that_takes_no_files(tmp_path):
         mg.ingest(tmp_path / "list", tmp_path / "a.zarr", scratch="/proc")
 
 
+@pytest.mark.parametrize("kind", ["edges", "parquet"])
+def test_a_list_of_vertices_takes_a_quarter_of_the_memory(kind, tmp_path, monkeypatch):
+    ends = pa.table({"source": [0, 7], "target": [7, 14]})
+    if kind == "edges":
+        pa.csv.write_csv(ends, tmp_path / "a", pa.csv.WriteOptions(include_header=False))
+    else:
+        pa.parquet.write_table(ends, tmp_path / "a", compression="none")
+    (tmp_path / "list").write_text("".join(f"{7 * k}\n" for k in range(1000)))
+    options = {"vertices": tmp_path / "list", "format": "edge-list" if kind == "edges" else "parquet"}
+    for memory in (4 * 32_000, 4 * 32_000 - 4):
+        room = Room(memory, 2, tmp_path)
+        monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_, own=room: own)
+        if memory == 4 * 32_000:
+            assert mg.ingest(tmp_path / "a", tmp_path / "s", **options).shape == (1000, 1000)
+        else:
+            with pytest.raises(
+                CapacityError, match=r"the list of vertices takes about 3\.2e-05 GB of memory, of which"
+            ):
+                mg.ingest(tmp_path / "a", tmp_path / "t", **options)
+
+
 PEAK = """
     import sys
     from pathlib import Path
