@@ -35,7 +35,7 @@ def find_order(method: str, lengths: np.ndarray, indices: np.ndarray | None = No
 
     Parameters
     ----------
-    lengths : (n,) int64, the entries of each row, in the order of the source
+    lengths : (n,) int64, the entries of each row, in the order of the source; it is not needed any more
     indices : (nnz,) the columns of all entries, row after row; for methods of `WITH_PATTERN`, others do not look at it
     """
     return METHODS[method](lengths, indices)
@@ -71,7 +71,8 @@ def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarr
     Rows of one length become neighbours, and columns that many rows read do where vertices of many in-edges have many
     out-edges.
     """
-    return np.argsort(-lengths, kind="stable").astype(index_dtype(len(lengths)), copy=False)
+    np.negative(lengths, out=lengths)
+    return np.argsort(lengths, kind="stable").astype(index_dtype(len(lengths)), copy=False)
 
 
 def _deal(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:

@@ -21,8 +21,11 @@ from memory import measure_peak, measure_peaks
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError
+from mgspmv.ingest.renumber import _find_order
+from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.streams import CHUNK_BYTES
-from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, find_order, invert
+from mgspmv.order import METHODS, estimate_bytes
+from mgspmv.store import open_store
 
 BOUND = 1.25
 """How many times a plan may be off, either way."""
@@ -152,18 +155,19 @@ def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("n", "bandwidth"), [(100_000, 15), (500_000, 1)])
-def test_finding_an_order_takes_no_more_than_is_asked_for(n: int, bandwidth: int, method: str) -> None:
-    """Beside what it is found from, which is in the estimate too."""
-    rows = np.arange(n)
-    first, last = np.maximum(rows - bandwidth, 0), np.minimum(rows + bandwidth, n - 1)
-    lengths = last - first + 1
-    starts = np.cumsum(lengths) - lengths
-    indices = (np.arange(lengths.sum()) - np.repeat(starts - first, lengths)).astype(np.int32)
-    find_order(method, lengths[:9], np.zeros(lengths[:9].sum(), np.int32))
-    held = lengths.nbytes + (indices.nbytes if method in WITH_PATTERN else 0)
-    asked = estimate_bytes(method, n, len(indices))
-    measured = held + measure_peak(lambda: invert(find_order(method, lengths, indices)))
+@pytest.mark.parametrize(("n", "bandwidth", "was_reordered"), [(300_000, 15, False), (2_000_000, 1, True)])
+def test_finding_an_order_takes_no_more_than_is_asked_for(
+    tmp_path: Path, n: int, bandwidth: int, was_reordered: bool, method: str
+) -> None:
+    order: Any = "degree" if was_reordered else "none"
+    mg.generate("banded", tmp_path / "a", n=n, bandwidth=bandwidth, pattern=True, order=order)
+    rows = StoredRows(open_store(tmp_path / "a"), 1)
+
+    def find() -> np.ndarray:
+        return _find_order(StoredRows(rows._stored, 1), method, lambda *_: None, 1)
+
+    find()
+    asked, measured = estimate_bytes(method, n, rows.most_entries), measure_peak(find)
     assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
 
 

@@ -77,8 +77,9 @@ def _find_order(matrix: SortedRows, method: str, report: Report, threads: int) -
         report("order", 0, None)
         return find_order(method, lengths, indices)
     lengths = matrix.count_rows() if isinstance(matrix, StoredRows) else _count_rows(matrix, report)
+    lengths = restore(lengths, matrix.order)
     report("order", 0, None)
-    return find_order(method, restore(lengths, matrix.order))
+    return find_order(method, lengths)
 
 
 def _count_rows(matrix: SortedRows, report: Report) -> np.ndarray:

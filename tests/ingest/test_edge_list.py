@@ -53,8 +53,9 @@ def read(path, **options):
         arcs = numbers.reshape(arcs.shape)
     assert not arcs.size or 0 <= arcs.min() <= arcs.max() < layout.shape[0]
     if layout.vertex_ids is not None:
+        layout = replace(layout, vertex_ids=layout.vertex_ids[:])
         assert len(layout.vertex_ids) == layout.shape[0]
-        assert all(a < b for a, b in pairwise(layout.vertex_ids[:].tolist()))
+        assert all(a < b for a, b in pairwise(layout.vertex_ids.tolist()))
         arcs = layout.vertex_ids[arcs]
     weights = None if batches[0].values is None else np.concatenate([b.values for b in batches])
     assert weights is None or weights.dtype == np.float64

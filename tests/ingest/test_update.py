@@ -246,7 +246,8 @@ PEAK = """
     import sys
     from pathlib import Path
     import mgspmv as mg
-    info = mg.update(sys.argv[1], insert=sys.argv[2], delete=sys.argv[3], memory="1GiB", n_vertices=1 << 20)
+    given = {"n_vertices": 1 << 20} if len(sys.argv) == 4 else {}
+    info = mg.update(sys.argv[1], insert=sys.argv[2], delete=sys.argv[3], memory="1GiB", **given)
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(info.digest, 1024 * int(peak.split()[1]))
 """
@@ -272,6 +273,41 @@ def test_a_gibibyte_is_enough(tmp_path):
     left = ~np.isin(places, places[::3])
     edited = (np.concatenate([a[left], b]) for a, b in zip((*ends[0], weights[0]), (*ends[1], weights[1]), strict=True))
     assert mg.ingest(tuple(edited), MemoryStore(), n_vertices=n).digest == digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_ids_within_a_gibibyte(tmp_path, kind):
+    """24 million integers, or 5 million names of 40 letters, and 2 or 1 million others: 40 bytes each, or 200, do not
+    fit."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+    import pyarrow.compute
+
+    def write(name, ends):
+        columns = [pa.array(own) for own in ends]
+        if kind == "string":
+            columns = [pa.compute.utf8_lpad(own.cast(pa.string()), 40, "-") for own in columns]
+        parquet.write_table(pa.table(columns, ["a", "b"]), tmp_path / f"{name}.parquet")
+        return str(tmp_path / f"{name}.parquet")
+
+    n, n_new = (12_000_000, 1_000_000) if kind == "int64" else (2_500_000, 500_000)
+    old, new = (np.random.default_rng(k).integers(10**15, 10**16, (2, own)) for k, own in enumerate((n, n_new)))
+    mg.ingest(write("old", old), tmp_path / "s", memory="3GiB")
+    gone = write("gone", old[:, ::10])
+    command = [sys.executable, "-c", textwrap.dedent(PEAK), tmp_path / "s", write("new", new), gone, "ids"]
+    _, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    stored = mg.open_matrix(tmp_path / "s").stored
+    ids = np.unique(np.concatenate([old, new], axis=1))
+    assert stored.info.shape == (len(ids), len(ids))
+    known = stored.read_array("vertex_ids")
+    assert (known.astype(np.int64) == ids).all() if kind == "int64" else known.tolist() == [f"{k:->40}" for k in ids]
+    del known
+    left = np.concatenate([np.delete(old, np.s_[::10], axis=1), new], axis=1)
+    assert (
+        np.diff(stored.read_array("indptr")) == np.bincount(np.searchsorted(ids, left[1]), minlength=len(ids))
+    ).all()
+    assert int(peak) <= 1.1 * 2**30
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
