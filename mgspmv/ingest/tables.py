@@ -271,7 +271,7 @@ class _Edges:
     def tell(self, described: dict[str, Any]) -> _Told:
         """What others have to know, once all rows were encoded; `described` is where they came from."""
         assert self._dtype is not None
-        first = replace(self._first, rows=self._first.rows.slice(0, 0))
+        first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
         return _Told(described, first, self.n_rows, self._are_names, self._dtype, self._listed)
 
     def finish(self) -> Numbering:

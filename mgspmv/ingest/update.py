@@ -36,13 +36,13 @@ from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix, begin_version
+from mgspmv.store import StoredMatrix, begin_version
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
 
-PIECE_IDS, PIECE_LABELS = CHUNK_ELEMENTS, 1 << 16
-"""Ids that are read from the store at a time, and of a batch."""
+PIECE_IDS = 1 << 16
+"""Ids that are compared at a time."""
 ORDER_BYTES = 32
 """Of a vertex, while its place in an order is looked up."""
 
@@ -266,8 +266,8 @@ class _Numbering:
     def _look_up(self, labels: Ids) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """How many ids are less than each label, and whether it is one of them: piece by piece."""
         if self.vertex_ids is None:
-            for first in range(0, len(labels), PIECE_LABELS):
-                given = labels[first : first + PIECE_LABELS]
+            for first in range(0, len(labels), PIECE_IDS):
+                given = labels[first : first + PIECE_IDS]
                 yield given.copy(), (given >= 0) & (given < self.shape[0])
             return
         for first, known, given in _pair(self.vertex_ids, labels):
@@ -346,7 +346,7 @@ def _pair(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]
     of each: the number of the first of `ids`, and what is of `ids` and of `labels`
     """
     n_known = n_given = 0
-    known, given = ids[:PIECE_IDS], labels[:PIECE_LABELS]
+    known, given = ids[:PIECE_IDS], labels[:PIECE_IDS]
     while len(known) or len(given):
         a, b = len(known), len(given)
         if a and b:
@@ -355,7 +355,7 @@ def _pair(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]
         yield n_known, known[:a], given[:b]
         n_known, n_given = n_known + a, n_given + b
         known = known[a:] if a < len(known) else ids[n_known : n_known + PIECE_IDS]
-        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_LABELS]
+        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_IDS]
 
 
 def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

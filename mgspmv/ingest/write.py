@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import zarr
 
 from mgspmv.errors import CapacityError, OptionError
@@ -239,6 +240,7 @@ class VersionWriter:
         """
         made = self._write_rows(self._version.group, "", matrix, phase, transposed)
         matrix.close()
+        pa.default_memory_pool().release_unused()  # names take most when they are written
         if matrix.vertex_ids is not None:
             self.write_array("vertex_ids", matrix.vertex_ids)
         if matrix.order is not None:
