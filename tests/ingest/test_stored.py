@@ -1,0 +1,68 @@
+"""Rows and ids of a stored matrix, piece by piece, are those that are read at once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from stores import make_arrays, make_scipy
+from zarr.storage import MemoryStore
+
+from mgspmv.ingest.stored import StoredIds, StoredRows
+from mgspmv.store import open_store, write_store
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    for module, constant, value in (
+        ("store", "CHUNK_ELEMENTS", 7),
+        ("ingest.stored", "CHUNK_ELEMENTS", 7),
+        ("ingest.stored", "PIECE_ENTRIES", 14),
+        ("ingest.stored", "PIECE_ROWS", 5),
+    ):
+        monkeypatch.setattr(import_module(f"mgspmv.{module}"), constant, value)
+
+
+def store(matrix, **options):
+    write_store(place := MemoryStore(), make_arrays(matrix, **options))
+    return open_store(place)
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+@pytest.mark.parametrize("shape", [(30, 30), (0, 0), (1, 400), (300, 3)])
+def test_rows(shape, pattern):
+    matrix = make_scipy(*shape, 0.1 if shape[0] > 1 else 0.9)
+    rows = StoredRows(store(matrix, pattern=pattern), 2)
+    assert (rows.shape, rows.most_entries, rows.order, rows.vertex_ids) == (shape, matrix.nnz, None, None)
+    assert rows.count_rows().tolist() == np.diff(matrix.indptr).tolist()
+    found, n = np.zeros(shape), 0
+    for block in rows.blocks():
+        assert 0 < block.nnz <= 14
+        data = np.ones(block.nnz) if block.data is None else block.data
+        own = sp.csr_array((data, block.indices, block.indptr), shape=(block.n_rows, shape[1])).toarray()
+        found[block.row_offset : block.row_offset + block.n_rows] += own
+        n += block.nnz
+    assert n == matrix.nnz
+    assert (found == (matrix != 0 if pattern else matrix).toarray()).all()
+
+
+def test_rows_of_a_store_with_an_order():
+    order = np.random.default_rng(0).permutation(20).astype(np.int32)
+    rows = StoredRows(store(make_scipy(20, 20), order=order), 1)
+    assert rows.order.tolist() == order.tolist()
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_ids(kind):
+    known = np.array([f"é{k:03}" for k in range(30)], object) if kind == "string" else np.arange(30) * 10**15 - 5
+    ids = StoredIds(store(make_scipy(30, 30), ids=known))
+    assert (len(ids), ids.dtype) == (30, known.dtype)
+    for start in range(0, 31, 3):
+        for stop in range(0, 33, 4):
+            assert ids[start:stop].tolist() == known[start:stop].tolist()
+    assert ids[:].tolist() == known.tolist()
+    assert [ids[k] for k in (0, 29, -1, 14)] == [known[k] for k in (0, 29, -1, 14)]
+    with pytest.raises(IndexError):
+        ids[30]
