@@ -374,8 +374,9 @@ def _keep_layout(folder: KeptFolder, layout: Layout) -> dict[str, Any]:
     kept["positions"] = None if layout.positions is None else file.put(layout.positions)
     kept["names"] = None if layout.names is None else layout.names.keep()
     kept["ids"] = file.put(ids) if isinstance(ids, np.ndarray) and ids.dtype == np.int64 else None
-    is_named = ids is not None and kept["ids"] is None
-    kept["vertex_names"] = keep_names(file, pa.array(ids, pa.large_string())) if is_named else None
+    kept["vertex_names"] = None
+    if ids is not None and kept["ids"] is None:
+        kept["vertex_names"] = keep_names(file, pa.array(ids[:], pa.large_string()))
     return kept
 
 

@@ -205,6 +205,43 @@ def test_row_groups_that_were_read_are_not_read_again(tmp_path, monkeypatch):
     assert asked == [list(range(n_given // 400, 10))]
 
 
+@pytest.mark.parametrize("memory", ["much", "little"])
+@pytest.mark.parametrize("method", ["degree", "rcm"])
+def test_an_order_is_found_again(method, memory, tmp_path, request):
+    source = write_text(tmp_path / "e.txt", weights=True)
+    options = {"order": method, "transpose": True}
+    wanted = ingest_to_compare(source, **options)
+    if memory == "little" and method == "degree":
+        request.getfixturevalue("little")
+    for phase in ("order", "renumber", "sort and write", "write the transpose"):
+
+        def interrupt(now, done, total, phase=phase):
+            if now == phase and done:
+                raise Broken
+
+        with pytest.raises(Broken):
+            mg.ingest(source, tmp_path / "a.zarr", resume=True, on_progress=interrupt, **options)
+    assert mg.ingest(source, tmp_path / "a.zarr", resume=True, **options).digest == wanted.digest
+    assert mg.verify(tmp_path / "a.zarr") == []
+
+
+@pytest.mark.parametrize("label", [str, lambda a: f"v{a}"], ids=["integers", "names"])
+def test_a_list_of_vertices_is_kept_with_what_was_read(label, tmp_path):
+    source = write_text(tmp_path / "e.txt", label)
+    (tmp_path / "list").write_text("".join(f"{label(a**2)}\n" for a in range(50)))
+    options = {"vertices": tmp_path / "list"}
+    wanted = ingest_to_compare(source, **options)
+
+    def interrupt(phase, done, total):
+        if phase == "sort and write":
+            raise Broken
+
+    break_off(source, tmp_path / "a.zarr", 3, **options)
+    with pytest.raises(Broken):
+        mg.ingest(source, tmp_path / "a.zarr", resume=True, on_progress=interrupt, **options)
+    assert mg.ingest(source, tmp_path / "a.zarr", resume=True, **options).digest == wanted.digest
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_source_that_was_read_is_not_read_again(kind, tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
