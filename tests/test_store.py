@@ -168,6 +168,20 @@ def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
     assert open_store(place).read_array("vertex_ids", 3, 6).tolist() == ids[3:].tolist()
 
 
+def test_zarr_and_we_read_each_others_strings(tiny_chunks, monkeypatch, tmp_path):
+    """In a folder, chunks go past Zarr; the last one here is not full."""
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+    arrays = make_arrays(make_scipy(6, 6), "graph", ids=STRING_IDS)
+    by_us = write_store(tmp_path / "us.zarr", arrays)
+    group = open_store(tmp_path / "us.zarr").group
+    assert group["vertex_ids"][:].tolist() == STRING_IDS.tolist()
+    shutil.rmtree(tmp_path / "us.zarr" / group.path / "vertex_ids" / "c")
+    group = zarr.open_group(tmp_path / "us.zarr" / group.path, mode="r+")
+    group["vertex_ids"][:] = STRING_IDS
+    assert open_store(tmp_path / "us.zarr").read_array("vertex_ids", 1, 6).tolist() == STRING_IDS[1:].tolist()
+    assert by_us.digest == write_store(MemoryStore(), arrays).digest
+
+
 def test_ids_in_a_fixed_width_array_are_strings_too():
     place = MemoryStore()
     info = write_store(place, make_arrays(make_scipy(3, 3), "graph", ids=np.array(["a", "b", "ccc"])))

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, starmap
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -217,8 +218,9 @@ class EdgeListSource(FileSource):
             self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             n_given = self.start.n_given
-            for chunk, columns in read_chunks(skip_text(chunks, n_given), form, self._threads):
-                batch = _encode_batch(chunk, columns, form, vertices)
+            encode = partial(_encode_chunk, form=form, vertices=vertices)
+            parsed = read_chunks(skip_text(chunks, n_given), form, self._threads, *([] if self.is_kept else [encode]))
+            for chunk, batch in starmap(encode, parsed) if self.is_kept else parsed:
                 n_given += len(chunk.data)
                 self.place = Place(n_given)
                 yield batch
@@ -397,8 +399,9 @@ class EdgeListPart(FileSource):
         self._made, self._listed = _find_vertices(self._form.columns[0], *self._known, self._id_room)
         try:
             with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
-                for chunk, columns in read_chunks(self._read(texts), self._form, self._threads):
-                    yield _encode_batch(chunk, columns, self._form, self._made)
+                encode = partial(_encode_chunk, form=self._form, vertices=self._made)
+                for _, batch in read_chunks(self._read(texts), self._form, self._threads, encode):
+                    yield batch
         except SourceError as error:
             raise place_error(error, self._segments) from None
 
@@ -503,7 +506,7 @@ def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
     return len(tokens) == len(split_line(names, delimiter)) and len(tokens) > 1 and all(map(is_integer, tokens[:2]))
 
 
-def _encode_batch(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> CooBatch:
+def _encode_chunk(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> tuple[Chunk, CooBatch]:
     sources, targets, *weights = columns
     rows, cols = vertices.encode(sources, targets)
     for side, codes in enumerate((rows, cols)):
@@ -511,4 +514,4 @@ def _encode_batch(chunk: Chunk, columns: list[Any], form: TableFormat, vertices:
             line = nth_line(chunk, form, k)
             unknown = split_line(line, form.delimiter)[side]
             raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-    return CooBatch(rows, cols, weights[0] if weights else None)
+    return chunk, CooBatch(rows, cols, weights[0] if weights else None)

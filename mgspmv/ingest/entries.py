@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
@@ -214,7 +216,7 @@ def _read_on(
     report("read", sorter.n_entries, None)
     if layout is None:
         for batch in source.batches():
-            feed.put(batch, sorter)
+            feed.put(feed.prepare((batch, None)), sorter)
             journal.keep(source, sorter, feed)
             report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
         layout = source.layout()
@@ -226,16 +228,22 @@ def _read_on(
 def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
     """Have a sorter take all entries of a source, which are yet to be checked; see `read_entries`."""
     feed = Feed(source, options)
-    for batch in source.batches():
-        feed.put(batch, sorter)
-        report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
+    with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
+        for batch in map_ahead(pool, feed.prepare, _follow(source), sorter.threads):
+            feed.put(batch, sorter)
+            report("read", sorter.n_entries, int(sorter.n_entries / batch.fraction) if batch.fraction else None)
     return feed
 
 
-def _predict_entries(source: Source, n_read: int) -> int | None:
+def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
+    """The batches of a source, and about how much of all was read with each."""
+    for batch in source.batches():
+        yield batch, source.fraction if isinstance(source, FileSource) else None
+
+
+def _predict_entries(source: FileSource, n_read: int) -> int | None:
     """How many there will be of a source of which so many were read."""
-    fraction = source.fraction if isinstance(source, FileSource) else None
-    return int(n_read / fraction) if fraction else None
+    return int(n_read / source.fraction) if source.fraction else None
 
 
 def number_entries(
@@ -265,6 +273,19 @@ def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """Entries as the options want them."""
+
+    entries: CooBatch
+    extents: list[tuple[int, int]]
+    """The least and the greatest row, and column; none where there are no entries."""
+    loop: int | None
+    """The vertex of a self loop that was to be an error."""
+    fraction: float | None
+    """About how much of all was read with them."""
+
+
 class Feed:
     """Puts the batches of a source into a sorter, and sees to what is known to be wrong only in the end."""
 
@@ -276,22 +297,31 @@ class Feed:
         self._lowest, self._highest = [0, 0], [-1, -1]
         self._loop: int | None = None
 
-    def put(self, batch: CooBatch, sorter: EntrySorter) -> None:
-        prepared = prepare_batch(self._source, batch, self._options)
-        if not self._n_batches and prepared.values is not None:
-            self.dtype = prepared.values.dtype
-        self._n_batches += 1
-        if not len(prepared.rows):
-            return
-        if self._options.self_loops == "error" and self._loop is None:
-            loops = prepared.rows == prepared.cols
-            self._loop = int(prepared.rows[loops][0]) if loops.any() else None
+    def prepare(self, read: tuple[CooBatch, float | None]) -> _Prepared:
+        """What is to be put there; several threads may ask at once.
+
+        Raises
+        ------
+        OptionError, SourceError : as of `prepare_batch`
+        """
+        batch, loop = prepare_batch(self._source, read[0], self._options), None
+        if self._options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
+            loop = int(batch.rows[loops][0])
         if self._kind == "graph":
-            prepared = CooBatch(prepared.cols, prepared.rows, prepared.values)
-        for side, numbers in enumerate((prepared.rows, prepared.cols)):
-            self._lowest[side] = min(self._lowest[side], int(numbers.min()))
-            self._highest[side] = max(self._highest[side], int(numbers.max()))
-        sorter.add(prepared)
+            batch = CooBatch(batch.cols, batch.rows, batch.values)
+        extents = [(int(ends.min()), int(ends.max())) for ends in (batch.rows, batch.cols) if len(ends)]
+        return _Prepared(batch, extents, loop, read[1])
+
+    def put(self, batch: _Prepared, sorter: EntrySorter) -> None:
+        """Have a sorter take entries, in their order."""
+        if not self._n_batches and batch.entries.values is not None:
+            self.dtype = batch.entries.values.dtype
+        self._n_batches += 1
+        self._loop = batch.loop if self._loop is None else self._loop
+        for side, (lowest, highest) in enumerate(batch.extents):
+            self._lowest[side] = min(self._lowest[side], lowest)
+            self._highest[side] = max(self._highest[side], highest)
+        sorter.add(batch.entries, *batch.extents[:1])
 
     def keep(self) -> dict[str, Any]:
         """What `restore` needs to know all of this, JSON values."""

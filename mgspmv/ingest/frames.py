@@ -68,7 +68,7 @@ class FrameSource(TableSource):
             id_room=id_room,
         )
         self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
-        self._described = self.name
+        self._described, self._is_computed = self.name, library == "dask"
         self._scheduler: str | None = None
         """Of Dask; None for the one that it is set to."""
 

@@ -100,7 +100,7 @@ class Journal:
         StoreError : it cannot be read
         """
         state = self._state
-        source.on_begin = self._begin
+        source.on_begin, source.is_kept = self._begin, True
         if state is None:
             return None
         source.start = source.place = Place(*state["place"])

@@ -78,7 +78,8 @@ class EntrySorter:
         kept: KeptFile | None = None,
     ) -> None:
         self.n_entries = self.n_spilled_bytes = 0
-        self._memory, self._threads, self._folder, self._row, self._kept = memory, threads, folder, row, kept
+        self.threads = threads
+        self._memory, self._folder, self._row, self._kept = memory, folder, row, kept
         self._lowest = self._highest = origin
         self._shift = 0
         self._values_dtype: np.dtype[Any] | None = None
@@ -103,17 +104,24 @@ class EntrySorter:
         self._pieces, self._batches = [], []
         self._grouping.clear()
 
-    def add(self, batch: CooBatch) -> None:
-        """Take entries; all batches have values of one dtype, or none has."""
+    def add(self, batch: CooBatch, extent: tuple[int, int] | None = None) -> None:
+        """Take entries; all batches have values of one dtype, or none has.
+
+        Parameters
+        ----------
+        extent : the least and the greatest row, where that is known
+        """
         if not len(batch.rows):
             return
-        keys = self._find_keys(batch)
-        self._reach(int(keys.min()), int(keys.max()))
+        if extent is None or self._row is not None:
+            keys = self._find_keys(batch)
+            extent = int(keys.min()), int(keys.max())
+        self._reach(*extent)
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
         wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 8, self.n_entries // 16))
-        if self._n_waiting >= min(wanted, self._memory // (4 * (self._threads + 1) * _entry_bytes(batch))):
+        if self._n_waiting >= min(wanted, self._memory // (4 * (self.threads + 1) * _entry_bytes(batch))):
             self._group_waiting()
         self._spill_if_full()
 
@@ -276,7 +284,7 @@ class EntrySorter:
         keys = [self._find_keys(b) for b in batches]
         base = self._lowest >> self._shift
         self._grouping.append(self._pool.submit(_group, batches, keys, self._shift, base, self._values_dtype))
-        while len(self._grouping) > self._threads:
+        while len(self._grouping) > self.threads:
             self._pieces.append(self._grouping.popleft().result())
 
     def _settle(self) -> None:
@@ -316,7 +324,7 @@ class EntrySorter:
 
     def _most_sorted(self) -> int:
         """Entries that a thread may sort at a time."""
-        return max(1, self._memory // (2 * self._sort_bytes() * (self._threads + 1)))
+        return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
 
     def _map_runs(
         self, work: Callable[[tuple[int, int]], T], split: Callable[[int], Iterator[T]], n_rows: np.ndarray
@@ -324,7 +332,7 @@ class EntrySorter:
         """What is made of neighbouring buckets, together where they are small and by `split` where one is too large."""
         counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
         own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
-        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self._threads + 1)))
+        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
         is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
         runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
         for are_large, some in _split_at(runs, lambda run: bool(is_large[run[0]])):
@@ -332,7 +340,7 @@ class EntrySorter:
                 for bucket, _ in some:
                     yield from split(bucket)
             else:
-                yield from map_ahead(self._pool, work, some, self._threads)
+                yield from map_ahead(self._pool, work, some, self.threads)
 
     def _sort_bytes(self) -> int:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
@@ -385,7 +393,7 @@ class EntrySorter:
         self._find_bounds()
         is_new = row is not None and self._row is None
         origin = 0 if is_new else self._find_lowest(bucket)
-        with EntrySorter(self._memory, self._threads, self._folder, row=row, origin=origin) as sorter:
+        with EntrySorter(self._memory, self.threads, self._folder, row=row, origin=origin) as sorter:
             for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
                 sorter.add(CooBatch(*part))
             yield sorter

@@ -109,6 +109,8 @@ class FileSource:
         """From where it is read, and up to where it was when the last batch was given."""
         self.on_begin: Callable[[Any], None] = _ignore
         """Called before the first batch with what codes the ids, if they are coded."""
+        self.is_kept = False
+        """Whether what codes the ids is kept between batches, so that no thread is to code those of later ones yet."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries; see `Source`."""

@@ -6,7 +6,9 @@ import codecs
 import hashlib
 import io
 import os
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, cast
@@ -118,8 +120,9 @@ class TextStream:
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
-        self._blocks = Ahead(blocks if segment.begin else _drop_byte_order_mark(blocks), AHEAD, "mgspmv-read")
-        self._block, self._at, self._next_number = b"", 0, 1
+        blocks = blocks if segment.begin else _drop_byte_order_mark(blocks)
+        self._blocks = Ahead(_count_lines(blocks), AHEAD, "mgspmv-read")
+        self._block, self._at, self._next_number, self._end_number = b"", 0, 1, 1
 
     def __enter__(self) -> TextStream:
         return self
@@ -146,7 +149,7 @@ class TextStream:
     def peek_line(self) -> Line | None:
         """Give the next line and leave it there; None at the end of the text."""
         if self._at == len(self._block):
-            self._block, self._at = next(self._blocks, b""), 0
+            self._take_block()
         if not self._block:
             return None
         return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
@@ -171,13 +174,18 @@ class TextStream:
     def chunks(self) -> Iterator[Chunk]:
         """Give all lines that are left, in at least one chunk."""
         self.peek_line()
-        block = self._block[self._at :]
-        self._block, self._at = b"", 0
         while True:
+            block, self._at = self._block[self._at :], len(self._block)
             yield Chunk(self.name, self._next_number, block)
-            self._next_number += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))  # faster than count
-            if not (block := next(self._blocks, b"")):
+            self._next_number = self._end_number
+            self._take_block()
+            if not self._block:
                 return
+
+    def _take_block(self) -> None:
+        """Go on to the next lines; there are none at the end of the text."""
+        (self._block, n_lines), self._at = next(self._blocks, (b"", 0)), 0
+        self._end_number += n_lines
 
     def provenance(self) -> dict[str, Any]:
         """Name, size and checksum of the file as stored, read to its end if that is still to be done, without lines."""
@@ -187,7 +195,7 @@ class TextStream:
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
-            "sha256": self._raw.sha256.hexdigest(),
+            "sha256": self._raw.digest(),
             "compression": self.compression,
         }
 
@@ -241,7 +249,8 @@ class _CountedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file, self._name = file, name
-        self.n_bytes, self.sha256 = 0, hashlib.sha256()
+        self.n_bytes, self._sha256 = 0, hashlib.sha256()
+        self._pool, self._hashing = ThreadPoolExecutor(1, "mgspmv-hash"), deque[Future[None]]()
 
     def readable(self) -> bool:
         return True
@@ -252,10 +261,18 @@ class _CountedFile(io.RawIOBase):
         except Exception as error:  # what is behind a URL has errors of its own
             raise explain(self._name, error) from error
         self.n_bytes += n
-        self.sha256.update(memoryview(buffer)[:n])
+        self._hashing.append(self._pool.submit(self._sha256.update, bytes(memoryview(buffer)[:n])))
+        if len(self._hashing) > AHEAD:
+            self._hashing.popleft().result()
         return int(n)
 
+    def digest(self) -> str:
+        """SHA-256 of what was read, of which there will be no more."""
+        self._pool.shutdown()
+        return self._sha256.hexdigest()
+
     def close(self) -> None:
+        self._pool.shutdown()
         self._file.close()
         super().close()
 
@@ -356,6 +373,12 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
             raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text", source=name)
     if rest:
         yield bytes(rest) + b"\n"
+
+
+def _count_lines(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Blocks, and how many lines each has."""
+    for block in blocks:
+        yield block, int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))  # faster than bytes.count
 
 
 def _drop_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:

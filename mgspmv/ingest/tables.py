@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.source import FileSource, Joined, Place
@@ -30,10 +33,12 @@ from mgspmv.ingest.vertices import (
     make_layout,
     read_vertices,
 )
-from mgspmv.model import CooBatch, check_choice, index_dtype
+from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 
 BATCH_ROWS = 1 << 20
-"""Rows of a batch."""
+"""Rows that are read at a time."""
+PART_ROWS = 1 << 17
+"""Rows of a batch, which a thread encodes."""
 
 
 class Table(Protocol):
@@ -64,6 +69,8 @@ class _Part:
     """Number of the first row, from 0."""
     rows: Any
     """Arrow record batch of columns of sources, targets and, maybe, weights."""
+    fraction: float | None
+    """About how much of all was read with them; None where that is not known."""
 
     @property
     def names(self) -> list[str]:
@@ -158,19 +165,25 @@ class TableSource(FileSource):
             )
         super().__init__(name)
         self._n_tables = 1
+        self._threads: int | None = None
+        self._is_computed = False
+        """Whether rows take memory elsewhere, so that they are read when it is their turn."""
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        edges: _Edges | None = None
         with contextlib.closing(self._tables()) as tables:
-            for part in self._read(tables):
-                edges = edges or self._begin(part)
-                batch = edges.encode(part)
-                self.place = Place(edges.n_rows)
-                yield batch
-        assert edges is not None  # a table gives at least one part
+            parts = self._read(tables)
+            first = next(parts)  # a table gives at least one
+            edges = self._begin(first)
+            threads = self._threads or default_threads()
+            with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
+                n_ahead = 0 if self._is_computed or self.is_kept else AHEAD * threads
+                for part, batch in map_ahead(pool, edges.encode, chain([first], parts), n_ahead):
+                    edges.count(part, batch)
+                    self.place, self.fraction = Place(edges.n_rows), part.fraction
+                    yield batch
         self._told = edges.tell(self._describe())
         self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
 
@@ -215,8 +228,11 @@ class TableSource(FileSource):
             n_rows = table.n_skipped
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
-                self.fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
-                yield _Part(table.name, first, rows)
+                for start in range(0, max(1, rows.num_rows), PART_ROWS):
+                    own = rows.slice(start, PART_ROWS)
+                    share = (first - table.first_row + start + own.num_rows) / table.n_rows if table.n_rows else None
+                    fraction = None if share is None else (k + share) / self._n_tables
+                    yield _Part(table.name, first + start, own, fraction)
 
     def _choose_columns(self, table: Table) -> list[str]:
         there, refuse = table.columns, partial(SourceError, source=table.name)
@@ -254,8 +270,9 @@ class _Edges:
         self._dtype: str | None = None
         self.n_rows = 0
 
-    def encode(self, part: _Part) -> CooBatch:
-        """
+    def encode(self, part: _Part) -> tuple[_Part, CooBatch]:
+        """Rows, and what becomes of them; several threads may ask at once.
+
         Raises
         ------
         SourceError : a row that does not fit, or columns that are not those of the first rows
@@ -263,10 +280,17 @@ class _Edges:
         if self._check(part) != self._are_names:
             raise _refuse_ids(part, self._first)
         rows, cols = self._encode_ids(part)
-        weights = _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
-        self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
+        return part, CooBatch(rows, cols, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None)
+
+    def count(self, part: _Part, batch: CooBatch) -> None:
+        """Take rows that were encoded, in their order.
+
+        Raises
+        ------
+        SourceError : weights are not of the type of those before
+        """
+        self._check_dtype(part, "missing" if batch.values is None else batch.values.dtype.name)
         self.n_rows += part.rows.num_rows
-        return CooBatch(rows, cols, weights)
 
     def tell(self, described: dict[str, Any]) -> _Told:
         """What others have to know, once all rows were encoded; `described` is where they came from."""
@@ -319,13 +343,21 @@ class _Edges:
         array: np.ndarray = part.rows.column(side).to_numpy(zero_copy_only=False)
         n = self._n_vertices
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
-        if len(array) and (int(array.min()) < low or int(array.max()) > high):
+        if len(array) and not _is_within(array, low, high):
             k = int(np.flatnonzero((array < low) | (array > high))[0])
             wanted = "a 64-bit integer" if n is None else f"0..{high}, as n_vertices={n} says"
             raise part.refuse(
                 f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {array[k]}"
             )
         return array.astype(np.int64 if n is None else index_dtype(n))
+
+
+def _is_within(array: np.ndarray, low: int, high: int) -> bool:
+    """Whether integers are low .. high, by their type alone where that says so."""
+    limits = np.iinfo(array.dtype)
+    if low <= limits.min and limits.max <= high:
+        return True
+    return low <= int(array.min()) and int(array.max()) <= high
 
 
 def _refuse_ids(part: _Part, first: _Part) -> SourceError:

@@ -6,19 +6,23 @@ While the edges are read, an id becomes a code (`encode`); when all are read, co
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Condition, Lock
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, keep_names, restore_names
+from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, keep_names, restore_names, sort_names
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextStream
@@ -90,12 +94,46 @@ class Vertices(Protocol):
     """What becomes of ids."""
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code."""
+        """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code.
+
+        Several threads may ask at once.
+        """
         ...
 
     def finish(self, claim: int | None) -> Numbering:
         """Number the vertices; `claim` is the number of them that the file itself states."""
         ...
+
+
+class Turns:
+    """Has several threads work at once, but for what one is to do alone."""
+
+    def __init__(self) -> None:
+        self._changed, self._n_inside = Condition(), 0
+
+    @contextmanager
+    def enter(self, is_due: Callable[[], bool], do_alone: Callable[[], None]) -> Iterator[None]:
+        """Be one of several; where something is due before that, it is done with nobody inside."""
+        with self._changed:
+            while is_due() and self._n_inside:
+                self._changed.wait()
+            if is_due():
+                do_alone()
+            self._n_inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have nobody inside, and nobody enter."""
+        with self._changed:
+            while self._n_inside:
+                self._changed.wait()
+            yield
 
 
 class NumberedVertices:
@@ -127,23 +165,31 @@ class OccurringIntegers:
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
         self._n_read = 0
+        self._noting, self._turns = Lock(), Turns()
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         for ids in columns:
-            self._mark(ids)
+            if len(ids):
+                self._take(ids)
         return list(columns)
 
-    def _mark(self, ids: np.ndarray) -> None:
-        if not len(ids):
-            return
-        self._n_read += len(ids)
-        self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
-        if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
-            self._seen = None
-        elif self._seen is not None:
-            if self._highest >= len(self._seen):
-                self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
-            self._seen[ids] = True
+    def _take(self, ids: np.ndarray) -> None:
+        lowest, highest = int(ids.min()), int(ids.max())
+        with self._noting:
+            self._n_read += len(ids)
+            self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
+            if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
+                self._seen = None
+        with self._turns.enter(lambda: self._is_short_of(highest), lambda: self._grow(highest)):
+            if (seen := self._seen) is not None:
+                _mark(ids, seen)
+
+    def _is_short_of(self, highest: int) -> bool:
+        return (seen := self._seen) is not None and highest >= len(seen)
+
+    def _grow(self, highest: int) -> None:
+        if (seen := self._seen) is not None:
+            self._seen = np.append(seen, np.zeros(highest + 1, bool))
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -157,8 +203,9 @@ class OccurringIntegers:
 
     def keep(self, folder: KeptFolder) -> dict[str, Any]:
         """Have what is known in files that stay, and say what `restore` needs, JSON values."""
-        marks = None if self._seen is None else folder.replace("marks", np.packbits(self._seen))
-        n_marks = 0 if self._seen is None else len(self._seen)
+        seen = self._seen
+        marks = None if seen is None else folder.replace("marks", np.packbits(seen))
+        n_marks = 0 if seen is None else len(seen)
         return {"range": [self._lowest, self._highest], "n_read": self._n_read, "marks": marks, "n_marks": n_marks}
 
     def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
@@ -186,7 +233,7 @@ class OccurringIntegers:
 
 
 class OccurringNames:
-    """The names that occur in the edges, coded in order of first appearance.
+    """The names that occur in the edges, coded as they come.
 
     When they take more than the memory, they are put away in a file, and those that come again get another code.
 
@@ -197,54 +244,58 @@ class OccurringNames:
 
     def __init__(self, room: IdRoom = ANY_ROOM) -> None:
         self._room = room
-        self._codes = NameTable()
-        self._spilled: SpilledNames | None = None
+        self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
+        self._turns = Turns()
         self._kept: KeptFile | None = None
         self._n_kept, self._places = 0, list[Any]()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        codes = [self._codes.encode(ids) for ids in columns]
-        if self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory:
-            self._spill()
-        return codes
+        with self._turns.enter(lambda: self._is_full, self._spill):
+            return [self._codes.encode(ids) for ids in columns]
+
+    @property
+    def _is_full(self) -> bool:
+        return self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory
 
     def _spill(self) -> None:
-        if self._spilled is None:
-            self._spilled = SpilledNames(self._room.folder, self._kept)
-        self._spilled.add(self._codes.names)
-        self._codes = NameTable(self._spilled.n_codes)
+        names, codes = self._codes.take_all()
+        self._codes = NameTable(self._spilled.n_codes + len(names))
+        self._spilled.add(names, codes)
         self._n_kept, self._places = 0, []
 
     def keep(self, folder: KeptFolder) -> dict[str, Any]:
         """As of `OccurringIntegers`; of the names in memory, those are written that came since the last time."""
         assert self._kept is not None
-        if self._n_kept < len(self._codes):
-            self._places.append(keep_names(self._kept, self._codes.names.slice(self._n_kept)))
-            self._n_kept = len(self._codes)
-        return {"spilled": None if self._spilled is None else self._spilled.keep(), "names": self._places}
+        with self._turns.alone():
+            if self._n_kept < len(self._codes):
+                names, codes = self._codes.take_all()
+                is_new = codes >= self._spilled.n_codes + self._n_kept
+                new = names.filter(pa.array(is_new))
+                self._places.append([*keep_names(self._kept, new), self._kept.put(codes[is_new])])
+                self._n_kept = len(self._codes)
+            return {"spilled": self._spilled.keep(), "names": self._places}
 
     def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
         """As of `OccurringIntegers`; what is spilled from now on is in a file that stays."""
         self._kept = folder.open("vertices")
+        self._spilled = SpilledNames(self._room.folder, self._kept)
         if state is None:
             return
-        if state["spilled"] is not None:
-            self._spilled = SpilledNames(self._room.folder, self._kept)
-            self._spilled.restore(state["spilled"])
-            self._codes = NameTable(self._spilled.n_codes)
-        self._places = state["names"]
-        for places in self._places:
-            self._codes.encode(restore_names(self._kept, places))
+        self._spilled.restore(state["spilled"])
+        self._codes, self._places = NameTable(self._spilled.n_codes), state["names"]
+        for *names, codes in self._places:
+            self._codes.put(restore_names(self._kept, names), self._kept.get(codes))
         self._n_kept = len(self._codes)
 
     def finish(self, claim: int | None) -> Numbering:
-        if self._spilled is not None:
+        if self._spilled.n_codes or self._is_full:
             self._spill()
             return Numbering(0, names=self._spilled)
-        n, names = len(self._codes), self._codes.names
-        order = pa.compute.sort_indices(names)
+        names, codes = self._codes.take_all()
+        self._codes = NameTable()  # gives back its memory
+        order = sort_names(names)
         vertex_ids = names.take(order).to_numpy(zero_copy_only=False)
-        return Numbering(n, vertex_ids, _invert(np.asarray(order), np.arange(n), n))
+        return Numbering(len(names), vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
 
 
 class ListedIntegers:
@@ -292,6 +343,12 @@ class ListedNames:
 
     def finish(self, claim: int | None) -> Numbering:
         return Numbering(len(self._names), self._names)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+def _mark(ids: Any, seen: Any) -> None:
+    for each in ids:  # others may mark the same one at once, with the same byte
+        seen[each] = True
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:

@@ -7,7 +7,7 @@ import sys
 
 import ingesting
 import pytest
-from ingesting import OURS, OURS_PARQUET, PROGRAMS, Row, Run, add_runs
+from ingesting import NAME_PROGRAMS, OURS, OURS_PARQUET, PROGRAMS, Row, Run, add_runs
 
 COMMAND = ["--scale", "8", "--entries", "2000", "--repeats", "2"]
 
@@ -22,6 +22,15 @@ def test_programs_make_the_same_store(capsys, tmp_path):
     assert "parse" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
     assert len(rows[OURS_PARQUET]["runs"]) == 2
+
+
+def test_programs_make_the_same_store_of_names(tmp_path):
+    command = [*COMMAND, "--names", "--json", str(tmp_path / "found.json"), "--cache", str(tmp_path)]
+    assert ingesting.main(command) == 0
+    rows = {row["program"]: row for row in json.loads((tmp_path / "found.json").read_text())["rows"]}
+    assert rows.keys() == NAME_PROGRAMS.keys()
+    assert all(len(row["runs"]) == 2 or "left out" in row["remark"] for row in rows.values())
+    assert len(rows[OURS]["runs"]) == 2
 
 
 def test_another_matrix_gets_no_time(monkeypatch, capsys):

@@ -1,8 +1,9 @@
-"""Names are coded as a dictionary would."""
+"""Each name has one code, whatever the batches and the threads."""
 
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -15,35 +16,76 @@ from mgspmv.ingest.name_table import NameTable
 batches_of_names = st.lists(st.lists(st.text(max_size=4), max_size=12), max_size=6)
 
 
+def check(table, batches, codes, first=0):
+    """All names have their code in the table, and codes are first, first + 1, ..."""
+    names, own = table.take_all()
+    known = dict(zip(names.to_pylist(), own.tolist(), strict=True))
+    assert len(known) == len(table) == len(names)
+    assert sorted(known.values()) == list(range(first, first + len(known)))
+    assert [own.tolist() for own in codes] == [[known[name] for name in batch] for batch in batches]
+    assert set(known) == {name for batch in batches for name in batch}
+    return known
+
+
 @settings(deadline=None)
 @given(batches_of_names, st.sampled_from([pa.string(), pa.large_string()]), st.integers(0, 5))
-def test_codes_are_those_of_first_appearance(batches, dtype, first):
-    table, known = NameTable(first), {}
-    for names in batches:
-        codes = table.encode(pa.array(names, dtype))
-        assert codes.tolist() == [known.setdefault(name, first + len(known)) for name in names]
-    assert table.names.to_pylist() == list(known)
-    assert len(table) == len(known)
+def test_each_name_has_one_code(batches, dtype, first):
+    table = NameTable(first)
+    codes = [table.encode(pa.array(names, dtype)) for names in batches]
+    known = check(table, batches, codes, first)
     strangers = ["no such name", *known, ""]
     assert table.find(pa.array(strangers, dtype)).tolist() == [known.get(name, -1) for name in strangers]
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 16])
-def test_many_names(piece, monkeypatch):
+@pytest.mark.parametrize("threads", [1, 8])
+def test_many_names(piece, threads, monkeypatch):
     monkeypatch.setattr(sys.modules["mgspmv.ingest.name_table"], "PIECE_NAMES", piece)
     rng = np.random.default_rng(0)
     names = [f"vertex {k} {'é' * (k % 50)}" for k in rng.integers(0, 9000, 30_000).tolist()]
-    table, known = NameTable(), {}
-    for k in range(0, 30_000, 4000):
-        codes = table.encode(pa.array(names[k : k + 4000]))
-        assert codes.tolist() == [known.setdefault(name, len(known)) for name in names[k : k + 4000]]
-    assert table.names.to_pylist() == list(known)
+    table, batches = NameTable(), [names[k : k + 1000] for k in range(0, 30_000, 1000)]
+    with ThreadPoolExecutor(threads) as pool:
+        codes = list(pool.map(lambda batch: table.encode(pa.array(batch)), batches))
+    known = check(table, batches, codes)
     assert table.nbytes < 3 * sum(len(name.encode()) for name in known) + 200 * len(known)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=9), unique=True), st.lists(st.text(max_size=2)), st.integers(0, 5))
+def test_a_table_is_gone_on_with(names, others, first):
+    old, new = NameTable(first), NameTable(first)
+    codes = old.encode(pa.array(names, pa.string()))
+    new.put(*old.take_all())
+    assert new.encode(pa.array(names[::-1], pa.string())).tolist() == codes.tolist()[::-1]
+    check(new, [names, others], [codes, new.encode(pa.array(others, pa.string()))], first)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 15, 16, 17, 40])
+def test_names_that_differ_in_one_byte(length):
+    """Wherever that is, in the text and in the name; and names that zeros only tell apart."""
+    base = "x" * length
+    names = [base, base + "\0", base + "\0\0", *(base[:k] + "y" + base[k + 1 :] for k in range(length))]
+    table = NameTable()
+    codes = [table.encode(pa.array(["?" * k, *names]))[1:] for k in range(9)]
+    assert all(own.tolist() == codes[0].tolist() for own in codes)
+    assert len(set(codes[0].tolist())) == len(names)
+    assert set(table.take_all()[0].to_pylist()) >= set(names)
+
+
+def test_hashes_that_are_the_same(monkeypatch):
+    """Names are told apart by their bytes."""
+    module = sys.modules["mgspmv.ingest.name_table"]
+    table, names = NameTable(), [f"name {k}" for k in range(300)] * 2
+    dealt = module._Dealt(pa.array(names))
+    monkeypatch.setattr(dealt, "_keys", dealt._keys >> np.uint64(32) << np.uint64(32))
+    codes = np.empty(len(names), np.int64)
+    for k, shard in enumerate(table._shards):
+        shard.encode(dealt.find_own(k), table._count, codes)
+    check(table, [names], [codes])
 
 
 def test_slices_and_chunks():
     table, names = NameTable(), pa.array(["a", "b", "c", "b", "d"])
-    assert table.encode(names.slice(1, 3)).tolist() == [0, 1, 0]
-    assert table.encode(pa.chunked_array([names.slice(3), names.slice(0, 1)])).tolist() == [0, 2, 3]
-    assert table.encode(pa.chunked_array([], pa.string())).tolist() == []
-    assert table.names.to_pylist() == ["b", "c", "d", "a"]
+    batches = [names.slice(1, 3), pa.chunked_array([names.slice(3), names.slice(0, 1)]), pa.array([], pa.string())]
+    batches.append(pa.chunked_array([], pa.string()))
+    check(table, [batch.to_pylist() for batch in batches], [table.encode(batch) for batch in batches])

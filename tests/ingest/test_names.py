@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.names import NameWriter, SpilledNames, keep_names, number_names, restore_names
+from mgspmv.ingest.names import NameWriter, SpilledNames, keep_names, number_names, restore_names, sort_names
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
@@ -89,12 +90,25 @@ def test_names_are_coded_on(tmp_path_factory, columns, cut, memory):
 
 
 @settings(deadline=None)
+@given(
+    st.one_of(any_names, st.lists(st.text("a\0", max_size=40), unique=True)),
+    st.sampled_from(["", "a", "a" * 8, "é" * 9]),
+)
+def test_names_are_sorted(names, prefix):
+    names = [prefix + name for name in names]
+    order = sort_names(pa.array(["?", *names], pa.string()).slice(1))
+    assert [names[k] for k in order] == sorted(names)
+
+
+@settings(deadline=None)
 @given(st.lists(any_names, max_size=5))
 def test_runs_are_merged(runs):
     spilled = SpilledNames(None)
+    codes = []
     for names in runs:
-        spilled.add(pa.array(names, pa.large_string()))
-    codes = [name for names in runs for name in names]
+        own = np.random.default_rng(1).permutation(len(names))
+        spilled.add(pa.array(names, pa.large_string()), spilled.n_codes + own)
+        codes += [name for _, name in sorted(zip(own.tolist(), names, strict=True))]
     assert spilled.n_codes == len(codes)
     assert [spilled.find(code) for code in range(len(codes))] == codes
     merged, places = [], {}
@@ -135,7 +149,26 @@ def test_equal_names_in_one_batch_have_one_code():
     vertices = OccurringNames(IdRoom(1))
     for k in range(5):
         rows, cols = vertices.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
-        assert rows.tolist() == cols.tolist() == [2 * k, 2 * k + 1]
+        assert rows.tolist() == cols.tolist()
+        assert sorted(rows.tolist()) == [2 * k, 2 * k + 1]
+
+
+def test_several_threads_while_names_are_put_away():
+    """A batch has the codes of one table, and each code one name."""
+    rng = np.random.default_rng(3)
+    batches = [[f"v{k}" for k in (rng.random(200) ** 2 * 3000).astype(int)] for _ in range(200)]
+    vertices = OccurringNames(IdRoom(60_000))
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1])), batches))
+    spilled, names = vertices.finish(None).names, {}
+    assert len(spilled._runs) > 3
+    for merged, own, places in spilled.merge():
+        names |= dict(zip(own.tolist(), merged.take(places).to_pylist(), strict=True))
+    assert sorted(names) == list(range(spilled.n_codes))
+    for batch, (ahead, back) in zip(batches, codes, strict=True):
+        assert [names[code] for code in ahead] == batch
+        assert ahead.tolist() == back.tolist()[::-1]
+    spilled.close()
 
 
 @pytest.mark.parametrize("suffix", ["txt", "parquet"])

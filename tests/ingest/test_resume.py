@@ -266,7 +266,7 @@ def test_names_that_do_not_fit_are_kept_in_runs(little, tmp_path):
     break_off(source, tmp_path / "a.zarr", 9)
     kept = read_journal(tmp_path / ".a.zarr.ingest")["state"]["vertices"]
     assert len(kept["spilled"]["runs"]) > 3
-    assert kept["names"] == []
+    assert len(kept["names"]) == 1  # of the last batch, for which the next makes room
 
 
 def test_memory_and_threads_may_be_others(tmp_path, monkeypatch):

@@ -75,7 +75,8 @@ def test_tables_that_are_not_alike(other, message):
 
 
 def test_tables_are_closed_when_reading_ends_early():
-    source = Tables({"a": {"a": [1, 2, 3], "b": [1, 2, 3]}})
+    ids = list(range(10_000))  # more than threads take ahead
+    source = Tables({"a": {"a": ids, "b": ids}})
     batches = source.batches()
     next(batches)
     assert source.n_open == 1
