@@ -23,7 +23,7 @@ import pyarrow.compute
 import pyarrow.csv
 from numba import njit
 
-from mgspmv.ingest.ahead import AHEAD, map_ahead
+from mgspmv.ingest.ahead import AHEAD, Filling, map_ahead
 from mgspmv.ingest.streams import Chunk, Line
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -115,15 +115,22 @@ def read_chunks(
     form: TableFormat,
     threads: int,
     make: Callable[[Chunk, list[Any]], Any] = lambda *each: each,
+    filling: Filling | None = None,
 ) -> Iterator[Any]:
     """Parse chunks by several threads, and give what these make of each and its columns, in order; else just these.
+
+    Parameters
+    ----------
+    filling : what is made fills it; see `map_ahead`
 
     Raises
     ------
     SourceError : as of `read_columns`
     """
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
-        yield from map_ahead(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
+        yield from map_ahead(
+            pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads, filling
+        )
 
 
 def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -219,8 +219,9 @@ class EdgeListSource(FileSource):
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             n_given = self.start.n_given
             encode = partial(_encode_chunk, form=form, vertices=vertices)
-            parsed = read_chunks(skip_text(chunks, n_given), form, self._threads, *([] if self.is_kept else [encode]))
-            for chunk, batch in starmap(encode, parsed) if self.is_kept else parsed:
+            ahead = () if self.is_kept else (encode, vertices)
+            parsed = read_chunks(skip_text(chunks, n_given), form, self._threads, *ahead)
+            for chunk, batch in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
                 n_given += len(chunk.data)
                 self.place = Place(n_given)
                 yield batch
@@ -400,7 +401,7 @@ class EdgeListPart(FileSource):
         try:
             with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
                 encode = partial(_encode_chunk, form=self._form, vertices=self._made)
-                for _, batch in read_chunks(self._read(texts), self._form, self._threads, encode):
+                for _, batch in read_chunks(self._read(texts), self._form, self._threads, encode, self._made):
                     yield batch
         except SourceError as error:
             raise place_error(error, self._segments) from None
@@ -504,6 +505,18 @@ def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
     delimiter = delimiter or find_delimiter(edge)
     tokens = split_line(edge, delimiter)
     return len(tokens) == len(split_line(names, delimiter)) and len(tokens) > 1 and all(map(is_integer, tokens[:2]))
+
+
+def _encode_all(
+    parsed: Iterable[tuple[Chunk, list[Any]]],
+    encode: Callable[[Chunk, list[Any]], tuple[Chunk, CooBatch]],
+    vertices: Vertices,
+) -> Iterator[tuple[Chunk, CooBatch]]:
+    """Chunks and their entries, encoded when it is their turn."""
+    for chunk, columns in parsed:
+        if vertices.is_full:
+            vertices.spill()
+        yield encode(chunk, columns)
 
 
 def _encode_chunk(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> tuple[Chunk, CooBatch]:

@@ -180,7 +180,7 @@ class TableSource(FileSource):
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
                 n_ahead = 0 if self._is_computed or self.is_kept else AHEAD * threads
-                for part, batch in map_ahead(pool, edges.encode, chain([first], parts), n_ahead):
+                for part, batch in map_ahead(pool, edges.encode, chain([first], parts), n_ahead, edges.vertices):
                     edges.count(part, batch)
                     self.place, self.fraction = Place(edges.n_rows), part.fraction
                     yield batch

@@ -19,6 +19,7 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
+from mgspmv.ingest.ahead import Filling
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
@@ -90,8 +91,8 @@ def make_layout(numbering: Numbering, provenance: dict[str, Any]) -> Layout:
     )
 
 
-class Vertices(Protocol):
-    """What becomes of ids."""
+class Vertices(Filling, Protocol):
+    """What becomes of ids; it is full where what is known of them is to be put away."""
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
         """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code.
@@ -127,16 +128,17 @@ class Turns:
                 self._n_inside -= 1
                 self._changed.notify_all()
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Have nobody inside, and nobody enter."""
-        with self._changed:
-            while self._n_inside:
-                self._changed.wait()
-            yield
+
+class _Unfilled:
+    """What takes no more memory with the ids that come."""
+
+    is_full = False
+
+    def spill(self) -> None:
+        """Nothing is to be done."""
 
 
-class NumberedVertices:
+class NumberedVertices(_Unfilled):
     """Vertices whose ids are the numbers 0..n-1 already; no other id comes here."""
 
     def __init__(self, n_vertices: int) -> None:
@@ -149,7 +151,7 @@ class NumberedVertices:
         return Numbering(self._n_vertices)
 
 
-class OccurringIntegers:
+class OccurringIntegers(_Unfilled):
     """The integers that occur in the edges, each of which is its own code.
 
     Where all are small against the number of edges, and against the memory, they are marked as seen and numbered by a
@@ -245,19 +247,23 @@ class OccurringNames:
     def __init__(self, room: IdRoom = ANY_ROOM) -> None:
         self._room = room
         self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
-        self._turns = Turns()
         self._kept: KeptFile | None = None
         self._n_kept, self._places = 0, list[Any]()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        with self._turns.enter(lambda: self._is_full, self._spill):
-            return [self._codes.encode(ids) for ids in columns]
+        return [self._codes.encode(ids) for ids in columns]
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether names take more than the memory."""
         return self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory
 
-    def _spill(self) -> None:
+    def spill(self) -> None:
+        """Put all names away.
+
+        Those that come again get greater codes. So must all of later batches, and none of earlier ones, for entries at
+        one place come to be sorted by codes before they are sorted by numbers.
+        """
         names, codes = self._codes.take_all()
         self._codes = NameTable(self._spilled.n_codes + len(names))
         self._spilled.add(names, codes)
@@ -266,14 +272,13 @@ class OccurringNames:
     def keep(self, folder: KeptFolder) -> dict[str, Any]:
         """As of `OccurringIntegers`; of the names in memory, those are written that came since the last time."""
         assert self._kept is not None
-        with self._turns.alone():
-            if self._n_kept < len(self._codes):
-                names, codes = self._codes.take_all()
-                is_new = codes >= self._spilled.n_codes + self._n_kept
-                new = names.filter(pa.array(is_new))
-                self._places.append([*keep_names(self._kept, new), self._kept.put(codes[is_new])])
-                self._n_kept = len(self._codes)
-            return {"spilled": self._spilled.keep(), "names": self._places}
+        if self._n_kept < len(self._codes):
+            names, codes = self._codes.take_all()
+            is_new = codes >= self._spilled.n_codes + self._n_kept
+            new = names.filter(pa.array(is_new))
+            self._places.append([*keep_names(self._kept, new), self._kept.put(codes[is_new])])
+            self._n_kept = len(self._codes)
+        return {"spilled": self._spilled.keep(), "names": self._places}
 
     def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
         """As of `OccurringIntegers`; what is spilled from now on is in a file that stays."""
@@ -288,8 +293,8 @@ class OccurringNames:
         self._n_kept = len(self._codes)
 
     def finish(self, claim: int | None) -> Numbering:
-        if self._spilled.n_codes or self._is_full:
-            self._spill()
+        if self._spilled.n_codes or self.is_full:
+            self.spill()
             return Numbering(0, names=self._spilled)
         names, codes = self._codes.take_all()
         self._codes = NameTable()  # gives back its memory
@@ -298,7 +303,7 @@ class OccurringNames:
         return Numbering(len(names), vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
 
 
-class ListedIntegers:
+class ListedIntegers(_Unfilled):
     """Exactly the integers of a list, ascending."""
 
     def __init__(self, ids: np.ndarray) -> None:
@@ -320,7 +325,7 @@ class ListedIntegers:
         return Numbering(len(self._ids), None if are_numbers(self._ids) else self._ids)
 
 
-class ListedNames:
+class ListedNames(_Unfilled):
     """Exactly the names of a list.
 
     Parameters

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
+from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.names import NameWriter, SpilledNames, keep_names, number_names, restore_names, sort_names
 from mgspmv.ingest.open import open_source
@@ -128,6 +129,8 @@ def test_entries_are_numbered(memory, threads):
     vertices = OccurringNames(IdRoom(20_000))
     with EntrySorter(memory, threads) as held:
         for k in range(0, 3000, 50):
+            if vertices.is_full:
+                vertices.spill()
             rows, cols = vertices.encode(pa.array(names[k : k + 50]), pa.array(names[3000 + k : 3050 + k]))
             held.add(CooBatch(rows, cols, np.arange(k, k + 50)))
         spilled = vertices.finish(None).names
@@ -148,18 +151,21 @@ def test_equal_names_in_one_batch_have_one_code():
     """Also where the batch fills the memory, or self loops would not be found."""
     vertices = OccurringNames(IdRoom(1))
     for k in range(5):
+        assert vertices.is_full
+        vertices.spill()
         rows, cols = vertices.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
         assert rows.tolist() == cols.tolist()
         assert sorted(rows.tolist()) == [2 * k, 2 * k + 1]
 
 
 def test_several_threads_while_names_are_put_away():
-    """A batch has the codes of one table, and each code one name."""
+    """A batch has the codes of one table, which are greater than those of an earlier one, and each code one name."""
     rng = np.random.default_rng(3)
     batches = [[f"v{k}" for k in (rng.random(200) ** 2 * 3000).astype(int)] for _ in range(200)]
     vertices = OccurringNames(IdRoom(60_000))
     with ThreadPoolExecutor(8) as pool:
-        codes = list(pool.map(lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1])), batches))
+        encode = lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1]))  # noqa: E731
+        codes = list(map_ahead(pool, encode, batches, 16, vertices))
     spilled, names = vertices.finish(None).names, {}
     assert len(spilled._runs) > 3
     for merged, own, places in spilled.merge():
@@ -168,6 +174,11 @@ def test_several_threads_while_names_are_put_away():
     for batch, (ahead, back) in zip(batches, codes, strict=True):
         assert [names[code] for code in ahead] == batch
         assert ahead.tolist() == back.tolist()[::-1]
+    last = dict[str, int]()
+    for batch, (ahead, _) in zip(batches, codes, strict=True):
+        for own, code in zip(batch, ahead.tolist(), strict=True):
+            assert code >= last.get(own, 0)
+            last[own] = code
     spilled.close()
 
 

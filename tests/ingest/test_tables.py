@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from zarr.storage import MemoryStore
 
+import mgspmv as mg
+import mgspmv.api
 from mgspmv.errors import SourceError
+from mgspmv.ingest import tables
+from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import ArrowTable
 from mgspmv.ingest.tables import TableSource
+from mgspmv.ingest.write import Room
 
 
 class Tables(TableSource):
@@ -84,3 +91,22 @@ def test_tables_are_closed_when_reading_ends_early():
     assert source.n_open == 0
     with pytest.raises(SourceError, match="the layout is known once all batches were read"):
         source.layout()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "text"])
+@pytest.mark.parametrize("memory", [60_000, 200_000])
+def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(kind, memory, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "PART_ROWS", 500)
+    monkeypatch.setitem(EdgeListSource.__init__.__kwdefaults__, "batch_bytes", 10_000)
+    ends = (np.random.default_rng(0).random((2, 20_000)) ** 2 * 3000).astype(int)
+    columns = [[f"n{k:0{3 + k % 9}}" for k in own] for own in ends.tolist()] + [list(range(20_000))]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pa.table(columns, ["a", "b", "w"]), tmp_path / "edges")
+    else:
+        (tmp_path / "edges").write_text("\n".join(f"{a} {b} {w}" for a, b, w in zip(*columns, strict=True)))
+    digests = set()
+    for room in (Room(1 << 40, 1, tmp_path), *[Room(memory, n, tmp_path) for n in (1, 5, 8, 8)]):
+        monkeypatch.setattr(mg.api, "find_room", lambda *_, room=room: room)
+        how = {"format": "parquet"} if kind == "parquet" else {"format": "edge-list"}
+        digests.add(mg.ingest(str(tmp_path / "edges"), MemoryStore(), duplicates="keep", **how).digest)
+    assert len(digests) == 1
