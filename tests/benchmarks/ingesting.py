@@ -2,12 +2,13 @@
 
     python tests/benchmarks/ingesting.py --scale 22 --entries 60000000
     python tests/benchmarks/ingesting.py --names --scale 20 --entries 8000000
+    python tests/benchmarks/ingesting.py --workers 8
 
 The file has the entries of an R-MAT graph in any order, none of them twice. SciPy, polars and DuckDB parse it and make
 the arrays of CSR, which are written as `ingest` writes them; all stores must have the digest of ours, or the exit code
 is 1. The same entries are ingested from a Parquet table too. With `--names` it is a list of edges between names of 8 to
-20 letters, and programs number these in their order too. All run in turn, in this process, and use all processors where
-they can.
+20 letters, and programs number these in their order too. With `--workers` as many processes of a Dask cluster on this
+machine ingest the file too. All run in turn, in this process but for these, and use all processors where they can.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"writing {options.entries:,} entries to a file")
         write = write_names if options.names else write_entries
         n_entries = write(path, options.scale, options.entries)
-        rows = compare(path, n_entries, options.repeats, NAME_PROGRAMS if options.names else PROGRAMS)
+        programs = NAME_PROGRAMS if options.names else PROGRAMS
+        with add_workers(programs, options.workers) as all_programs:
+            rows = compare(path, n_entries, options.repeats, all_programs)
     tables = tabulate(rows, path.name)
     write_files(options, rows, tables, setting, LEGEND)
     print("\n".join([*setting.lines(), "", format_text(tables), "", *LEGEND]))
@@ -230,7 +235,8 @@ def ingest_by_duckdb(path: Path, store: Path, begin: Clock) -> None:
     _write_sorted(path, store, table["row"], table["col"], begin)
 
 
-Programs = dict[str, Callable[[Path, Path, Clock], None]]
+Program = Callable[[Path, Path, Clock], None]
+Programs = dict[str, Program]
 PROGRAMS: Programs = {
     OURS: ingest_ours,
     OURS_PARQUET: ingest_parquet,
@@ -315,6 +321,28 @@ NAME_PROGRAMS: Programs = {
 }
 
 
+@contextmanager
+def add_workers(programs: Mapping[str, Program], n_workers: int | None) -> Iterator[dict[str, Program]]:
+    """The programs, and as many workers as are wanted, which share the processors."""
+    if n_workers is None:
+        yield dict(programs)
+        return
+    from distributed import Client, LocalCluster
+
+    threads = max(1, default_threads() // n_workers)
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=threads, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield {**programs, f"{OURS}, {n_workers} workers": partial(ingest_by_workers, client=client)}
+
+
+def ingest_by_workers(path: Path, store: Path, begin: Clock, client: Any) -> None:
+    """By `mgspmv.ingest` on a cluster."""
+    phases = {"join": "parse", "begin": "parse", "read": "parse", "write": "write"}
+    mg.ingest(path, store, client=client, on_progress=lambda phase, *_: begin(phases.get(phase, "sort")))
+
+
 def _write_sorted(path: Path, store: Path, rows: np.ndarray, cols: np.ndarray, begin: Clock) -> None:
     """Rows and columns from 1 on, sorted, as CSR."""
     n = _read_size(path)
@@ -360,7 +388,7 @@ def _add_ratio(row: Row, ours: Row, fastest: float | None) -> Row:
         return row
     if row.program in PARQUET_RATES:
         return replace(row, ratio=row.median_s / ours.median_s)
-    is_best = row.program == "scipy" or row.median_s == fastest
+    is_best = row.program == "scipy" or (row.program in FLOORS and row.median_s == fastest)
     return replace(row, ratio=row.median_s / ours.median_s, floor=FLOORS[row.program] if is_best else None)
 
 
@@ -392,6 +420,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=int, default=22, help="2^scale rows and columns (22)")
     parser.add_argument("--entries", type=int, default=60_000_000, help="about so many (60 million)")
     parser.add_argument("--names", action="store_true", help="a list of edges between names")
+    parser.add_argument("--workers", type=int, help="processes of a cluster that ingest it too; default none")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each program (5)")
     add_file_options(parser)
     return parser.parse_args(arguments)

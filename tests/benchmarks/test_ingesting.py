@@ -33,6 +33,12 @@ def test_programs_make_the_same_store_of_names(tmp_path):
     assert len(rows[OURS]["runs"]) == 2
 
 
+def test_workers_make_the_same_store(capsys):
+    assert ingesting.main([*COMMAND, "--workers", "2"]) == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if "mgspmv, 2 workers" in line]
+    assert "WRONG" not in row
+
+
 def test_another_matrix_gets_no_time(monkeypatch, capsys):
     def skip_one(path, store, begin):
         path.with_suffix(".txt").write_text("%%MatrixMarket matrix coordinate pattern general\n256 256 1\n1 1\n")
