@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import SourceError
+from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_size, open_anywhere
 from mgspmv.ingest.unpack import find_compression
 
@@ -87,9 +87,17 @@ def place_error(error: SourceError, segments: Sequence[Segment]) -> SourceError:
 
 
 def _measure(name: str) -> _Extent:
-    with open_anywhere(name) as file:
-        size = find_size(file)
-        is_plain = size is not None and file.seekable() and find_compression(file.read(16)) is None
+    try:
+        with open_anywhere(name) as file:
+            size = find_size(file)
+            is_plain = size is not None and file.seekable() and find_compression(file.read(16)) is None
+            if size is not None and is_plain and size >= 2 * LEAST_BYTES:
+                file.seek(size - 1)
+                file.read(1)  # a server may have pieces from the begin on only
+    except SourceNotFoundError:
+        raise
+    except SourceError:  # of a server that gives no pieces; what else is wrong is found by who reads it
+        return _Extent(1, is_plain=False)
     return _Extent(size or 1, is_plain)
 
 

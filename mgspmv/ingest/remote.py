@@ -158,6 +158,7 @@ class _SoughtFile(io.RawIOBase):
 
     def __init__(self, url: str, file: Any) -> None:
         self._url, self._file, self._at = url, file, 0
+        self.size: int = file.size
         self._pool = Readers(PIECES_AHEAD, "mgspmv-fetch")
         self._pieces: OrderedDict[int, Future[bytes]] = OrderedDict()
         """By number, the one that was read last at the end."""
@@ -169,12 +170,12 @@ class _SoughtFile(io.RawIOBase):
         return True
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
         n_read = 0
-        while n_read < len(buffer) and self._at < self._file.size:
+        while n_read < len(buffer) and self._at < self.size:
             number, begin = divmod(self._at, PIECE_BYTES)
             part = memoryview(self._get(number))[begin : begin + len(buffer) - n_read]
             buffer[n_read : n_read + len(part)] = part
@@ -189,10 +190,10 @@ class _SoughtFile(io.RawIOBase):
         super().close()
 
     def _get(self, number: int) -> bytes:
-        n_pieces = -(-self._file.size // PIECE_BYTES)
+        n_pieces = -(-self.size // PIECE_BYTES)
         for k in range(number, min(number + 1 + SOUGHT_AHEAD, n_pieces)):
             if k not in self._pieces:
-                place = k * PIECE_BYTES, min((k + 1) * PIECE_BYTES, self._file.size)
+                place = k * PIECE_BYTES, min((k + 1) * PIECE_BYTES, self.size)
                 self._pieces[k] = self._pool.submit(_fetch, self._file, place)
         self._pieces.move_to_end(number)
         while len(self._pieces) > PIECES_KEPT:

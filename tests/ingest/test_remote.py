@@ -25,10 +25,12 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import ProgressError, SourceError, SourceNotFoundError
-from mgspmv.ingest import remote
+from mgspmv.ingest import parts, remote
+from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.streams import TextStream, open_bytes
+from mgspmv.ingest.vertices import ANY_ROOM
 
 TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
 
@@ -212,6 +214,25 @@ def test_a_parquet_table_of_a_web_server(web, tmp_path):
     web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
     info = mg.ingest(f"{web.url}/e.parquet", MemoryStore())
     assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
+
+
+@pytest.mark.parametrize("has_sizes", [True, False])
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_texts_of_a_web_server_are_cut_where_it_gives_pieces(web, has_ranges, has_sizes, monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 1000)
+    web.has_ranges, web.has_sizes = has_ranges, has_sizes
+    text = b"".join(b"%d %d\n" % (k % 701, k % 97) for k in range(30_000))
+    web.files |= {"/a.txt": text, "/b.txt": text[: len(text) // 2]}
+    make = lambda: EdgeListSource([f"{web.url}/a.txt", f"{web.url}/b.txt"])  # noqa: E731
+    source, rows = make(), []
+    split = source.split(4)
+    for part in split:
+        part.prepare(2, ANY_ROOM)
+        rows += [batch.rows for batch in part.batches()]
+    assert len(split) == (4 if has_ranges and has_sizes else 2)
+    assert np.array_equal(np.concatenate(rows), np.concatenate([batch.rows for batch in make().batches()]))
+    names = [file["name"] for file in source.join([part.tell() for part in split]).provenance["files"]]
+    assert names == [f"{web.url}/a.txt", f"{web.url}/b.txt"]
 
 
 @pytest.fixture
