@@ -71,6 +71,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def teardown(self, worker: Worker) -> None:
         for holder in self._list_held():
             holder.close("the worker closed")
+        for made in self._made.values():
+            made.close()
         for held in (self._sessions, self._parts, self._made):
             held.clear()
 
@@ -155,10 +157,13 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return not session.is_busy
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
-        """What a share of an ingest has for another one; see `mgspmv.ingest.share`."""
+        """What a share of an ingest has for another one, or the error that it had; see `mgspmv.ingest.share`."""
         if question not in QUESTIONS:
             raise OptionError(f"a share has no answer to {question!r}")
-        given = await asyncio.to_thread(getattr(self.get_made(key), question), *arguments)
+        try:
+            given = await asyncio.to_thread(getattr(self.get_made(key), question), *arguments)
+        except Exception as error:
+            return {"raised": to_serialize(error)}
         return {"given": to_serialize(given)}
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:

@@ -472,11 +472,13 @@ class Cluster:
         done = _watch_done(futures)
         for n_done in range(1, len(futures) + 1):
             getting = asyncio.ensure_future(done.get())
-            while not getting.done():
-                await asyncio.wait([getting], timeout=TICK_S)
-                if (raised := _call(on_tick)) is not None:
-                    getting.cancel()
-                    return raised
+            try:
+                while not getting.done():
+                    await asyncio.wait([getting], timeout=TICK_S)
+                    if (raised := _call(on_tick)) is not None:
+                        return raised
+            finally:
+                getting.cancel()  # nothing, where it is done
             if getting.result().status != "finished":
                 raise await self._find_cause(futures, members, phase)
             if (raised := _call(on_done, n_done)) is not None:

@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 from distributed import Worker, get_worker
-from distributed.comm import CommClosedError
+from distributed.client import ClosedClientError
 
 from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.errors import ClosedError, ClusterError, OptionError, SourceError, StoreError, WorkerLostError
 from mgspmv.exchange.links import Member
+from mgspmv.ingest.build import find_finite
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
@@ -94,19 +95,20 @@ class _Peers:
             )
             self._asked.add(future)
         try:
-            return future.result()
-        except (OSError, CommClosedError) as error:
-            if isinstance(error, StoreError):
-                raise
+            answer = future.result()
+        except OSError as error:  # of the connection, which are Dask's
             raise WorkerLostError(
                 f"worker {member} cannot be reached ({error})", worker=str(member.name), phase="ingest"
             ) from error
         finally:
             self._asked.discard(future)
+        if "raised" in answer:
+            raise answer["raised"]
+        return answer["given"]
 
     async def _ask(self, address: str, key: str, question: str, arguments: tuple[Any, ...]) -> Any:
         call = getattr(self._worker.rpc(address), ASK_OP)
-        return (await call(key=key, question=question, arguments=arguments))["given"]
+        return await call(key=key, question=question, arguments=arguments)
 
     def close(self) -> None:
         """End what is waited for."""
@@ -217,10 +219,8 @@ class _Ids:
     """How all vertices are numbered."""
 
     shape: tuple[int, int]
-    n_written: int
-    """Ids that the store gets; 0 where they are the numbers."""
     type: str | None
-    """Of these: `int64` or `string`."""
+    """Of ids, `int64` or `string`; None where they are the numbers."""
 
 
 class _Ingesting:
@@ -261,11 +261,12 @@ class _Ingesting:
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
         ids = self._number(joined.claim)
-        counted = self._do("number", "group", ids.shape, are_numbers=not ids.n_written)
+        are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
+        counted = self._do("number", "group", ids.shape, **are_known)
         nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)
         digests = self._sum_columns(version, ids.shape[1]) if self._kind != "matrix" else {}
         digests |= self._write(version, "", ids.shape, nnz)
-        if ids.n_written:
+        if ids.type is not None:
             digests |= self._write_ids(version, ids)
         if self._options.transpose:
             counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
@@ -275,7 +276,10 @@ class _Ingesting:
 
     def end(self) -> None:
         """Let go of the shares, and wait for those that are still at work."""
-        self._cluster.client.unsubscribe_topic(self._topic)
+        client = self._cluster.client
+        with suppress(ClosedClientError, ValueError):  # which have nobody to tell
+            client.unsubscribe_topic(self._topic)
+        client._event_handlers.pop(self._topic, None)  # Dask keeps it, and with it all that it leads to
         with suppress(ClusterError, OSError):
             self._cluster.free(self._keys, self._members)
             self._cluster.await_done(self._working)
@@ -284,7 +288,7 @@ class _Ingesting:
     # --- numbers
 
     def _find_dtype(self, read: Sequence[ReadPart]) -> np.dtype[Any] | None:
-        dtypes = {own.dtype for own in read if own.told is not None}
+        dtypes = {own.dtype for own in read if own.n_entries} or {read[0].dtype}
         if len(dtypes) != 1:
             names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
             raise SourceError(f"values are of different types in different parts: {names}", source=self._source.name)
@@ -292,20 +296,22 @@ class _Ingesting:
 
     def _number(self, claim: int | None) -> _Ids:
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
-        if (shape := own[0].shape) is not None:  # the first share has a part, if any has
-            return _Ids(shape, shape[0] if own[0].type else 0, own[0].type)
+        self._are_merged = own[0].shape is None  # the first share has a part, if any has
+        if (shape := own[0].shape) is not None:
+            return _Ids(shape, own[0].type)
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
         merged: list[MergedIds] = self._do("number", "merge_ids", cuts)
         firsts = [0, *np.cumsum([ids.n_ids for ids in merged]).tolist()]
         self._do("number", "number_ids", firsts)
         filled = [ids for ids in merged if ids.n_ids]
-        are_numbers = not filled or (filled[0].first, filled[-1].last) == (0, firsts[-1] - 1)
-        n = firsts[-1]
-        return _Ids((n, n), 0, None) if are_numbers else _Ids((n, n), n, own[0].type)
+        n, type = firsts[-1], own[0].type
+        if type == "int64" and (not filled or (filled[0].first, filled[-1].last) == (0, n - 1)):
+            return _Ids((n, n), None)
+        return _Ids((n, n), type)
 
     def _write_ids(self, version: Version, ids: _Ids) -> dict[str, str]:
-        version.create_array("vertex_ids", ids.n_written, str if ids.type == "string" else np.dtype(np.int64))
+        version.create_array("vertex_ids", ids.shape[0], str if ids.type == "string" else np.dtype(np.int64))
         written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
         ranges = [own["vertex_ids"] for own in written if own]
         return {"vertex_ids": finish_ranges(version.group, "vertex_ids", ranges)}
@@ -327,9 +333,9 @@ class _Ingesting:
             "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
         )
         made = self._do_each(phase, "build", [(pair, phase) for pair in pairwise(self._bounds)], transpose=transpose)
-        least = [value for _, value in made if value is not None]
-        is_finite = len(least) == sum(n_entries > 0 for n_entries, _ in made)
-        return [n_entries for n_entries, _ in made], min(least, default=None) if is_finite else None
+        lowest = [value for _, value in made if value is not None]
+        least = find_finite(float(np.min(lowest))) if lowest else None
+        return [n_entries for n_entries, _ in made], least
 
     def _sum_columns(self, version: Version, n_cols: int) -> dict[str, str]:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})

@@ -107,8 +107,18 @@ class Assembled:
     arrays: dict[str, Any]
     """What `finish` gave, by name: of `data` and `out_weight` where there are values, of `out_degree` and `out_weight`
     unless it is a `matrix`."""
-    least: float | None
-    """Least value; None where there is none, or it is not finite."""
+    lowest: float | None
+    """Least value, NaN where one is; None where there is none."""
+
+    @property
+    def least(self) -> float | None:
+        """Least value; None where there is none, or it is not finite."""
+        return find_finite(self.lowest)
+
+
+def find_finite(value: float | None) -> float | None:
+    """A number if it is finite."""
+    return None if value is None or not np.isfinite(value) else value
 
 
 def assemble(
@@ -167,8 +177,7 @@ def assemble(
     if sums is not None:
         added = _add_up(matrix, sums, ranges, made, make_array, report)
         arrays |= {name: array.finish() for name, array in added.items()}
-    lowest = np.min(least) if least else np.nan
-    return Assembled(nnz, arrays, float(lowest) if np.isfinite(lowest) else None)
+    return Assembled(nnz, arrays, float(np.min(least)) if least else None)
 
 
 def _add_up(

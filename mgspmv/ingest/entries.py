@@ -105,6 +105,8 @@ class SortedSource:
     sorter: EntrySorter
     order: np.ndarray | None = None
     """As of `SortedRows`."""
+    drops_loops: bool = False
+    """Whether self loops are left out; till then they say which vertices there are."""
 
     @property
     def vertex_ids(self) -> Any:
@@ -130,6 +132,8 @@ class SortedSource:
         self.sorter.close()
 
     def _merge(self, block: CsrBlock) -> CsrBlock:
+        if self.drops_loops:
+            block = _drop_loops(block)
         if self.rule == "error" and (entry := find_duplicate(block)):
             self._refuse_duplicate(*entry)
         return merge_duplicates(self.name, block, self.rule)
@@ -189,7 +193,8 @@ def sort_source(
             )
             sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=dtype is None)
-        yield SortedSource(kind, layout.shape, dtype, rule, layout, source.name, positions, sorter)
+        own = kind, layout.shape, dtype, rule, layout, source.name, positions, sorter
+        yield SortedSource(*own, drops_loops=options.self_loops == "drop")
 
 
 def read_entries(
@@ -291,6 +296,8 @@ class Feed:
 
     def __init__(self, source: Source, options: IngestOptions) -> None:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
+        self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
+        """But for loops that are dropped, which `SortedSource` does."""
         self.dtype: np.dtype[Any] | None = None
         """Of the values."""
         self._n_batches = 0
@@ -304,7 +311,7 @@ class Feed:
         ------
         OptionError, SourceError : as of `prepare_batch`
         """
-        batch, loop = prepare_batch(self._source, read[0], self._options), None
+        batch, loop = prepare_batch(self._source, read[0], self._wanted), None
         if self._options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
             loop = int(batch.rows[loops][0])
         if self._kind == "graph":
@@ -425,6 +432,20 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------
+
+
+def _drop_loops(block: CsrBlock) -> CsrBlock:
+    """A block without the entries on the diagonal."""
+    lengths = np.diff(block.indptr)
+    rows = np.repeat(np.arange(block.n_rows), lengths)
+    keep = rows + block.row_offset != block.indices
+    if keep.all():
+        return block
+    lengths -= np.bincount(rows[~keep], minlength=block.n_rows)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return replace(
+        block, indptr=indptr, indices=block.indices[keep], data=None if block.data is None else block.data[keep]
+    )
 
 
 def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:

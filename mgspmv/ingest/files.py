@@ -67,8 +67,9 @@ def find_files(source: Path | Sequence[Path]) -> list[str]:
     if not paths:
         raise OptionError("the list of files to ingest is empty; name at least one")
     files = list(chain.from_iterable(_find_remote(path) if "://" in path else _find_local(path) for path in paths))
-    for one, other in pairwise(sorted(files)):
-        if one == other:
+    places = sorted((name if "://" in name else os.path.abspath(name), name) for name in files)
+    for (place, one), (same, _) in pairwise(places):
+        if place == same:
             raise OptionError(f"{one} is named more than once; name each file once")
     return files
 

@@ -206,7 +206,7 @@ class DaskTable:
             n_rows += len(frame)
             del frame  # before the next is made
         if not n_rows:
-            yield from PandasTable(chosen.head(0), self.name, self._batch_rows).read(names)
+            yield from PandasTable(chosen._meta, self.name, self._batch_rows).read(names)
 
 
 def is_frame(obj: Any) -> bool:

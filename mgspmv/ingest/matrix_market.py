@@ -276,7 +276,12 @@ class _Counted:
         ------
         SourceError : there are not as many
         """
-        if self.n_read != self._header.n_entries:
+        if self.n_read > self._header.n_entries:
+            raise self._header.size_line.refuse(
+                f"expected the file to end after {self._header.n_entries} entries, and it has {self.n_read}; its size "
+                "line is wrong, or it is two files"
+            )
+        if self.n_read < self._header.n_entries:
             raise self._header.size_line.refuse(
                 f"expected {self._header.n_entries} entries, the file ends after {self.n_read}; "
                 "it is cut short or its size line is wrong"

@@ -82,9 +82,9 @@ class ParquetSource(TableSource):
         else:
             groups, sizes = [], []
             for name in files:
-                lengths = list(_measure_groups(name)) or [0]
-                groups += [(name, range(k, k + 1)) for k in range(len(lengths))]
-                sizes += [1 + n for n in lengths]
+                lengths = _measure_groups(name)
+                groups += [(name, range(k, k + 1)) for k in range(len(lengths))] or [(name, range(0))]
+                sizes += [1 + n for n in lengths] or [1]
         return [self._take(own) for own in cut_evenly(groups, sizes, n_parts)]
 
     def _take(self, groups: Sequence[tuple[str, range | None]]) -> TableSource:

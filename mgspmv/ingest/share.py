@@ -52,7 +52,7 @@ SAMPLED_IDS = 1 << 10
 
 Ask = Callable[..., Any]
 """Called with the rank of a share, the name of one of its methods in `QUESTIONS`, and arguments for that."""
-QUESTIONS = ("give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
+QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Share:
         self._ids: Any = None
         self._own_ids: Any = None
         self._places: list[np.ndarray] = []
-        self._kind = spec.kind
+        self._kind, self._is_transposed = spec.kind, False
         self._numbers: np.ndarray | None = None
         self._positions: Positions = None
         self._firsts: list[int] = []
@@ -231,17 +231,17 @@ class Share:
             self._given.reserve(self.memory // 4)
             self._given, layout, self._positions = number_entries(self._given, layout, make_sorter, self._folder)
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
-        self._check_ids_fit()
+        self._check_ids_fit(len(self._ids))
         step = max(1, len(self._ids) // SAMPLED_IDS)
         return OwnIds(None, _find_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
 
-    def _check_ids_fit(self) -> None:
-        need = len(self._ids) * (ID_BYTES if _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
+    def _check_ids_fit(self, n_ids: int) -> None:
+        need = n_ids * (ID_BYTES if self._ids is None or _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
         if need > self.memory // 2:
             raise CapacityError(
-                f"the {len(self._ids):,} ids that one worker reads take about {need / 1e9:.3g} GB while they are "
-                f"numbered together with those of others, and it has {self.memory / 2e9:.3g} GB for them; use more "
-                "workers, allow more memory (memory=, --memory), or ingest without a cluster"
+                f"the {n_ids:,} ids that one worker reads, or merges of those that all read, take about "
+                f"{need / 1e9:.3g} GB, and it has {self.memory / 2e9:.3g} GB for them; use more workers, allow more "
+                "memory (memory=, --memory), or ingest without a cluster"
             )
 
     # --- numbering
@@ -252,15 +252,31 @@ class Share:
         Parameters
         ----------
         cuts : the first id of the range of each share but the first
+
+        Raises
+        ------
+        CapacityError : these take more than the memory
         """
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
+        self._check_ids_fit(sum(self._ask_all("count_ids", *bounds)))
         given = self._ask_all("give_ids", *bounds)
         self._own_ids, places = _merge(pa.concat_arrays([ids for ids in given if ids is not None]))
         ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
         self._places = np.split(places, ends[:-1])
         n = len(self._own_ids)
         return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
+
+    def count_ids(self, low: Any, high: Any) -> int:
+        """How many ids of the own part `give_ids` gives."""
+        start, stop = self._find_range(low, high)
+        return stop - start
+
+    def _find_range(self, low: Any, high: Any) -> tuple[int, int]:
+        if self._spec.part is None:
+            return 0, 0
+        start = 0 if low is None else bisect_left(self._ids, low)
+        return start, len(self._ids) if high is None else bisect_left(self._ids, high)
 
     def give_ids(self, low: Any, high: Any) -> Any:
         """The ids of the own part from `low` on and below `high`, an Arrow array; None where there is no part.
@@ -271,8 +287,7 @@ class Share:
         """
         if self._spec.part is None:
             return None
-        start = 0 if low is None else bisect_left(self._ids, low)
-        stop = len(self._ids) if high is None else bisect_left(self._ids, high)
+        start, stop = self._find_range(low, high)
         ids = self._ids[start:stop]
         return pa.array(ids, pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
 
@@ -281,8 +296,8 @@ class Share:
         return self._places[rank]
 
     def name_vertex(self, place: int) -> Any:
-        """The id at some place of the own range."""
-        return self._own_ids[place].as_py()
+        """The id at some place of the own range, or of a list that all parts have."""
+        return self._ids[place] if self._own_ids is None else self._own_ids[place].as_py()
 
     def number_ids(self, firsts: Sequence[int]) -> None:
         """Ask for the numbers of the ids of the own part.
@@ -294,24 +309,27 @@ class Share:
         self._firsts = list(firsts)
         given = self._ask_all("give_places", self._spec.rank)
         dtype = index_dtype(firsts[-1])
-        numbers = [(places + first).astype(dtype) for places, first in zip(given, firsts, strict=False)]
+        numbers = [places.astype(dtype) + dtype.type(first) for places, first in zip(given, firsts, strict=False)]
         self._numbers = np.concatenate(numbers)
 
     # --- entries by rows
 
-    def group(self, shape: tuple[int, int], *, are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+    def group(
+        self, shape: tuple[int, int], *, are_numbers: bool, are_listed: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Have the entries grouped by the numbers of their rows.
 
         Parameters
         ----------
         shape : of the matrix
         are_numbers : whether all ids are the numbers of their vertices
+        are_listed : whether all parts know them from a list
 
         Returns
         -------
         First rows of buckets, which are the same in all shares, and how many entries each has here.
         """
-        self._shape = shape
+        self._shape, self._are_listed = shape, are_listed
         is_grouped = self._numbers is None or (are_numbers and not isinstance(self._positions, SortedIds))
         if not is_grouped and self._given.n_entries:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
@@ -338,6 +356,7 @@ class Share:
         assert self._transposed is not None
         self._given, self._transposed = self._transposed, None
         self._shape, self._kind, self._rule = (self._shape[1], self._shape[0]), "matrix", "keep"
+        self._is_transposed = True
         return self._count_buckets(self._given, self._shape[0])
 
     def _count_buckets(self, sorter: EntrySorter, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -388,7 +407,7 @@ class Share:
     # --- building
 
     def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, float | None]:
-        """Sort and merge the own range of rows into files; how many entries it has, and the least value.
+        """Sort and merge the own range of rows into files; how many entries it has, and the least value, if any.
 
         What the others took is let go of, so all must have taken theirs.
 
@@ -407,15 +426,18 @@ class Share:
         self._transposed = self._make_sorter(self.memory // 4) if transpose else None
         layout = Layout(self._shape, vertex_ids=self._name_vertices())
         own = self._dtype, self._rule, layout, self._spec.name
-        matrix = SortedSource(self._kind, self._shape, *own, None, self._taken)
+        drops_loops = self._spec.options.self_loops == "drop" and not self._is_transposed
+        matrix = SortedSource(self._kind, self._shape, *own, None, self._taken, drops_loops=drops_loops)
         made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
         self._arrays = made.arrays
         self._taken.close()
-        return made.nnz, made.least
+        return made.nnz, made.lowest
 
     def _name_vertices(self) -> Any:
         if self._firsts:
             return _SharedIds(self._firsts, self._ask)
+        if self._spec.part is None and self._are_listed:
+            return _SharedIds([0, self._shape[0]], self._ask)
         return self._ids
 
     def add_up(self, start: int, stop: int) -> None:

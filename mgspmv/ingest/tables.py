@@ -198,8 +198,9 @@ class TableSource(FileSource):
 
     def join(self, told: Sequence[_Told]) -> Joined:
         """As of `FileSource`."""
-        first = told[0]
-        for own in told:
+        filled = [own for own in told if own.n_rows] or told  # columns without rows may have no type
+        first = filled[0]
+        for own in filled:
             first.check(own)
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)

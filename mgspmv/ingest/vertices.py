@@ -190,8 +190,12 @@ class OccurringIntegers(_Unfilled):
         return (seen := self._seen) is not None and highest >= len(seen)
 
     def _grow(self, highest: int) -> None:
-        if (seen := self._seen) is not None:
-            self._seen = np.append(seen, np.zeros(highest + 1, bool))
+        if (seen := self._seen) is None:
+            return
+        grown = np.append(seen, np.zeros(highest + 1, bool))
+        with self._noting:
+            if self._seen is not None:  # else another thread met an id that is not to be marked meanwhile
+                self._seen = grown
 
     @property
     def extent(self) -> tuple[int, int] | None:

@@ -214,6 +214,54 @@ def test_overwriting(sources, client, tmp_path):
     assert len(list((path / "versions").iterdir())) - 1 == 1  # its zarr.json is there too
 
 
+SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "loops of vertices that nothing else has": (
+        ["1 2", "7 7", "2 1000000000000", *["3 4"] * 30],
+        {"self_loops": "drop"},
+    ),
+    "loops among names": (["a b", "z z", *["c d"] * 30], {"self_loops": "drop", "transpose": True}),
+    "loops in a matrix": (["1 2", "7 7", *["3 4"] * 30], {"self_loops": "drop", "kind": "matrix", "n_vertices": 9}),
+    "ids at the ends": ([f"{-(2**63)} {2**63 - 1}", *[f"{2**63 - 1} 0"] * 30], {"duplicates": "keep"}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 20)
+    lines, options = SMALL[name]
+    source = write_lines(tmp_path / "edges.txt", lines)
+    mg.ingest(source, tmp_path / "wanted", **options)
+    mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("values", [("1.0", "inf"), ("inf", "inf"), ("nan", "1.0"), ("-inf", "2.0")])
+def test_the_least_value_is_that_of_all_rows(values, in_process, tmp_path):
+    lines = ["%%MatrixMarket matrix coordinate real general", "4 4 2", f"1 1 {values[0]}", f"4 1 {values[1]}"]
+    source = write_lines(tmp_path / "a.mtx", lines)
+    mg.ingest(source, tmp_path / "wanted")
+    mg.ingest(source, tmp_path / "made", client=in_process(2))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("type", [pa.int64(), pa.string()])
+def test_tables_without_rows_or_row_groups(type, in_process, tmp_path):
+    schema = pa.schema([("a", type), ("b", type)])
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    pq.ParquetWriter(tmp_path / "b.parquet", schema).close()
+    for source in ("a.parquet", "b.parquet", "*.parquet"):
+        mg.ingest(str(tmp_path / source), tmp_path / "wanted", overwrite=True)
+        mg.ingest(str(tmp_path / source), tmp_path / "made", client=in_process(3), overwrite=True)
+        check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+def test_a_client_has_nothing_of_an_ingest_that_is_over(sources, client, tmp_path):
+    mg.ingest(sources["near"], tmp_path / "graph", client=client)
+    with pytest.raises(SourceError):
+        mg.ingest(write_lines(tmp_path / "broken.txt", ["1 2", "x"]), tmp_path / "other", client=client)
+    assert not [topic for topic in client._event_handlers if topic.startswith("mgspmv")]
+
+
 def check_nothing_whole(path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         mg.open_matrix(path)
@@ -244,6 +292,17 @@ BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
     "no sums": (["1 2"] * 90, {"duplicates": "sum"}, OptionError, "is read without values"),
     "a value": (["1 2 1e300"] * 90, {"dtype": "float32"}, SourceError, "does not fit into float32"),
 }
+
+
+def test_an_entry_of_listed_vertices_is_named_by_any_worker(client, tmp_path):
+    """Also by one that reads nothing."""
+    names = ["alpha", "beta", "gamma", "delta"]
+    listed = write_lines(tmp_path / "names.v", names)
+    for one in names:
+        for other in names:
+            source = write_lines(tmp_path / "edges.txt", ["beta alpha", f"{one} {other}", f"{one} {other}"])
+            with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) is there more than once"):
+                mg.ingest(source, tmp_path / "graph", vertices=listed, duplicates="error", client=client)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -301,7 +360,7 @@ def test_a_file_that_is_not_there(client, tmp_path):
 
 def test_more_ids_than_a_worker_has_memory_for(sources, in_process, tmp_path, monkeypatch):
     monkeypatch.setattr(share, "ID_BYTES", 1e12)
-    with pytest.raises(CapacityError, match=r"the [\d,]+ ids that one worker reads take about .* use more workers"):
+    with pytest.raises(CapacityError, match=r"the [\d,]+ ids that one worker reads, or merges .* use more workers"):
         mg.ingest(sources["far"], tmp_path / "graph", client=in_process(2))
     check_nothing_whole(tmp_path / "graph")
 

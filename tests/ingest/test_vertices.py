@@ -7,6 +7,7 @@ import gzip
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from memory import measure_peak
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.vertices import (
     UNKNOWN,
@@ -30,6 +33,7 @@ from mgspmv.ingest.vertices import (
     _list_vertices,
     read_vertices,
 )
+from mgspmv.model import IngestOptions
 
 INT = Column("vertex", "int64", hint="ids, please")
 NAME = Column("vertex", "string")
@@ -249,3 +253,23 @@ def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
     measured = held + measure_peak(lambda: _list_vertices(list(columns), "", tmp_path))
     peak = measured + (2 * held if kind == "names" else 0)  # Arrow's, which is not traced: joined, and sorted
     assert peak <= counted + (5 << 20) <= 4 * peak, f"counted {counted}, measured {peak}"
+
+
+@pytest.mark.parametrize("stranger", [-1, -(10**9), 10**14])
+def test_an_id_that_is_not_marked_while_marks_grow(stranger):
+    """Whichever comes first, there are no marks in the end, and none outside them meanwhile."""
+    for _ in range(20):
+        occurring = OccurringIntegers()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(occurring.encode, [np.array([5, 30_000_000]), np.array([stranger])]))
+        assert occurring.finish(None).are_ids
+        assert occurring.finish(10**6).are_ids
+
+
+@pytest.mark.parametrize("memory", [1 << 40, 100])
+def test_vertices_of_loops_that_are_dropped_are_there_whatever_the_memory(memory, tmp_path):
+    (tmp_path / "edges.txt").write_text("1 2\n7 7\n")
+    source = EdgeListSource(tmp_path / "edges.txt", id_room=IdRoom(memory))
+    with sort_source(source, IngestOptions(self_loops="drop"), lambda *_: None) as found:
+        assert list(found.vertex_ids[:]) == [1, 2, 7]
+        assert sum(block.nnz for block in found.blocks()) == 1
