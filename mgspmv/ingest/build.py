@@ -163,7 +163,7 @@ def assemble(
         made["indices"].append(block.indices)
         if block.data is not None:
             made["data"].append(block.data)
-            least.append(float(block.data.min()))
+            least += [float(block.data.min())] if block.nnz else []
         if sums is not None:
             sums.add(block.indices, block.data)
         if transposed is not None:
