@@ -188,7 +188,8 @@ class _Shard:
 
     def put(self, own: _Own, codes: np.ndarray) -> None:
         """Take names that are not there with their codes."""
-        self._words[self._insert(own) + _1] = codes[own.order]
+        records = self._insert(own)  # first, for it may make room elsewhere
+        self._words[records + _1] = codes[own.order]
 
     def _insert(self, own: _Own) -> np.ndarray:
         """The records of names, those that are new added."""

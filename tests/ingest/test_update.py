@@ -293,7 +293,7 @@ def test_ids_within_a_gibibyte(tmp_path, kind):
 
     n, n_new = (12_000_000, 1_000_000) if kind == "int64" else (2_500_000, 500_000)
     old, new = (np.random.default_rng(k).integers(10**15, 10**16, (2, own)) for k, own in enumerate((n, n_new)))
-    mg.ingest(write("old", old), tmp_path / "s", memory="3GiB")
+    mg.ingest(write("old", old), tmp_path / "s")
     gone = write("gone", old[:, ::10])
     command = [sys.executable, "-c", textwrap.dedent(PEAK), tmp_path / "s", write("new", new), gone, "ids"]
     _, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
