@@ -278,7 +278,7 @@ def test_a_gibibyte_is_enough(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_ids_within_a_gibibyte(tmp_path, kind):
-    """24 million integers, or 5 million names of 40 letters, and 2 or 1 million others: 40 bytes each, or 200, do not
+    """16 million integers, or 5 million names of 40 letters, and 2 or 1 million others: 40 bytes each, or 200, do not
     fit."""
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
@@ -291,7 +291,7 @@ def test_ids_within_a_gibibyte(tmp_path, kind):
         parquet.write_table(pa.table(columns, ["a", "b"]), tmp_path / f"{name}.parquet")
         return str(tmp_path / f"{name}.parquet")
 
-    n, n_new = (12_000_000, 1_000_000) if kind == "int64" else (2_500_000, 500_000)
+    n, n_new = (8_000_000, 1_000_000) if kind == "int64" else (2_500_000, 500_000)
     old, new = (np.random.default_rng(k).integers(10**15, 10**16, (2, own)) for k, own in enumerate((n, n_new)))
     mg.ingest(write("old", old), tmp_path / "s")
     gone = write("gone", old[:, ::10])
