@@ -47,6 +47,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 
 from mgspmv.errors import (
     ChecksumError,
+    MgspmvError,
     MissingChunkError,
     MissingDependencyError,
     OptionError,
@@ -530,7 +531,7 @@ def _open_place(store: StoreLike) -> tuple[zarr.Group, str]:
         raise _not_found(url)
     place = _StrictStore(locate_store(store))
     try:
-        return _open_root(place), url
+        return _open_root(place, url), url
     except FileNotFoundError as error:
         raise _not_found(url) from error
     except _ZARR_ERRORS as error:
@@ -543,8 +544,23 @@ def _not_found(url: str) -> StoreNotFoundError:
     return StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`")
 
 
-def _open_root(store: Store) -> zarr.Group:
-    return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
+def _open_root(store: Store, url: str) -> zarr.Group:
+    """
+    Raises
+    ------
+    StoreError : what is behind a URL cannot be reached; its libraries have errors of their own
+    """
+    try:
+        return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
+    except (MgspmvError, FileNotFoundError, *_ZARR_ERRORS):
+        raise
+    except Exception as error:
+        if "://" not in url:
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise StoreError(
+            f"{url} cannot be reached: {said}; check the address, the connection and the credentials"
+        ) from error
 
 
 def _list_named(root: zarr.Group, url: str) -> list[str]:
@@ -851,7 +867,7 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
         return None
     place = locate_store(store)
     try:
-        return dict(_open_root(place).attrs)
+        return dict(_open_root(place, url).attrs)
     except FileNotFoundError:
         if (path is not None and path.is_file()) or _list_dir(place, ""):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None

@@ -1519,3 +1519,18 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypa
         written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
         np.testing.assert_array_equal(group["x"][:], elements)
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])
+def test_a_url_that_cannot_be_reached(work, monkeypatch):
+    class NoCredentials(Exception):
+        """As a library behind a URL has them."""
+
+    def fail(*args, **kwargs):
+        raise NoCredentials("Unable to locate\n credentials")
+
+    monkeypatch.setattr("zarr.open_group", fail)
+    with pytest.raises(
+        StoreError, match=r"memory://x cannot be reached: Unable to locate credentials; check the address"
+    ):
+        work("memory://x")
