@@ -131,6 +131,12 @@ def test_a_file_is_named_once(tree):
         find_files([tree / "a9.csv", tree / "a*.csv"])
 
 
+def test_a_file_is_named_once_whatever_the_path(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    with pytest.raises(OptionError, match=r"a9.csv is named more than once; name each file once"):
+        find_files(["a9.csv", "b.csv", "./a9.csv"])
+
+
 @pytest.mark.parametrize("name", ["a*.csv", "[ab].csv", "what?", "**"])
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_file_of_the_name_of_a_pattern(tree, name, prefix):

@@ -104,3 +104,12 @@ def test_a_share_that_was_closed_works_no_more(tmp_path):
     own.close()
     with pytest.raises(ClosedError, match="the ingest was given up"):
         own._tell("read", 1, None)
+
+
+def test_numbers_beyond_32_bits(tmp_path):
+    (tmp_path / "a.txt").write_text("1 2\n")
+    own = make_shares(EdgeListSource(str(tmp_path / "a.txt")), 2, Room(1 << 24, 1, tmp_path))[0]
+    own._ask = lambda *_: np.arange(4, dtype=np.int32)
+    own.number_ids([0, 2**31 - 2, 2**33])
+    assert own._numbers.tolist() == [0, 1, 2, 3, *range(2**31 - 2, 2**31 + 2)]
+    own.close()
