@@ -838,6 +838,16 @@ def begin_version(
     if version.is_named:
         for other in numbers.keys() - set(version.names):
             del versions[other]
+        _remove_broken_off(store)
+
+
+def _remove_broken_off(store: StoreLike) -> None:
+    """Remove metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
+    if (path := _local_path(store)) is None:
+        return
+    for folder in (path, path / "versions"):
+        for name in folder.glob("zarr.*.partial"):
+            name.unlink(missing_ok=True)
 
 
 def _remove_root(root: zarr.Group, store: StoreLike) -> None:

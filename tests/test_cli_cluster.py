@@ -25,7 +25,6 @@ from clusters import find_left, start_cluster, wait_for
 from commands import invoke, invoke_json, start
 from distributed import Client
 
-import mgspmv.api
 import mgspmv.distribute.connect
 import mgspmv.distribute.matrix
 from mgspmv.cli import _quieten_dask

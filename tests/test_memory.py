@@ -115,7 +115,7 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
 ) -> None:
     pattern, weighted = (mg.open_matrix(graphs[16, kind]) for kind in (False, True))
     free = pattern.plan(threads=1).memory_bytes
-    monkeypatch.setattr("mgspmv.api.free_memory", lambda: free)
+    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: free)
     assert mg.pagerank(weighted, threads=1, weights=False).iterations > 0
     with pytest.raises(CapacityError, match=r"pagerank of .* needs .* of host memory"):
         mg.pagerank(weighted, threads=1)

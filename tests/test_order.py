@@ -25,7 +25,6 @@ from stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, ma
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-import mgspmv.api
 import mgspmv.order
 from mgspmv.errors import (
     CapacityError,
@@ -42,9 +41,10 @@ from mgspmv.errors import (
     TruncatedArrayError,
 )
 from mgspmv.ingest.build import build_matrix, transpose_arrays
+from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
-from mgspmv.model import CsrArrays, OrderMethod
+from mgspmv.model import CsrArrays, IngestOptions, OrderMethod
 from mgspmv.order import (
     METHODS,
     PARTS,
@@ -183,8 +183,8 @@ def test_entries_at_one_place_do_not_overflow():
     place = np.random.default_rng(0).permutation(n)
     first, second = np.repeat(place[:-1], times), np.repeat(place[1:], times)
     arrays = build_matrix(
-        mgspmv.api.open_source((first, second), n_vertices=n),
-        mgspmv.api.IngestOptions(duplicates="keep"),
+        open_source((first, second), n_vertices=n),
+        IngestOptions(duplicates="keep"),
         lambda *_: None,
     )[0]
     assert len(arrays.indices) == (n - 1) * times
@@ -683,7 +683,7 @@ def test_what_cannot_be_ingested_in_an_order(tmp_path):
 
 
 def little(monkeypatch, memory):
-    monkeypatch.setattr("mgspmv.api.find_room", lambda *_, **__: Room(memory, 2, None))
+    monkeypatch.setattr("mgspmv.api.stores.find_room", lambda *_, **__: Room(memory, 2, None))
 
 
 @pytest.mark.parametrize("transpose", [False, True])

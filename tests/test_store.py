@@ -633,6 +633,14 @@ def test_leftovers_go_with_the_next_overwrite(tiny_chunks, tmp_path, loses):
     assert sorted(path.name for path in (tmp_path / "m/versions").iterdir()) == [info.version, "zarr.json"]
 
 
+def test_metadata_whose_writing_was_killed_go_with_the_next_version(tmp_path):
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    for folder in (tmp_path / "m", tmp_path / "m/versions"):
+        (folder / f"zarr.{'0a' * 16}.partial").write_bytes(b"{")
+    write_store(tmp_path / "m", make_arrays(make_scipy(4, 4)), overwrite=True)
+    assert not list((tmp_path / "m").rglob("*.partial"))
+
+
 def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
     place = MemoryStore()
     first, second = make_arrays(make_scipy(4, 4, seed=1)), make_arrays(make_scipy(6, 6, seed=2))

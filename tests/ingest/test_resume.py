@@ -71,7 +71,7 @@ def small(monkeypatch):
 @pytest.fixture
 def little(monkeypatch):
     """So little memory that entries, and names, go to files again and again."""
-    monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_: Room(60_000, 2, None))
+    monkeypatch.setattr(sys.modules["mgspmv.api.stores"], "find_room", lambda *_: Room(60_000, 2, None))
 
 
 def break_off(source, store, after, **options):
@@ -273,7 +273,9 @@ def test_memory_and_threads_may_be_others(tmp_path, monkeypatch):
     source = KINDS["names"](tmp_path)
     wanted = ingest_to_compare(source)
     for memory, threads in [(1 << 40, 3), (60_000, 1), (1 << 40, 2), (200_000, 1)]:
-        monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_, m=memory, t=threads: Room(m, t, None))
+        monkeypatch.setattr(
+            sys.modules["mgspmv.api.stores"], "find_room", lambda *_, m=memory, t=threads: Room(m, t, None)
+        )
         break_off(source, tmp_path / "a.zarr", 4)
     assert mg.ingest(source, tmp_path / "a.zarr", resume=True).digest == wanted.digest
 

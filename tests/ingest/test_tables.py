@@ -9,7 +9,6 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-import mgspmv.api
 from mgspmv.errors import SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.edge_list import EdgeListSource

@@ -164,7 +164,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     mg.ingest((*ends[:, old], *(v[old] for v in values)), place, **given)
     n_spilled, spill = [], EntrySorter._spill
     monkeypatch.setattr(EntrySorter, "_spill", lambda sorter: (n_spilled.append(1), spill(sorter)))
-    monkeypatch.setattr(import_module("mgspmv.api"), "find_room", lambda *_, **__: Room(memory, 2, None))
+    monkeypatch.setattr(import_module("mgspmv.api.stores"), "find_room", lambda *_, **__: Room(memory, 2, None))
     column_bytes = memory // (4 * n_columns)
     monkeypatch.setattr(import_module("mgspmv.ingest.update"), "find_column_bytes", lambda rows: column_bytes)
     heard = []
@@ -184,7 +184,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
 
 
 def allow(monkeypatch, memory):
-    monkeypatch.setattr(import_module("mgspmv.api"), "find_room", lambda *_, **__: Room(memory, 2, None))
+    monkeypatch.setattr(import_module("mgspmv.api.stores"), "find_room", lambda *_, **__: Room(memory, 2, None))
 
 
 @pytest.mark.parametrize("kind", ["int64", "string"])

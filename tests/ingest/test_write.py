@@ -219,7 +219,7 @@ def test_a_list_of_vertices_takes_a_quarter_of_the_memory(kind, tmp_path, monkey
     options = {"vertices": tmp_path / "list", "format": "edge-list" if kind == "edges" else "parquet"}
     for memory in (4 * 32_000, 4 * 32_000 - 4):
         room = Room(memory, 2, tmp_path)
-        monkeypatch.setattr(sys.modules["mgspmv.api"], "find_room", lambda *_, own=room: own)
+        monkeypatch.setattr(sys.modules["mgspmv.api.stores"], "find_room", lambda *_, own=room: own)
         if memory == 4 * 32_000:
             assert mg.ingest(tmp_path / "a", tmp_path / "s", **options).shape == (1000, 1000)
         else:

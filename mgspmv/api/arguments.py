@@ -1,0 +1,56 @@
+"""Arguments that are looked at in the same way by several calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.kernels.device import free_device_memory
+from mgspmv.model import free_memory
+from mgspmv.partition import limit, parse_bytes
+
+if TYPE_CHECKING:
+    pass
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (phase, done, total or None)."""
+
+
+def parse_size(size: str | int | None) -> int | None:
+    return None if size is None else parse_bytes(size)
+
+
+def limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
+    """What there is of memory here, or less."""
+    return {
+        "device_memory": limit(free_device_memory(), device_memory),
+        "host_memory": limit(free_memory(), host_memory),
+    }
+
+
+def check_memory(is_free: bool, device_memory: str | int | None, host_memory: str | int | None) -> None:
+    """
+    Parameters
+    ----------
+    is_free : whether memory can be limited here
+    """
+    if not is_free and (device_memory is not None or host_memory is not None):
+        raise OptionError(
+            "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
+            "them to distribute where the matrix is on a cluster already"
+        )
+
+
+def check_threads(threads: int | None) -> None:
+    if threads is not None and not isinstance(threads, int | np.integer):
+        raise OptionError(f"threads must be an integer, not {threads!r}")
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads must be at least 1, not {threads}")
+
+
+def ignore(phase: str, done: int, total: int | None) -> None:
+    """Report progress to nobody."""

@@ -1,0 +1,505 @@
+"""A stored matrix, opened in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mgspmv.api.arguments import Progress, check_threads, limit_to_free, parse_size
+from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.device import (
+    free_device_memory,
+    get,
+    put,
+    read_block,
+    read_vector,
+    release_device_memory,
+    report_full_device,
+)
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
+from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
+from mgspmv.kernels.rank_steps import RankSteps
+from mgspmv.kernels.rates import measure_device, measure_rates
+from mgspmv.kernels.select import Backend, StepLayout, bind_kernel, bind_product, choose_backend, find_step_layout
+from mgspmv.lookup import VertexLookup
+from mgspmv.model import CsrBlock, Precision, check_choice, free_memory
+from mgspmv.order import invert, permute, renumber_csr, restore
+from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
+from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, open_store
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.kernels.streamed_csr import StreamedCsr
+
+
+def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
+    """Open a stored matrix; nothing of it is loaded before it is used.
+
+    Parameters
+    ----------
+    version : name or number of an older version, see `list_versions`; default the current one
+
+    Raises
+    ------
+    StoreError : there is no whole store of this format version there, or no such version
+    """
+    return Matrix(open_store(store, version))
+
+
+class Matrix(DescribedMatrix):
+    """A stored matrix of shape (n_rows, n_cols), opened by `open_matrix`.
+
+    `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
+    """
+
+    __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
+
+    def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
+        super().__init__(stored)
+        self._transpose_of = transpose_of
+        self._n_blocks = 1
+        self._loaded: dict[tuple[str | None, Backend], list[CsrBlock]] = {}
+        self._bound: dict[Hashable, list[BoundKernel]] = {}
+        self._tuned: set[Hashable] = set()
+        self._layouts: dict[Hashable, LaidPieces] = {}
+        self._streamed: dict[Hashable, StreamedCsr | None] = {}
+
+    @property
+    def T(self) -> Matrix:
+        """The transpose.
+
+        Raises
+        ------
+        MissingTransposeError : the store does not hold it
+        """
+        if self._transpose_of is not None:
+            return self._transpose_of
+        if not self.info.has_transpose:
+            raise MissingTransposeError(
+                f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+            )
+        return Matrix(self.stored.transpose(), transpose_of=self)
+
+    def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.
+
+        Raises
+        ------
+        OptionError : ids that are no integers, or no strings where the store's are
+        StoreError : ids cannot be read
+        """
+        return self._lookup.find(ids)
+
+    def name_vertices(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """(k,) int64 or strings: the ids of vertices by their numbers; not all ids are loaded for it.
+
+        Raises
+        ------
+        OptionError : a number that no vertex has
+        StoreError : ids cannot be read
+        """
+        return self._lookup.read(numbers)
+
+    @cached_property
+    def _lookup(self) -> VertexLookup:
+        return VertexLookup(self.stored.original or self.stored)
+
+    def plan(
+        self,
+        workers: int = 1,
+        *,
+        device_memory: str | int | None = None,
+        host_memory: str | int | None = None,
+        precision: Precision = "exact",
+        threads: int | None = None,
+        client: Any = None,
+        backend: Literal["auto", "cpu", "cuda"] = "auto",
+        timeout: float = 30.0,
+    ) -> Plan:
+        """What PageRank (for a `matrix`: the product) will take on so many workers. Only `indptr` is read.
+
+        Parameters
+        ----------
+        device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host. Rows
+            of a graph for which a GPU has no room come by in pieces, from the host or, as far as that has no room
+            either, from the store
+        host_memory : of each worker; None for no limit
+        threads : of each worker
+        client : of a Dask cluster, as for `distribute`: plan for its workers, for the memory that they have, and
+            predict seconds from what they measure with some of their rows. `workers` does not count
+        backend : with `client`, as for `distribute`; without, `cuda` plans, likewise, for the current device, and
+            `auto` does where there is one
+        timeout : with `client`, as for `distribute`
+
+        Raises
+        ------
+        CapacityError : it does not fit; the message names the number of workers that would do
+        """
+        check_threads(threads)
+        limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+        if client is not None:
+            from mgspmv.distribute.matrix import plan_on_cluster
+
+            reads = None if self.kind == "matrix" and precision == "exact" else precision
+            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend}
+            return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
+        indptr, info = self.stored.read_array("indptr"), self.info
+        dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
+        layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+        lays_out = self.kind != "matrix" and layout is not None
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out}
+        planning["streams"] = lays_out or self.kind == "matrix"
+        is_here = workers == 1 and choose_backend(backend) == "cuda"
+        if is_here:
+            limits = limit_to_free(**limits)
+        if is_here and lays_out:
+            plan = plan_rows(info, indptr, **planning, **limits)
+            options = {"threads": threads, "streaming": plan.workers[0].streaming}
+            rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)
+            release_device_memory()
+            return predict_seconds(plan, [rates])
+        is_known = workers == 1 and limits["device_memory"] is None
+        return plan_rows(
+            info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
+        )
+
+    def load(self, n_blocks: int = 1) -> Matrix:
+        """Say in how many row blocks to hold the matrix; results are the same for any number. Drops what was loaded."""
+        if not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
+            raise OptionError(f"n_blocks must be an integer of at least 1, not {n_blocks!r}")
+        self.close()
+        self._n_blocks = int(n_blocks)
+        return self
+
+    def close(self) -> None:
+        """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
+        self._bound.clear()
+        self._tuned.clear()
+        self._layouts.clear()
+        self._streamed.clear()
+        self._loaded.clear()
+
+    def distribute(
+        self,
+        client: Any,
+        *,
+        precision: Precision | None = None,
+        weights: bool = True,
+        threads: int | None = None,
+        backend: Literal["auto", "cpu", "cuda"] = "auto",
+        transport: Literal["auto", "nccl", "peer"] = "auto",
+        device_memory: str | int | None = None,
+        host_memory: str | int | None = None,
+        timeout: float = 30.0,
+        on_progress: Progress | None = None,
+    ) -> DistributedMatrix:
+        """Let the workers of a Dask cluster load the matrix, each its own rows from the store, and keep them.
+
+        Parameters
+        ----------
+        client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
+        precision : that values are read for at once; others are read when they are first needed. Default `exact` for
+            graphs, the stored dtype for a `matrix`
+        weights : False reads no values
+        threads : of each worker's kernels; default as many as its cluster gave the worker
+        backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on those devices that there
+            are. On devices graphs are laid out for the steps of PageRank in `precision` at once
+        transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a device of its
+            own; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers
+            compute on devices of their own, and there lets devices of one host write into each other's memory where
+            they can, which is faster; `Solution.matrix["transport"]` says what was done
+        device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
+            default: what is free. Where the devices have no room for all rows of a graph, and do not send by `peer`,
+            some stay there and the others come by in each step of PageRank in `exact` or `float32`
+        timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
+        on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
+
+        Raises
+        ------
+        SchedulerNotFoundError, ClusterError : no scheduler answers there; it has no workers, or workers without the
+            device or the NCCL that is wanted
+        VersionMismatchError : a worker has other versions than this process of mgspmv, Python, or the libraries
+        CapacityError : more than a worker may take; the message names the number of workers that would do
+        OptionError : the store is in the memory of this process
+        StoreError : a worker cannot read the store
+        """
+        from mgspmv.distribute.matrix import distribute_matrix
+
+        check_threads(threads)
+        check_choice("precision", precision, ("exact", "float64", "float32", None))
+        check_choice("backend", backend, ("auto", "cpu", "cuda"))
+        check_choice("transport", transport, ("auto", "nccl", "peer"))
+        places: dict[str, Any] = {"backend": backend, "transport": transport}
+        places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+        options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
+        return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
+
+    def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
+        """As `distribute`, but on devices a graph is not laid out for the steps of PageRank before there are any."""
+        from mgspmv.distribute.matrix import distribute_matrix
+
+        return distribute_matrix(self.stored, client, lay_out=False, **options)
+
+    def to_scipy(self) -> Any:
+        """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
+        import scipy.sparse
+
+        indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
+        data: Any = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
+        if self.order is not None:
+            indptr, indices, data = renumber_csr(indptr, indices, data, invert(self.order))
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
+
+    def blocks(self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu") -> list[CsrBlock]:
+        """The row blocks as stored, with values of this dtype, or without; loaded once, by so many threads.
+
+        Parameters
+        ----------
+        backend : `cuda` holds them on the current device, and not on the host
+
+        Raises
+        ------
+        CapacityError : more than the memory that is free
+        """
+        dtype = None if self.is_pattern else dtype
+        key = (dtype, backend)
+        if key not in self._loaded:
+            self._loaded[key] = self._load_blocks(dtype, threads, backend)
+        return self._loaded[key]
+
+    def bind(
+        self,
+        dtype: str | None,
+        precision: Precision,
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        backend: Backend = "cpu",
+    ) -> list[BoundKernel]:
+        """The kernels of the blocks with values of this dtype, or without; bound once.
+
+        Raises
+        ------
+        OptionError : the backend has no kernel of that name
+        FormatError : the kernel cannot do this matrix
+        CapacityError : more than the memory that is free
+        """
+        key = (dtype, precision, kernel, threads, backend)
+        if key not in self._bound:
+            blocks = self.blocks(dtype, threads, backend)
+            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
+            self._bound[key] = [bind_kernel(b, precision, **options) for b in blocks]
+        return self._bound[key]
+
+    def bind_products(
+        self,
+        dtype: Literal["float32", "float64"],
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        backend: Backend = "cpu",
+        tune: bool = False,
+    ) -> list[BoundKernel]:
+        """The kernels of the blocks for products with x of this dtype; bound once, and tuned once.
+
+        Parameters
+        ----------
+        tune : as for `spmv`
+
+        Raises
+        ------
+        OptionError, FormatError, CapacityError : as for `bind`
+        """
+        key = ("products", dtype, kernel, threads, backend)
+        if tune and key not in self._tuned:
+            self._bound.pop(key, None)  # its format would be in the way of those that are timed
+        if key not in self._bound:
+            digest = f"{self.info.digest}{', transposed' if self.is_transpose else ''}"
+            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend, "tune": tune}
+            self._bound[key] = [bind_product(b, dtype, digest, **options) for b in self.blocks(dtype, threads, backend)]
+            self._tuned |= {key} if tune else set()
+        return self._bound[key]
+
+    def bind_streamed(
+        self,
+        dtype: Literal["float32", "float64"],
+        *,
+        kernel: str = "auto",
+        threads: int | None = None,
+        **limits: int | None,
+    ) -> StreamedCsr | None:
+        """What multiplies with x of this dtype on the current device while rows come by; None if it has room for all.
+
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `spmv`, in bytes
+
+        Raises
+        ------
+        FormatError, CapacityError : as of `StreamedCsr`
+        """
+        from mgspmv.kernels.streamed_csr import StreamedCsr
+
+        key = (dtype, kernel, *limits.values())
+        if key not in self._streamed:
+            self._streamed[key] = None
+            is_there = any(held == "cuda" for _, held in self._loaded)
+            if not is_there or any(limit is not None for limit in limits.values()):
+                loaded = self.info if not self.is_pattern else replace(self.info, dtype=None)
+                planning: dict[str, Any] = {"precision": dtype, "threads": threads, "streams": True}
+                indptr = self.stored.read_array("indptr", threads=threads)
+                plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
+                warn_of_streaming(plan, stacklevel=3)
+                streaming = plan.workers[0].streaming
+                if streaming is not None:
+                    options: dict[str, Any] = {"is_pattern": self.is_pattern, "threads": threads, "kernel": kernel}
+                    self._streamed[key] = StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
+        return self._streamed[key]
+
+    def bind_steps(
+        self,
+        dtype: str | None,
+        precision: Precision,
+        layout: StepLayout = "auto",
+        threads: int | None = None,
+        **limits: int | None,
+    ) -> RankSteps:
+        """The steps of PageRank on the current device, for all rows, with values of this dtype or without.
+
+        Their layout is made once, while the matrix is read piece by piece: the host never holds it, the device a piece.
+
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
+
+        Raises
+        ------
+        FormatError : the layout cannot hold this matrix
+        CapacityError : more than the memory that is free
+        """
+        dtype = None if self.is_pattern else dtype
+        key = (dtype, layout, *limits.values())
+        if key not in self._layouts:
+            self._layouts[key] = self._read_layout(dtype, precision, layout, threads, **limits)
+        return RankSteps(self._layouts[key], precision)
+
+    def multiply(
+        self,
+        x: Any,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        y: Any = None,
+        kernel: str = "auto",
+        tune: bool = False,
+        backend: Backend | Literal["auto"] = "auto",
+        precision: Literal["float32", "float64"] | None = None,
+        threads: int | None = None,
+        device_memory: int | None = None,
+        host_memory: int | None = None,
+    ) -> np.ndarray:
+        """alpha * A @ x + beta * y in this process; see `mgspmv.api.spmv`.
+
+        Parameters
+        ----------
+        device_memory, host_memory : in bytes
+        """
+        computes = choose_backend(backend)
+        x = check_vectors("x", x, self.shape[1], "columns")
+        chosen = choose_precision(precision, x.dtype, self.info)
+        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
+        out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        if beta != 0:
+            out = permute(out, self.order)
+        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory}
+        streamed = self.bind_streamed(chosen, kernel=kernel, threads=threads, **limits) if computes == "cuda" else None
+        if streamed is not None:
+            x, out = put(x), put(out)
+            streamed.multiply(x, out, alpha, beta)
+            product = get(out)
+        else:
+            kernels = self.bind_products(chosen, kernel=kernel, threads=threads, backend=computes, tune=tune)
+            x, out = kernels[0].put(x), kernels[0].put(out)
+            for bound in kernels:
+                start = bound.block.row_offset
+                bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
+            product = kernels[0].get(out)
+        restored: np.ndarray = restore(product, self.order)
+        return restored
+
+    def __matmul__(self, x: Any) -> np.ndarray:
+        """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
+        return self.multiply(x)
+
+    def __rmatmul__(self, x: Any) -> np.ndarray:
+        """y = x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
+        return (self.T @ np.asarray(x).T).T
+
+    def __enter__(self) -> Matrix:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        values = "pattern" if self.is_pattern else self.info.dtype
+        return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
+
+    def _read_layout(
+        self, dtype: str | None, precision: Precision, layout: StepLayout, threads: int | None, **limits: int | None
+    ) -> LaidPieces:
+
+        indptr = self.stored.read_array("indptr", threads=threads)
+        loaded = self.info if dtype else replace(self.info, dtype=None)
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
+        plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
+        warn_of_streaming(plan, stacklevel=5)
+        streaming = plan.workers[0].streaming
+
+        def read(start: int, stop: int) -> CsrBlock:
+            return read_block(self.stored, start, stop, dtype, threads)
+
+        named = None if layout == "auto" else layout
+        with report_full_device("the layout of the matrix for steps of PageRank"):
+            rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
+            is_read = read_vector(self.stored, "out_degree", 0, self.shape[0], threads) > 0
+            places = rows.place_streamed(is_read, streaming)
+            return rows.lay_out(places, places.all_columns, places.n_sent, streaming)
+
+    def check_room(self, dtype: str | None, threads: int | None = None, **limits: int | None) -> None:
+        """
+        Parameters
+        ----------
+        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
+
+        Raises
+        ------
+        CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
+        """
+        self._read_indptr(dtype, threads, **limit_to_free(**limits))
+
+    def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
+        """The row pointers of a matrix that fits."""
+        indptr = self.stored.read_array("indptr", threads=threads)
+        loaded = self.info if dtype else replace(self.info, dtype=None)
+        precision: Precision = "float32" if dtype == "float32" else "float64"
+        plan_rows(loaded, indptr, precision=precision, threads=threads, **memory)
+        return indptr
+
+    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend) -> list[CsrBlock]:
+        is_cuda = backend == "cuda"
+        memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
+        indptr = self._read_indptr(dtype, threads, **memory)
+        bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
+        del indptr
+        read = read_block if is_cuda else StoredMatrix.read_block
+        return [read(self.stored, int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]

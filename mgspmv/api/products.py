@@ -1,0 +1,133 @@
+"""Products with vectors, of sparse matrices and of dense ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.errors import OptionError
+from mgspmv.kernels.dense import multiply_dense
+from mgspmv.kernels.operands import choose_precision
+from mgspmv.kernels.select import choose_backend
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+
+def spmv(
+    A: Matrix | DistributedMatrix,
+    x: Any,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    y: Any = None,
+    kernel: str = "auto",
+    tune: bool = False,
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["float32", "float64"] | None = None,
+    threads: int | None = None,
+    client: Any = None,
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
+    on_progress: Progress | None = None,
+) -> Any:
+    """y = alpha * A @ x + beta * y.
+
+    Parameters
+    ----------
+    A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
+    x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
+    y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
+    kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`.
+        `auto` is what was found to be the fastest where it was tuned; else csr-rows on the host, and on a device what
+        suits the matrix, whose format takes memory and, once, time
+    tune : with kernel `auto`, time those that may be the fastest, cuSPARSE among them, each with its format made; and
+        keep the choice in the user's cache for this matrix, its row blocks, the dtype and the device, for `auto`
+        from then on. Kernels round otherwise, so that the last bits of a product may change with the choice
+    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
+        `client`, of the workers, as for `Matrix.distribute`
+    precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
+        csr-rows and csr-serial, and in `precision` by the others
+    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
+        process, or where A is
+    device_memory, host_memory : as for `pagerank`. Rows that the device has no room for come by in pieces, from the
+        host or the store, and are multiplied by csr-split
+    timeout : with `client`, seconds that a worker may be silent before the product is given up
+    on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
+
+    Returns
+    -------
+    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads and workers, and the same at each
+    run. NumPy; for a dask x a dask array that stays on the workers.
+
+    Raises
+    ------
+    ShapeError : x or y does not fit the matrix
+    OptionError : complex numbers, or an option that makes no sense
+    BackendError : `cuda` and no device, or CuPy is not installed
+    FormatError : the kernel cannot do this matrix; the message says why and names others
+    CapacityError : the matrix does not fit into the memory that is free
+    ClusterError : a worker is gone, or silent for too long
+    """
+    check_threads(threads)
+    distributed = find_distributed(A, client)
+    computes = choose_computing(backend, A, client)
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
+    _check_tune(tune, kernel, is_on_cluster=distributed is not None or client is not None)
+    check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
+    limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+    if distributed is not None:
+        return distributed.multiply(x, **options, threads=threads)
+    assert isinstance(A, Matrix)
+    if client is not None:
+        reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
+        distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress} | limits
+        with A.distribute_for_products(client, precision=reads, backend=backend, **distributing) as distributed:
+            return distributed.multiply(x, **options, threads=threads)
+    return A.multiply(x, **options, tune=tune, backend=computes, threads=threads, **limits)
+
+
+def gemv(
+    A: Any,
+    x: Any,
+    b: Any = None,
+    *,
+    kernel: str = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+) -> np.ndarray:
+    """y = A x + b for a dense A in memory.
+
+    Parameters
+    ----------
+    A, x, b : (n_rows, n_cols), (n_cols,) and (n_rows,) arrays of real numbers; b may be None
+    kernel : `auto`, or `dense-rows` (a thread a row), `dense-block` (a thread block a row) or `dense-tiles` (tiles over
+        a grid); their sums are made in a fixed order, the same on each backend. `auto` on the CPU is NumPy's product
+    backend : as for `spmv`
+
+    Returns
+    -------
+    (n_rows,) float32 when all operands are, else float64.
+
+    Raises
+    ------
+    ShapeError : arrays that do not fit each other
+    OptionError : complex numbers; no kernel of that name
+    BackendError : `cuda` and no device, or CuPy is not installed
+    """
+    return multiply_dense(A, x, b, kernel, choose_backend(backend))
+
+
+def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
+    if tune and kernel != "auto":
+        raise OptionError(f"tune chooses the kernel by timing, and kernel is {kernel!r}; leave one of the two out")
+    if tune and is_on_cluster:
+        raise OptionError(
+            "tune times kernels in this process, and the workers of a cluster would have to; leave tune out, or name a "
+            "kernel"
+        )

@@ -1,0 +1,283 @@
+"""PageRank of a stored or distributed graph."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.errors import ConvergenceError, KindError, OptionError
+from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
+from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.vectors import Weights
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
+from mgspmv.model import Event, Precision, TolMode, check_choice
+from mgspmv.order import restore
+from mgspmv.results import Solution
+from mgspmv.store import DescribedMatrix
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+
+Drive = Literal["auto", "embedded", "scheduler", "superstep"]
+
+
+def pagerank(
+    A: Matrix | DistributedMatrix,
+    *,
+    alpha: float = 0.85,
+    tol: float | None = None,
+    tol_mode: TolMode = "l1",
+    max_iter: int = 100,
+    personalization: Weights | None = None,
+    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    nstart: Weights | None = None,
+    weights: bool = True,
+    precision: Precision = "exact",
+    drive: Drive = "auto",
+    kernel: str = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    client: Any = None,
+    transport: Literal["auto", "nccl", "peer"] = "auto",
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
+    throw: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
+) -> Solution:
+    """PageRank of the vertices of a stored graph.
+
+        z = x / w (0 where w = 0);   m = sum of x over dangling vertices
+        x' = alpha (A z + m d) + (1 - alpha) p
+
+    Parameters
+    ----------
+    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    alpha : damping, 0 <= alpha < 1
+    tol : stop when the change is below; default 1e-6
+    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
+        `fixed` makes exactly max_iter iterations and takes no tol
+    max_iter : most iterations; converging on the last one is converging
+    personalization : p, as (n,) array in the order of the store's vertices or a mapping of the source's ids;
+        normalised; default uniform
+    dangling : d, where the rank of vertices without out-edges goes: an array or mapping like p; None for p, as in
+        NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
+        `error` refuses
+    nstart : the first x, like p; normalised; default uniform
+    weights : False counts every stored edge as 1
+    precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`
+    drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
+        `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
+        All make the same iterations, and in `exact` the same bits
+    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `row-blocks`, `row-slices` or `csr-split` on CUDA
+    backend : as for `spmv`; `exact` gives the same bits on every backend
+    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
+        cluster, the next waits
+    transport : with `client`, as for `Matrix.distribute`
+    device_memory, host_memory : most to take, with `client` of each worker, as for `Matrix.distribute`; they are for
+        CUDA, on which the rows that the device has no room for come by in each iteration, from the host or the store
+    timeout : with `client`, seconds that a worker may be silent before the run is given up
+    throw : raise when the tolerance was not met; False returns the solution with its status
+    on_event : called with what each iteration did; on a cluster about once a second with all since then
+    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
+
+    Returns
+    -------
+    Solution with `values` of shape (n,), float64 (float32 for precision `float32`), summing to 1 unless dangling mass
+    is dropped; `error_bound_l1` bounds their L1 distance to the exact ranks.
+
+    Raises
+    ------
+    KindError : the store is of kind `matrix`
+    OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
+    BackendError : `cuda` and no device, or CuPy is not installed
+    DanglingError : dangling="error" and a vertex without out-edges
+    CapacityError : the matrix does not fit into the memory that is free
+    ClusterError : a worker is gone, or silent for too long; the cluster can be used again
+    ConvergenceError : not converged, with the `solution` attached
+    """
+    check_threads(threads)
+    check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+    if transport != "auto" and client is None:
+        raise OptionError(
+            "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
+            "it to distribute"
+        )
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
+    distributed = find_distributed(A, client)
+    drive = _choose_drive(drive, distributed is not None or client is not None)
+    computes = choose_computing(backend, A, client)
+    check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
+    if isinstance(A, Matrix) and client is None:
+        check_step_kernel(kernel, computes)
+    elif client is not None:  # what the workers have is looked at when they are reached
+        known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
+        check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
+    use_weights = _check_graph(A, weights)
+    threshold = options.threshold(A.shape[0], A.nnz)
+    began = time.perf_counter()
+    vectors = (personalization, dangling, nstart)
+    start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
+    dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
+    events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": uuid.uuid4().hex[:12]}
+    steps = (options, threshold, start, emit)
+    if distributed is not None:
+        outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+    elif client is not None:
+        assert isinstance(A, Matrix)
+        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
+        reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
+        reads |= {"device_memory": device_memory, "host_memory": host_memory}
+        with A.distribute(client, **reads) as distributed:
+            loaded = time.perf_counter()
+            outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+        outcome.seconds["load"] = loaded - began
+    else:
+        assert isinstance(A, Matrix)
+        weight, computing["backend"] = read_out_weight(A.stored, use_weights), computes
+        computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+        outcome = _rank_embedded(A, weight, began, *steps, **computing)
+    outcome = replace(outcome, values=restore(outcome.values, A.order))
+    solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
+    if throw and not outcome.status.is_success:
+        made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
+        raise ConvergenceError(f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}", solution)
+    return solution
+
+
+def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
+    if drive == "auto":
+        return "superstep" if is_on_cluster else "embedded"
+    if is_on_cluster and drive == "embedded":
+        raise OptionError("drive='embedded' computes in this process; leave client out and pass an opened matrix")
+    if not is_on_cluster and drive != "embedded":
+        raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
+    return drive
+
+
+def _rank_embedded(
+    A: Matrix,
+    weight: np.ndarray,
+    began: float,
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    emit: Callable[[Event], None],
+    *,
+    dtype: str | None,
+    kernel: str,
+    threads: int | None,
+    run: str,
+    backend: Backend,
+    **limits: int | None,
+) -> Outcome:
+    """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
+    layout = None
+    if backend == "cuda":
+        layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
+    if layout is None and any(own is not None for own in limits.values()):
+        A.check_room(dtype, threads, **limits)
+    if layout is None:
+        kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
+        rows = [_cut(start, weight, kernel) for kernel in kernels]
+        loaded = time.perf_counter()
+        outcome = run_embedded(rows, options, threshold, emit, run=run)
+    else:
+        device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
+        loaded = time.perf_counter()
+        outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=run)
+    outcome.seconds["load"] = loaded - began
+    return outcome
+
+
+def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
+    """What a block of this process starts with."""
+    first, last = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
+    return start.cut(first, last).bind(kernel, weight[first:last])
+
+
+def _rank_distributed(matrix: DistributedMatrix, *steps: Any, **computing: Any) -> Outcome:
+    from mgspmv.distribute.drives import run_distributed
+
+    return run_distributed(matrix, *steps, **computing)
+
+
+def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
+    """Whether values are to be used."""
+    if A.is_transpose:
+        raise KindError(
+            f"the transpose of {A.info.url} holds out-edges in its rows; for ranks of the reversed graph ingest its "
+            "source with every arc turned round"
+        )
+    if A.kind == "matrix" and A.shape[0] != A.shape[1]:
+        raise KindError(
+            f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
+            "and a column for each vertex"
+        )
+    if A.kind == "matrix":
+        raise KindError(
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
+            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+        )
+    if A.shape[0] == 0:
+        raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
+    if A.kind == "stochastic" and not weights:
+        raise OptionError("a stochastic matrix is its weights; leave weights=True, or ingest it with kind='graph'")
+    if weights and A.info.min_weight is not None and A.info.min_weight < 0:
+        raise OptionError(
+            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False "
+            "(--ignore-weights) to count every edge as 1"
+        )
+    return weights and not A.is_pattern
+
+
+def _describe_dangling(dangling: Weights | str | None) -> str:
+    return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
+
+
+def _solve(
+    A: DescribedMatrix,
+    options: PageRankOptions,
+    outcome: Outcome,
+    events: tuple[Event, ...],
+    dangling: str,
+    use_weights: bool,
+    drive: str,
+) -> Solution:
+    tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
+    asked = vars(options) | {"tol": tol, "dangling": dangling, "weights": use_weights, "drive": drive}
+    info = A.info
+    matrix = {
+        "url": info.url,
+        "digest": info.digest,
+        "shape": list(info.shape),
+        "nnz": info.nnz,
+        "kind": info.kind,
+        "program": f"mgspmv {version('mgspmv')}",
+        "hardware": outcome.hardware,
+        **({} if outcome.transport is None else {"transport": outcome.transport}),
+    }
+    changes = tuple(event.change for event in events)
+    reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events)

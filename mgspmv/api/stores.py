@@ -1,0 +1,418 @@
+"""Sources to stores, stores to other stores, and stores to files of others."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from mgspmv.api.arguments import Progress, check_threads, ignore, parse_size
+from mgspmv.errors import OptionError
+from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
+from mgspmv.export.write import check_target as check_export
+from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.open import open_source, open_update
+from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_kept
+from mgspmv.ingest.source import Source
+from mgspmv.ingest.update import Changes, Missing, update_store
+from mgspmv.ingest.verify import verify_store
+from mgspmv.ingest.write import Room, find_room, reorder_store, store_source
+from mgspmv.kernels.select import BACKENDS
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, SelfLoops, check_choice
+from mgspmv.order import METHODS, check_square
+from mgspmv.store import StoreLike, check_keep, check_target, open_store
+
+if TYPE_CHECKING:
+    pass
+
+
+def ingest(
+    source: Any,
+    store: StoreLike,
+    *,
+    kind: Kind | None = None,
+    duplicates: Duplicates | None = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    transpose: bool = False,
+    dtype: Literal["float32", "float64"] | None = None,
+    order: OrderMethod = "none",
+    overwrite: bool = False,
+    format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    client: Any = None,
+    timeout: float = 30.0,
+    on_progress: Progress | None = None,
+    **edge_list_options: Any,
+) -> MatrixInfo:
+    """Read a matrix or graph and store it.
+
+    Parameters
+    ----------
+    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, of a Parquet table of
+        edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR arrays, also in a local
+        `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths, a folder, or a pattern such
+        as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of
+        edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays
+    store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
+    kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
+        `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
+        tables and NetworkX, else `matrix`
+    duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
+    self_loops : `keep`, `drop` or `error`
+    symmetrize : add (j, i) for each (i, j), before duplicates are treated
+    ignore_weights : store the pattern only
+    transpose : also store the transpose, which `A.T` needs
+    dtype : of the stored values; default as in the source
+    order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
+        written; default `none`, the order of the source
+    overwrite : replace the matrix that is there, once the new one is whole
+    format : default: by name and first line, or by what a Zarr group has
+    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
+        what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
+        are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about 20 for each
+        entry too, into half; and entries at one place
+    threads : to parse, sort and write; default one for each processor
+    scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
+        or the system's where the store is not local
+    resume : keep what was read of edge lists, Matrix Market and Parquet files in a folder beside the store or in
+        `scratch`, and go on with what an ingest of the same files with the same options kept there that was broken off.
+        Without it such a folder is removed
+    client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
+        rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
+        workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
+        may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
+    timeout : with `client`, as for `Matrix.distribute`
+    edge_list_options : `n_vertices`, `vertices`, `delimiter`, `weights`, `ids`, `extra_columns` of an edge list;
+        `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of a table; `n_vertices` of a tuple of arrays;
+        `n_cols` of plain CSR arrays in a Zarr group
+
+    Raises
+    ------
+    SourceError : malformed input, with the line's number and text
+    ShapeError : an order, and the matrix is not square
+    CapacityError : what must fit into the memory does not
+    StoreExistsError : the place is taken
+    ProgressError : with `resume`, what was kept is of another source or other options, is damaged, or is being used
+    OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
+    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
+    """
+    check_threads(threads)
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    check_target(store, overwrite=overwrite)
+    asked = {"format": format, **edge_list_options}
+    kept = find_kept_folder(store, scratch)
+    if client is not None:
+        from mgspmv.distribute.ingesting import ingest_on_cluster
+
+        if resume:
+            raise OptionError("resume is for an ingest in this process; leave out the client, or resume")
+        folder = None if scratch is None else os.path.abspath(scratch)
+        working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
+        describe = partial(_describe_making, options=options, reading=asked)
+        opened = open_source(source, **asked)
+        remove_kept(kept)
+        ingest_on_cluster(
+            opened, store, options, client, describe, memory=parse_size(memory), on_progress=on_progress, **working
+        )
+        return open_store(store).info
+    room = find_room(store, parse_size(memory), threads, scratch)
+    opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
+    if resume:
+        with keep_journal(kept, opened, vars(options) | asked) as journal:
+            return _store(opened, store, options, asked, room, overwrite, on_progress, journal)
+    remove_kept(kept)
+    return _store(opened, store, options, asked, room, overwrite, on_progress)
+
+
+def generate(
+    model: str,
+    store: StoreLike,
+    *,
+    kind: Kind | None = None,
+    duplicates: Duplicates | None = None,
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    transpose: bool = False,
+    dtype: Literal["float32", "float64"] | None = None,
+    order: OrderMethod = "none",
+    overwrite: bool = False,
+    client: Any = None,
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    timeout: float = 30.0,
+    on_progress: Progress | None = None,
+    **parameters: Any,
+) -> MatrixInfo:
+    """Generate a matrix or graph and store it.
+
+    Parameters
+    ----------
+    model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
+        (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
+    parameters : of the model
+    client : of a Dask cluster, as for `Matrix.distribute`: each worker makes a range of the rows and writes it. The
+        store is the same for any number of workers, and without
+    backend : with `client`: `auto` makes `rmat` and `uniform` without weights on the devices that workers have, and
+        everything else on their hosts; `cpu` on hosts; `cuda` wants a device on each worker
+    threads : of each worker, or of this process
+    timeout : with `client`, as for `Matrix.distribute`
+    others : as for `ingest`
+
+    Raises
+    ------
+    OptionError : an unknown model or parameter, or one out of range; what a cluster does not make
+    CapacityError : what an order takes of rows, or a worker's rows, is more than the memory that is free
+    StoreExistsError : the place is taken
+    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
+    """
+    check_threads(threads)
+    check_choice("backend", backend, ("auto", *BACKENDS))
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    check_target(store, overwrite=overwrite)
+    source = make_generator(model, **parameters)
+    if client is None:
+        return _store(source, store, options, {}, find_room(store, threads=threads), overwrite, on_progress)
+    from mgspmv.distribute.making import make_on_cluster
+
+    provenance = _describe_making(source.layout().provenance, options, {})
+    working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "overwrite": overwrite}
+    make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
+    return open_store(store).info
+
+
+def _store(
+    source: Source,
+    store: StoreLike,
+    options: IngestOptions,
+    reading: dict[str, Any],
+    room: Room,
+    overwrite: bool,
+    on_progress: Progress | None,
+    journal: Journal | None = None,
+) -> MatrixInfo:
+    describe = partial(_describe_making, options=options, reading=reading)
+    report = on_progress or ignore
+    store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
+    return open_store(store).info
+
+
+def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
+    """What a store says of where it comes from."""
+    given = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in (vars(options) | reading).items()
+        if value is not None
+    }
+    return {"source": source, "options": given, **_stamp()}
+
+
+def _stamp() -> dict[str, str]:
+    """What makes something, and when."""
+    return {"program": f"mgspmv {version('mgspmv')}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def reorder(
+    store: StoreLike,
+    target: StoreLike | None = None,
+    *,
+    method: OrderMethod = "rcm",
+    overwrite: bool = False,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+) -> MatrixInfo:
+    """Renumber the rows and columns of a stored matrix, so that products read x where it was read just before.
+
+    Nothing else changes: vectors are given, and results come, in the order of the source, and ids are the source's.
+    Ranks in `exact` keep their bits; what is summed in floating point is summed in another order.
+
+    Parameters
+    ----------
+    store : of a square matrix
+    target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is whole; until then
+        `store` stays as it is
+    method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small;
+        `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
+        order of the source. An order that the store has already does not matter
+    overwrite : replace the matrix that is in `target`
+    memory, threads, scratch : as for `ingest`: entries go to files where they do not fit. What must fit is 32 bytes for
+        each row, and for `rcm` about 20 for each entry too
+    on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    What the new store says; `provenance["reordering"]` has the bandwidth before and after.
+
+    Raises
+    ------
+    ShapeError : the matrix is not square
+    CapacityError : what must fit into the memory does not
+    OptionError : an option that makes no sense
+    StoreExistsError : `target` is taken
+    StoreError : `store` cannot be read, or holds another version by now
+    """
+    check_threads(threads)
+    check_choice("method", method, (*METHODS, "none"))
+    stored = open_store(store)
+    info = stored.info
+    check_square(info.shape, info.url)
+    if target is not None:
+        check_target(target, overwrite=overwrite)
+    place = store if target is None else target
+    room = find_room(place, parse_size(memory), threads, scratch)
+
+    def describe(reordering: dict[str, Any]) -> dict[str, Any]:
+        source = {"url": info.url, "digest": info.digest}
+        return info.provenance | {"reordering": {**reordering, "source": source, **_stamp()}}
+
+    writing: dict[str, Any] = {"overwrite": overwrite or target is None}
+    writing["base"] = info.version if target is None else None
+    reorder_store(stored, place, method, describe, on_progress or ignore, room, **writing)
+    return open_store(place).info
+
+
+def update(
+    store: StoreLike,
+    *,
+    insert: Any = None,
+    delete: Any = None,
+    missing: Missing = "ignore",
+    self_loops: SelfLoops = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    keep: int | None = None,
+    format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+    **edge_list_options: Any,
+) -> MatrixInfo:
+    """Make a new version of a stored matrix or graph, without some of its entries and with others.
+
+    Deletions come first: an entry that is deleted and inserted is replaced. The new version is, to the bit, what
+    ingesting the edited list of entries makes. Who has the store open goes on with the version that was opened.
+
+    Parameters
+    ----------
+    insert, delete : as `source` of `ingest`: arcs i -> j between ids as those of the store, or, for a store without
+        ids, rows and columns of a matrix. Weights in `delete` are not looked at, and of several entries at one place
+        (`keep`) all go. An entry that is inserted where there is one is added (`sum`), is not taken (`first`), comes
+        beside it (`keep`) or is refused (`error`), by the rule of the store. New ids become vertices; in a store
+        without ids, larger numbers make the matrix larger
+    missing : what to do when an entry that is to be deleted is not there: `ignore` (its number is in the provenance) or
+        `error`
+    self_loops : of `insert`: `keep`, `drop` or `error`
+    symmetrize : of both: also (j, i) for each (i, j)
+    ignore_weights : of `insert`, into a store that has none
+    keep : how many versions stay in the store, the new one among them; default all of them
+    format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
+
+    Returns
+    -------
+    What the new version says; the last of `provenance["updates"]` has both sources, how many entries were inserted,
+    deleted and missing, and the version before.
+
+    Raises
+    ------
+    SourceError : malformed input; ids or weights that do not suit the store; an entry that is there, or is not, and was
+        not to be
+    OptionError : an option that makes no sense or does not suit the sources; neither `insert` nor `delete`
+    StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
+    CapacityError : what must fit into the memory does not
+    """
+    check_threads(threads)
+    check_choice("missing", missing, get_args(Missing))
+    check_keep(keep)
+    if insert is None and delete is None:
+        raise OptionError("nothing is to be inserted or deleted; pass insert (--insert), delete (--delete) or both")
+    options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
+    stored, asked = open_store(store), {"format": format, **edge_list_options}
+    room = find_room(store, parse_size(memory), threads, scratch)
+    reading = {"threads": room.threads, "id_room": room.for_ids, **asked}
+    sources = open_update(insert, delete, stored.info.vertex_ids, **reading)
+
+    def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
+        before = stored.info.provenance
+        base = {"version": stored.info.version, "digest": stored.info.digest}
+        made = _describe_making(sources, options, asked | {"missing": missing}) | vars(changes) | {"base": base}
+        return before | {"updates": [*before.get("updates", []), made]}
+
+    report = on_progress or ignore
+    update_store(stored, *sources, options, describe, report, room, missing=missing, keep=keep)
+    return open_store(store).info
+
+
+def export(
+    store: StoreLike,
+    target: str | os.PathLike[str],
+    *,
+    format: Format | None = None,
+    vertices: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+) -> MatrixInfo:
+    """Write a stored matrix as its source had it: `ingest` makes the same store of what is written.
+
+    Entry (i, j) of a graph is the arc i -> j, and rows and columns have the numbers of the source, also where the store
+    is renumbered. The matrix is never in memory as a whole.
+
+    Parameters
+    ----------
+    store : where it is
+    target : where it goes: a local path or a URL that fsspec knows
+    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst), `parquet` (.parquet, .pq; columns src, dst and maybe weight,
+        with the source's ids), `npz` (.npz, SciPy's), `anndata` (.zarr, an AnnData whose X it is) or `binsparse`
+        (.zarr); default by the suffix, where that leaves no choice
+    vertices : where to write the ids too, one a line in the order of rows, as `ingest` takes them by `vertices`
+    overwrite : replace the file, or the group that was exported, once the new one is whole
+    memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
+        `anndata` or `binsparse`
+    on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    What the store says.
+
+    Raises
+    ------
+    OptionError : an unknown format; a suffix that is not the format's; a matrix or ids that the format cannot hold
+    StoreExistsError : something is there that is not to be overwritten
+    StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
+    CapacityError : a renumbered matrix has more rows than there is memory for
+    """
+    check_threads(threads)
+    chosen = choose_format(target, format)
+    check_export(target, chosen, overwrite=overwrite)
+    stored = open_store(store)
+    if vertices is not None:
+        check_vertices(stored, vertices, overwrite=overwrite)
+    room = find_room(target, parse_size(memory), threads, scratch)
+    export_matrix(stored, target, chosen, room, on_progress or ignore, vertices)
+    return stored.info
+
+
+def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:
+    """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
+
+    Returns
+    -------
+    What is wrong and where; empty when the store is whole.
+
+    Raises
+    ------
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to be checked
+    """
+    return verify_store(store, on_progress)
