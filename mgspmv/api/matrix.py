@@ -27,7 +27,15 @@ from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
-from mgspmv.kernels.select import Backend, StepLayout, bind_kernel, bind_product, choose_backend, find_step_layout
+from mgspmv.kernels.select import (
+    Backend,
+    StepLayout,
+    bind_kernel,
+    bind_product,
+    choose_backend,
+    choose_for_vectors,
+    find_step_layout,
+)
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, Precision, check_choice, free_memory
 from mgspmv.order import invert, permute, renumber_csr, restore
@@ -425,6 +433,7 @@ class Matrix(DescribedMatrix):
             streamed.multiply(x, out, alpha, beta)
             product = get(out)
         else:
+            kernel = choose_for_vectors(kernel, computes, self.shape, x.shape[1] if x.ndim == 2 else 1)
             kernels = self.bind_products(chosen, kernel=kernel, threads=threads, backend=computes, tune=tune)
             x, out = kernels[0].put(x), kernels[0].put(out)
             for bound in kernels:

@@ -25,7 +25,7 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.select import StepLayout, bind_product
+from mgspmv.kernels.select import StepLayout, bind_product, choose_for_vectors
 from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
@@ -101,6 +101,9 @@ class DevicePart(Part):
         import cupy
 
         shape = (self.stop - self.start, *x.shape[1:])
+        k = shape[1] if x.ndim == 2 else 1
+        if self._streaming is None:
+            kernel = choose_for_vectors(kernel, "cuda", (self.stop - self.start, self.stored.info.shape[1]), k)
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
             if (dtype, kernel) not in self._products:
                 bind = self._bind_product if self._streaming is None else self._bind_streamed

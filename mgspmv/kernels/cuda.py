@@ -23,13 +23,14 @@ from mgspmv.kernels.device import (
     describe_device,
     get,
     load_kernel,
+    pack,
     put,
     put_block,
     report_full_device,
     zeros,
 )
 from mgspmv.kernels.row_tiles import RowTiles, build_row_tiles
-from mgspmv.kernels.specialise import product_types, step_types
+from mgspmv.kernels.specialise import MANY_WIDTHS, find_many_words, product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
 
 THREADS = 256
@@ -42,6 +43,10 @@ ROW_TILES_EMPTY = 4096
 """Rows without entries that a thread block of row-tiles stores."""
 FINISH_THREADS, FINISH_BYTES = 256, 1024
 """Threads of a thread block that adds slices, and bytes of sums that it makes."""
+MANY_WORDS = 4
+"""Most columns of a thread of csr-many."""
+MANY_EMPTY = 1 << 18
+"""Rows without entries that csr-many finishes at a time."""
 ITEMS = 1792
 """Items of a thread block of csr-split and coo."""
 LOOK_BACK_CHUNKS = 2048
@@ -115,7 +120,7 @@ class CudaBlock:
         if self._value is not None and self._value != x.dtype:
             raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product = self._bind(self.kernel, self._plain_types(x.dtype))
-        if x.ndim == 1:
+        if x.ndim == 1 or isinstance(product, _CsrMany):
             product.run(x, y, alpha, beta)
             return
         for c in range(x.shape[1]):
@@ -321,6 +326,55 @@ class _CsrSplit:
                 self._carries.add(y, scalars[0])
 
 
+class _CsrMany:
+    """For any number of vectors: as many at once as there are, in panels of 64 down to 4."""
+
+    def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
+        self._block, self._stream = block, formats.build_stream(block)
+        numbers = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
+        self._types: dict[str, Any] = {**types, **numbers}
+        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), np.dtype(types.get("SUM", types["VALUE"]))
+        self._n_empty = block.n_rows - (len(self._stream.rows) - 1)
+        self.nbytes = block.nbytes + self._stream.nbytes
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if x.ndim == 1:
+            self.run(x[:, None], y[:, None], alpha, beta)
+            return
+        k = x.shape[1]
+        if k % MANY_WORDS:  # a row of X must begin where a load of several columns may
+            import cupy
+
+            padding = ((0, 0), (0, -k % MANY_WORDS))
+            padded = cupy.pad(y, padding)
+            self.run(cupy.pad(x, padding), padded, alpha, beta)
+            y[...] = padded[:, :k]
+            return
+        scalars, start = (self._sum.type(alpha), self._sum.type(beta)), 0
+        while start < k:
+            width = min(max(MANY_WIDTHS), 1 << (k - start).bit_length() - 1)
+            self._run_panel(width, start, x, y, k, scalars)
+            start += width
+
+    def _run_panel(self, width: int, start: int, x: Any, y: Any, stride: int, scalars: tuple[Any, Any]) -> None:
+        block, stream = self._block, self._stream
+        words = find_many_words(width, self._x)
+        types = {**self._types, "WIDTH": width, "WORDS": words}
+        kernel, add = (load_kernel("csr_many.cu", name, **types) for name in ("csr_many", "add_carries"))
+        carries = zeros(len(stream.piece_rows) * 2 * width, self._sum)
+        n_batches, n_splits, n_pieces = stream.n_batches, len(stream.splits), len(stream.piece_rows)
+        arrays = (block.indptr, block.indices, block.data, stream.ends, stream.rows, stream.piece_rows, stream.splits)
+        matrix = pack(block.n_rows, block.nnz, n_pieces, n_splits, n_batches, *arrays, carries)
+        groups = THREADS // (width // words)
+        n_blocks, n_empty = _count(n_pieces, groups), _count(min(self._n_empty, MANY_EMPTY), groups)
+        place, y = (np.int64(stride), *scalars), y.reshape(-1)[start:]
+        if n_blocks + n_empty:
+            panel = x.reshape(-1)[start:]
+            kernel((n_blocks + n_empty,), (THREADS,), (matrix, np.int64(n_blocks), panel, y, *place))
+        if n_splits:
+            add((_count(n_splits, groups),), (THREADS,), (matrix, y, *place))
+
+
 class _Ell:
     def __init__(self, block: CsrBlock, types: dict[str, Any], ell: formats.Ell | None = None) -> None:
         ell = ell or formats.build_ell(_widen(block))
@@ -467,6 +521,7 @@ PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
     "csr-vector": _CsrVector,
     "csr-cached": _CsrCached,
     "csr-split": _CsrSplit,
+    "csr-many": _CsrMany,
     "ell": _Ell,
     "coo": _Coo,
     "dia": _Dia,

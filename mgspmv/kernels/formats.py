@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.model import CsrBlock, index_dtype
+from mgspmv.model import INT32_LIMIT, CsrBlock, index_dtype
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -44,6 +44,10 @@ TILE, TILE_ROWS = 2048, 1024
 EVEN_ROWS, FILL = 4, 0.75
 """Rows are cut by the longest one where it has so many times the mean at most; else by the mean, to fill this part."""
 CHUNK_THREADS, ITEMS_PER_THREAD = 256, 7
+BATCH, MOST_BATCHES = 32, 32
+"""Entries of a batch of Stream, and most batches of a piece."""
+FEW_PIECES = 1 << 16
+"""Pieces that are enough for all multiprocessors; where there would be more they are longer."""
 ITEMS = CHUNK_THREADS * ITEMS_PER_THREAD
 """Entries, or entries and row ends, that a thread block takes of COO and Split."""
 
@@ -140,6 +144,24 @@ class Sell(Format):
     """(slice_ptr[-1],) columns, -1 where there is no entry."""
     data: Array | None
     """(slice_ptr[-1],) values; None for a pattern."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Format):
+    """CSR as a stream of entries in pieces of `n_batches` times 32, the last one shorter; the entries stay in CSR.
+
+    Piece p begins in the row `rows[piece_rows[p]]`. Numbers are of the dtype of the columns.
+    """
+
+    n_batches: int
+    ends: Array
+    """(ceil(nnz / 32),) uint32: a bit for each entry, the lowest first: whether it is the last of its row."""
+    rows: Array
+    """(n_filled + 1,): the rows that have entries, in order, and a 0."""
+    piece_rows: Array
+    """(n_pieces,)."""
+    splits: Array
+    """(n_splits, 3): each row that is in several pieces, the first of them and the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +338,33 @@ def build_split(block: CsrBlock) -> Split:
     items = xp.minimum(xp.arange(-(-n_items // ITEMS) + 1) * ITEMS, n_items)
     row_starts = xp.searchsorted(ends, items)
     return Split(row_starts, items - row_starts)
+
+
+def build_stream(block: CsrBlock) -> Stream:
+    """The entries of a block in pieces, and where its rows end in them.
+
+    Raises
+    ------
+    FormatError : 2^31 rows or more, and fewer columns
+    """
+    xp = array_module(block.indptr)
+    n_batches = min(MOST_BATCHES, max(1, block.nnz // (BATCH * FEW_PIECES)))
+    piece = n_batches * BATCH
+    number = block.indices.dtype
+    if block.n_rows >= INT32_LIMIT and number == np.int32:
+        raise FormatError(
+            f"csr-many counts rows as it does columns, here in 32 bits, and there are {block.n_rows:,}; use csr-split"
+        )
+    rows = xp.flatnonzero(block.indptr[1:] > block.indptr[:-1])
+    starts, last = block.indptr[rows], block.indptr[rows + 1] - 1
+    ends = xp.zeros(-(-block.nnz // BATCH), np.uint32)
+    xp.add.at(ends, last // BATCH, xp.left_shift(np.uint32(1), (last % BATCH).astype(np.uint32)))
+    piece_rows = xp.searchsorted(starts, xp.arange(0, block.nnz, piece), side="right") - 1
+    first, last = starts // piece, last // piece
+    is_split = last > first
+    splits = xp.stack([rows[is_split], first[is_split], last[is_split]], axis=1)
+    rows = xp.concatenate([rows, xp.zeros(1, rows.dtype)])
+    return Stream(n_batches, ends, *(part.astype(number) for part in (rows, piece_rows, splits)))
 
 
 # --- parts of them ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from mgspmv.kernels.cpu import CpuBlock, SerialBlock
 from mgspmv.kernels.device import check_device, describe_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
 from mgspmv.kernels.timing import time_product
-from mgspmv.model import CsrBlock, Precision, check_choice, default_threads
+from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice, default_threads
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
@@ -54,6 +54,7 @@ KERNELS = {
         Kernel("csr-vector", "CSR, 1 to 32 lanes a row after its mean length, reduced by shuffles"),
         Kernel("csr-cached", "CSR, a thread a row, with the part of x near the diagonal in shared memory"),
         Kernel("csr-split", "CSR, nonzeros and row ends in equal chunks (merge path)", step_backends=("cuda",)),
+        Kernel("csr-many", "CSR, many vectors at once: entries in equal pieces, a group of threads a row of X"),
         Kernel("ell", "rows padded to the longest, a thread a row", needs="rows of about the same length"),
         Kernel("coo", "entries in equal chunks, by segmented sums"),
         Kernel("dia", "whole diagonals, a thread a row", needs="entries on few diagonals"),
@@ -182,6 +183,17 @@ def bind_product(
         with suppress(FormatError, CapacityError, BackendError):  # this suits, and another one may be had
             return _bind_format(block, dtype, name, backend, threads)
     return _bind_format(block, dtype, names[-1], backend, threads)
+
+
+def choose_for_vectors(kernel: str, backend: Backend, shape: tuple[int, int], k: int) -> str:
+    """The kernel for products with k vectors: on `cuda`, where none is named, csr-many for several.
+
+    Parameters
+    ----------
+    shape : of the block; csr-many counts its rows as it does its columns
+    """
+    counts = shape[0] < INT32_LIMIT or shape[1] >= INT32_LIMIT
+    return "csr-many" if kernel == "auto" and backend == "cuda" and k > 1 and counts else kernel
 
 
 def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:

@@ -20,6 +20,8 @@ ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
 """Architectures that every specialisation is compiled for when the tests run."""
 LANES = (1, 2, 4, 8, 16, 32)
 BLOCK_DIMS = (2, 3, 4, 5)
+MANY_WIDTHS = (4, 8, 16, 32, 64)
+"""Vectors that csr-many takes at once."""
 PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
 
 _NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "uint32": "unsigned"}
@@ -84,6 +86,9 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
                 yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
+    for value, pattern, (index, offset), width in product(values, (0, 1), csr, MANY_WIDTHS):
+        types = {"VALUE": value, "PATTERN": pattern, "INDEX": index, "OFFSET": offset}
+        yield specialise("csr_many.cu", **types, WIDTH=width, WORDS=find_many_words(width, value))
     for value, pattern, index in product(values, (0, 1), (int32, int64)):
         yield specialise("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)
         for source, row in product(("coo.cu", "sell.cu"), (int32, int64)):
@@ -115,6 +120,11 @@ def _generate_specialisations() -> Iterator[Specialisation]:
             yield specialise(source, **rank_types(value, int64 if value is None else float64, rank))
         for value in (None, float32):
             yield specialise(source, **rank_types(value, float32, float32))
+
+
+def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
+    """Columns of X, of this dtype, of a thread of csr-many, of a panel of so many: 16 bytes, but 4 threads a row."""
+    return max(1, min(width // 4, 16 // dtype.itemsize))
 
 
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from numba.extending import overload
 
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.formats import (
+    BATCH,
     ITEMS,
     SLICE,
     TILE,
@@ -33,6 +34,7 @@ from mgspmv.kernels.formats import (
     build_hyb,
     build_sell,
     build_split,
+    build_stream,
     plan_vector,
 )
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, build_row_tiles
@@ -114,6 +116,9 @@ def bind_twin(block: CsrBlock, kernel: str, dtype: str) -> tuple[Twin, int]:
         case "csr-split":
             split = build_split(block)
             return partial(csr_split, split.row_starts, split.nonzero_starts, *csr), block.nbytes + split.nbytes
+        case "csr-many":
+            stream = build_stream(block)
+            return partial(csr_many, stream.n_batches * BATCH, *csr), block.nbytes + stream.nbytes
         case "ell":
             padded = build_ell(block)
             return partial(ell, padded.indices, padded.data), padded.nbytes
@@ -264,6 +269,26 @@ def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
                 j = indices[k]
                 total += _product(data, k, window[j - begin] if 0 <= j - begin < held else x[j])
             _store(y, i, alpha, total, beta)
+
+
+@njit(nogil=True, cache=True)
+def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
+    """The formula of `csr_scalar`, of one of the columns of X; entries are cut into pieces of so many, see `Stream`.
+
+    Threads: a group of threads a piece, of which each has some columns and adds the entries one after the other. Of a
+    row that is in several pieces, what these have of it is added in order. Deterministic: yes. Source: this project's.
+    """
+    for i in range(len(indptr) - 1):
+        start, stop = indptr[i], indptr[i + 1]
+        total = x.dtype.type(0)
+        k = start
+        while k < stop:
+            end, partial_sum = min(stop, (k // piece + 1) * piece), x.dtype.type(0)
+            for entry in range(k, end):
+                partial_sum += _product(data, entry, x[indices[entry]])
+            total = partial_sum if k == start else total + partial_sum
+            k = end
+        _store(y, i, alpha, total, beta)
 
 
 @njit(nogil=True, cache=True)

@@ -190,6 +190,34 @@ def test_several_vectors_at_once(cupy, kernel):
         assert got[:, c].tobytes() == multiply(cupy, bound, X[:, c].copy(), 1.0, 0.0, np.empty(6000)).tobytes()
 
 
+@pytest.mark.parametrize("few", [1 << 16, 9], ids=["short pieces", "long pieces"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_many_vectors_at_once(cupy, name, few, monkeypatch):
+    """Bit for bit as the twin, a column at a time, for panels of every width and what is left of them."""
+    monkeypatch.setattr("mgspmv.kernels.formats.FEW_PIECES", few)
+    matrix, rng = MATRICES[name], np.random.default_rng(3)
+    for dtype, pattern, index in itertools.product(DTYPES, (False, True), (np.int32, np.int64)):
+        block = make_block(matrix, dtype, pattern=pattern, index=index)
+        bound = bind_kernel(block, np.dtype(dtype).name, kernel="csr-many", backend="cuda")
+        twin = bind_kernel(block, np.dtype(dtype).name, kernel="csr-many", backend="cpu")
+        for k, alpha, beta in ((2, 1.0, 0.0), (33, -0.5, 2.0), (127, 1.0, 0.0)):
+            x, y = (rng.normal(size=(n, k)).astype(dtype) for n in matrix.shape[::-1])
+            got, wanted = multiply(cupy, bound, x, alpha, beta, y), y.copy()
+            twin.multiply(x, wanted, alpha, beta)
+            assert got.tobytes() == wanted.tobytes()
+
+
+def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
+    matrix, rng = MATRICES["skewed rows"], np.random.default_rng(3)
+    mg.ingest(matrix, tmp_path / "a.zarr")
+    x = rng.normal(size=(6000, 6))
+    with mg.open_matrix(tmp_path / "a.zarr") as A:
+        got = mg.spmv(A, x, backend="cuda")
+        assert got.tobytes() == mg.spmv(A, x, backend="cuda", kernel="csr-many").tobytes()
+        assert got.tobytes() == mg.spmv(A, x, backend="cpu", kernel="csr-many").tobytes()
+    np.testing.assert_allclose(got, matrix @ x, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("most", [0, 1 << 20], ids=["carries", "look-back"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pattern", [False, True], ids=["values", "pattern"])
@@ -208,7 +236,7 @@ def test_csr_split_joins_rows_that_cross_many_chunks(cupy, dtype, pattern, most,
     assert len({run.tobytes() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split"])
+@pytest.mark.parametrize("kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split", "csr-many"])
 def test_row_pointers_of_64_bits(cupy, kernel, monkeypatch):
     monkeypatch.setattr("mgspmv.kernels.device.INT32_LIMIT", 0)
     matrix = MATRICES["skewed rows"]

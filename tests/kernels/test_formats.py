@@ -18,6 +18,7 @@ from memory import measure_peak
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels import formats
 from mgspmv.kernels.formats import (
+    BATCH,
     ITEMS,
     build_bsr,
     build_coo,
@@ -26,6 +27,7 @@ from mgspmv.kernels.formats import (
     build_hyb,
     build_sell,
     build_split,
+    build_stream,
     choose_ell_width,
     choose_lanes,
 )
@@ -201,7 +203,7 @@ def test_nbytes_are_those_of_the_arrays():
     assert build_coo(pattern).nbytes == 8 * block.nnz
 
 
-@pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_ell, build_bsr])
+@pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_stream, build_ell, build_bsr])
 def test_temporaries_are_of_a_piece(build, monkeypatch):
     """A number of 8 bytes for each of the million entries would be found."""
     block = make_random([200] * 5000, 7, data=None)
@@ -535,3 +537,56 @@ def test_plan_of_csr_vector_for_uneven_rows_is_by_their_mean():
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     block = CsrBlock(0, 1000, indptr, np.zeros(indptr[-1], np.int32), None)
     assert formats.plan_vector(block) == formats.VectorPlan(144, 8, 1)
+
+
+def walk_stream(block, n_batches):
+    """What `Stream` says, entry by entry: whether it ends its row, and what is in which piece."""
+    piece, row_of = n_batches * BATCH, np.repeat(np.arange(block.n_rows), np.diff(block.indptr))
+    ends = np.append(np.diff(row_of) > 0, True) if block.nnz else np.zeros(0, bool)
+    pieces = {}
+    for entry, row in enumerate(row_of.tolist()):
+        pieces.setdefault(row, []).append(entry // piece)
+    splits = [[row, own[0], own[-1]] for row, own in pieces.items() if own[0] != own[-1]]
+    return ends, sorted(pieces), row_of[::piece], splits
+
+
+def check_stream(block):
+    stream = build_stream(block)
+    ends, rows, begins, splits = walk_stream(block, stream.n_batches)
+    assert np.unpackbits(stream.ends.view(np.uint8), bitorder="little")[: block.nnz].tolist() == ends.tolist()
+    assert stream.rows.tolist() == [*rows, 0]
+    assert stream.rows[stream.piece_rows].tolist() == begins.tolist()
+    assert stream.splits.tolist() == splits
+    assert {part.dtype for part in (stream.rows, stream.piece_rows, stream.splits)} == {block.indices.dtype}
+    return stream
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_stream_of_hard_matrices(name):
+    check_stream(make_block(HARD[name]))
+
+
+@given(st.lists(st.integers(0, 90) | st.just(0) | st.just(32), max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_stream_of_rows_of_any_length(lengths):
+    check_stream(make_random(lengths, 9, data=None))
+
+
+def test_pieces_are_longer_where_there_are_many(monkeypatch):
+    block = make_random([7, 0, 3, 300, 1] * 8, 9)
+    sizes = []
+    for few in (1 << 16, 30, 7, 1):
+        monkeypatch.setattr(formats, "FEW_PIECES", few)
+        sizes.append(check_stream(block).n_batches)
+    assert sizes == [1, 2, 11, 32]
+
+
+def test_stream_counts_rows_as_columns(monkeypatch):
+    monkeypatch.setattr(formats, "INT32_LIMIT", 3)
+    with pytest.raises(
+        FormatError, match=r"^csr-many counts rows as it does columns, here in 32 bits, and there are 4;"
+    ):
+        build_stream(make_random([1, 2, 0, 1], 9))
+    wide = make_random([1, 2, 0, 1], 9)
+    wide = CsrBlock(0, 9, wide.indptr, wide.indices.astype(np.int64), None)
+    assert build_stream(wide).rows.dtype == np.int64

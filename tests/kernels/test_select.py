@@ -32,7 +32,7 @@ from mgspmv.model import CsrBlock
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
-TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, ell, coo, dia, hyb, bsr, sell, row-tiles"
+TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, row-tiles"
 CUDA = f"{TWINS}, cusparse"
 
 

@@ -24,6 +24,7 @@ TWINS = [
     "csr-vector",
     "csr-cached",
     "csr-split",
+    "csr-many",
     "ell",
     "coo",
     "dia",
@@ -252,6 +253,7 @@ def test_nbytes_are_those_of_the_format():
     block = GENERATED["blocks of 3 x 3"]
     wanted = dict.fromkeys(("csr-scalar", "csr-warp", "csr-vector", "csr-cached"), block.nbytes)
     wanted["csr-split"] = block.nbytes + formats.build_split(block).nbytes
+    wanted["csr-many"] = block.nbytes + formats.build_stream(block).nbytes
     for kernel in ("ell", "coo", "hyb", "bsr", "sell"):
         wanted[kernel] = getattr(formats, f"build_{kernel}")(block).nbytes
     assert {kernel: TwinBlock(block, "float64", kernel).nbytes for kernel in wanted} == wanted
