@@ -931,6 +931,59 @@ def bench_spmv(
     return Answer({}, [report], error)
 
 
+@bench.command("spmm")
+def bench_spmm(
+    stores: Annotated[list[str] | None, typer.Argument(metavar="STORE", help="Stored matrices.")] = None,
+    matrix: Annotated[
+        list[str] | None, typer.Option("--matrix", metavar="NAME", help="A matrix of `bench spmv --list`; repeatable.")
+    ] = None,
+    vectors: Annotated[
+        list[int] | None, typer.Option("--vectors", min=1, metavar="K", help="Vectors at once; repeatable.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="float32|float64|both", help="Of values and vectors.")] = "float32",
+    values: Annotated[
+        bool | None, typer.Option("--values/--pattern", help="Give all values, or none; default as each is.")
+    ] = None,
+    backend: Backend = "auto",
+    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="How often each is timed at most.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Nonzeros of each made matrix, about; default of --list.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Check and time products with many vectors at once, beside cuSPARSE, or SciPy where there is no GPU."""
+    from mgspmv.bench import spmm as harness
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, find_cases, write_json
+    from mgspmv.bench.tables import format_many
+    from mgspmv.model import check_choice
+
+    check_choice("--dtype", dtype, ("float32", "float64", "both"))
+    if not matrix and not stores:
+        raise OptionError("no matrix is named; pass stores, or --matrix NAME of `mgspmv bench spmv --list`")
+    chosen = choose_backend(backend)
+    check_json(json)
+    cases = find_cases(matrix or [], stores or [], chosen, size)
+    machine = choose_machine(chosen)
+    setting = describe_run(machine)
+    dtypes = ("float32", "float64") if dtype == "both" else (dtype,)
+    run = harness.ManyBench(
+        machine,
+        dtypes,
+        vectors or harness.WIDTHS,
+        values,
+        rounds,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    for case in cases:
+        run.run(case)
+        if json is not None:
+            write_json(json, run.to_dict(setting))
+    wrong = sorted({r.program for r in run.records if r.is_wrong})
+    error = MgspmvError(f"wrong products of {', '.join(wrong)}; see the table") if wrong else None
+    return Answer({}, [format_many(setting, run.records, chosen)], error)
+
+
 @bench.command("pagerank")
 def bench_pagerank(
     only: Annotated[

@@ -30,7 +30,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reference:
-    """What some rows of y = A x must be."""
+    """What some rows of y = A x must be; of k vectors, each array but `rows` has k columns."""
 
     rows: Any
     """Their numbers, where y is; None for all."""
@@ -62,13 +62,14 @@ def make_reference(machine: Machine, block: CsrBlock, x: Any) -> Reference:
         scipy.sparse.csr_array((values, indices, indptr), shape=shape) @ vector
         for values, vector in ((data, factor), (abs(data), abs(factor)))
     )
-    permitted = np.diff(indptr) * np.finfo(x.dtype.name).eps * magnitudes
+    lengths = np.diff(indptr).reshape(-1, *(1,) * (x.ndim - 1))
+    permitted = lengths * np.finfo(x.dtype.name).eps * magnitudes
     return Reference(rows, sums, magnitudes, permitted)
 
 
 def check_product(machine: Machine, y: Any, reference: Reference) -> Verdict:
     """Check y, which was NaN everywhere before the product was made."""
-    n_left = int(machine.xp.isnan(y).sum())
+    n_left = int(machine.xp.isnan(y.reshape(len(y), -1)).any(axis=1).sum())
     if n_left:
         return Verdict(f"{n_left:,} of {len(y):,} rows are NaN or were left out", np.nan)
     values = machine.get(y if reference.rows is None else y[reference.rows]).astype(np.float64)
@@ -77,11 +78,12 @@ def check_product(machine: Machine, y: Any, reference: Reference) -> Verdict:
     is_wrong = ~(error <= reference.permitted)
     if not is_wrong.any():
         return Verdict(None, worst)
-    k = int(is_wrong.argmax())
-    row = k if reference.rows is None else int(reference.rows[k])
+    place = np.unravel_index(int(is_wrong.argmax()), is_wrong.shape)
+    row = int(place[0]) if reference.rows is None else int(reference.rows[place[0]])
+    n_wrong = int(is_wrong.reshape(len(is_wrong), -1).any(axis=1).sum())
     return Verdict(
-        f"{int(is_wrong.sum()):,} of {len(values):,} rows checked are wrong: row {row} is {values[k]:.9g} and must be "
-        f"{reference.sums[k]:.9g}, to within {reference.permitted[k]:.2g}",
+        f"{n_wrong:,} of {len(values):,} rows checked are wrong: row {row} is {values[place]:.9g} and must be "
+        f"{reference.sums[place]:.9g}, to within {reference.permitted[place]:.2g}",
         worst,
     )
 

@@ -201,7 +201,7 @@ class Bench:
         try:
             self._run(case)
         except (FileNotFoundError, MemoryError) as error:
-            self.left_out[case.name] = _describe_error(error)
+            self.left_out[case.name] = describe_error(error)
             self._say(f"{case.name}: left out, {self.left_out[case.name]}")
         self._machine.free()
 
@@ -244,7 +244,7 @@ class Bench:
         try:
             contender = make_contender(record.kernel, machine.backend, block, x, y)
         except (FormatError, BackendError, MemoryError) as error:
-            return replace(record, problem=_describe_error(error))
+            return replace(record, problem=describe_error(error))
         try:
             contender.run()
             machine.wait()
@@ -264,7 +264,7 @@ class Bench:
                 return replace(record, problem="its runs do not all give the same bits", is_wrong=True)
             return replace(record, error=verdict.error, times=times)
         except (FormatError, BackendError, MemoryError) as error:
-            return replace(record, problem=_describe_error(error))
+            return replace(record, problem=describe_error(error))
         finally:
             contender.close()
             del contender
@@ -350,7 +350,8 @@ def _rate(record: Record, roofline: Roofline, peers: Sequence[Record]) -> Record
     )
 
 
-def _describe_error(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
+    """In words."""
     return "does not fit into memory" if isinstance(error, MemoryError) else str(error)
 
 

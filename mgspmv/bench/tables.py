@@ -8,6 +8,7 @@ from statistics import geometric_mean
 
 from mgspmv.bench.contenders import PEER_TITLES
 from mgspmv.bench.machines import State
+from mgspmv.bench.spmm import Record as Many
 from mgspmv.bench.spmv import Record
 from mgspmv.kernels.select import Backend
 
@@ -152,3 +153,40 @@ def format_ms(seconds: float | None) -> str:
 def format_row(cells: Sequence[str]) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"
+
+
+def format_many(setting: Mapping[str, str], records: Sequence[Many], backend: Backend) -> str:
+    """The table of products with many vectors, below what it was measured on."""
+    peer = PEER_TITLES[backend]
+    titles = [
+        "matrix",
+        "nonzeros",
+        "values",
+        "dtype",
+        "k",
+        "ours",
+        "one at a time",
+        peer,
+        f"{peer} / ours",
+        "G terms/s",
+    ]
+    parts = [*format_setting(setting), "", format_row(titles), format_row(["---", *["---:"] * (len(titles) - 1)])]
+    for key in dict.fromkeys((r.matrix, r.dtype, r.k) for r in records):
+        own = {r.program: r for r in records if (r.matrix, r.dtype, r.k) == key}
+        medians = {name: r.times.median_s for name, r in own.items() if r.times is not None}
+        best = min((medians[name] for name, r in own.items() if r.is_peer and name in medians), default=None)
+        ours, one = medians.get("ours"), medians.get("ours, one at a time")
+        first = next(iter(own.values()))
+        rate = "" if ours is None else f"{first.nnz * first.k / ours / 1e9:,.4g}"
+        ratio = "" if ours is None or best is None else f"{best / ours:.2f}"
+        kind = "none" if first.is_pattern else "given"
+        cells = [first.matrix, f"{first.nnz:,}", kind, first.dtype, str(first.k)]
+        shown = "WRONG" if own["ours"].is_wrong else format_ms(ours)
+        parts.append(format_row([*cells, f"**{shown}**", format_ms(one), format_ms(best), ratio, rate]))
+    problems = [f"- {r.matrix} {r.dtype}, k = {r.k}, {r.program}: {r.problem}" for r in records if r.problem]
+    notes = [
+        "Times are medians in ms, with warm caches, of Y = A X with X of k columns, row-major.",
+        f"{peer} / ours: how many times as fast ours is, beside the fastest algorithm of {peer}. G terms/s: nonzeros "
+        "times k, over the time.",
+    ]
+    return "\n".join([*parts, "", *(f"- {note}" for note in notes), *([""] if problems else []), *problems, ""])

@@ -3,7 +3,7 @@
 CuPy's own binding makes descriptors and buffer in each call and never preprocesses; here they are made once, and
 `cusparseSpMV_preprocess` is called, as NVIDIA advises for products that are made many times.
 
-Source: cuSPARSE Library, NVIDIA, sections 6.4 (generic API, sparse matrices) and 6.6 (cusparseSpMV).
+Source: cuSPARSE Library, NVIDIA, sections 6.4 (generic API, sparse matrices) and 6.6 (cusparseSpMV, cusparseSpMM).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import functools
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from typing import Any
@@ -25,11 +26,14 @@ ALGORITHMS = {"cusparse-alg1": 2, "cusparse-alg2": 3}
 """CUSPARSE_SPMV_CSR_ALG1 and CUSPARSE_SPMV_CSR_ALG2."""
 DETERMINISTIC = "cusparse-alg2"
 """The one that NVIDIA documents as giving the same bits at every run."""
+ALGORITHMS_MANY = {"cusparse-alg1": 4, "cusparse-alg2": 6, "cusparse-alg3": 12}
+"""CUSPARSE_SPMM_CSR_ALG1 to ALG3."""
 
 _INDEX_TYPES = {"int32": 2, "int64": 3}
 _VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, ctypes.c_float), "float64": (1, ctypes.c_double)}
 _ZERO_BASED = 0
 _NOT_TRANSPOSED = 0
+_ROW_MAJOR = 2
 _MISSING = "cuSPARSE is not found; install mgspmv[cuda12] or mgspmv[cuda13], which bring it, or use another kernel"
 
 
@@ -55,6 +59,10 @@ class CusparseProduct:
     columns are int64, since it takes only one type for both. (Version 12.6.3 then fails all the same.)
     """
 
+    _function, _set_values = "cusparseSpMV", "cusparseDnVecSetValues"
+    _algorithms = ALGORITHMS
+    _transposed: tuple[c_int, ...] = (c_int(_NOT_TRANSPOSED),)
+
     def __init__(self, block: CsrBlock, dtype: Any, algorithm: str = DETERMINISTIC) -> None:
         import cupy
 
@@ -70,9 +78,9 @@ class CusparseProduct:
         """Frees what was made; may be called again, and is when nobody uses this any more."""
         self.close.atexit = False  # CUDA may be gone by then
         if block.nnz:
-            x, y = cupy.zeros(block.n_cols, self._dtype), cupy.zeros(block.n_rows, self._dtype)
+            x, y = (cupy.zeros(self._shape(n), self._dtype) for n in (block.n_cols, block.n_rows))
             self._create(stack, block, x, y)
-            self._prepare(ALGORITHMS[algorithm])
+            self._prepare(self._algorithms[algorithm])
 
     def run(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Enqueue y = alpha A x + beta y on CuPy's current stream."""
@@ -94,8 +102,17 @@ class CusparseProduct:
         self._alpha.value = alpha
         self._call("cusparseSetStream", self._handle, c_void_p(cupy.cuda.get_current_stream().ptr))
         for vector, array in ((self._x, x), (self._y, y)):
-            self._call("cusparseDnVecSetValues", vector, _point_to(array))
-        self._call("cusparseSpMV", *self._operands)
+            self._call(self._set_values, vector, _point_to(array))
+        self._call(self._function, *self._operands)
+
+    def _shape(self, n: int) -> tuple[int, ...]:
+        """Of x or y, of so many rows."""
+        return (n,)
+
+    def _describe(self, make: Callable[..., c_void_p], array: Any) -> c_void_p:
+        """The descriptor of x or y."""
+        value_type = c_int(_VALUE_TYPES[self._dtype.name][0])
+        return make("cusparseCreateDnVec", "cusparseDestroyDnVec", c_int64(len(array)), _point_to(array), value_type)
 
     def _create(self, stack: ExitStack, block: CsrBlock, x: Any, y: Any) -> None:
         """Handle and descriptors, which `stack` frees."""
@@ -114,10 +131,7 @@ class CusparseProduct:
         arrays = map(_point_to, self._arrays)
         types = (*(c_int(_INDEX_TYPES[array.dtype.name]) for array in self._arrays[:2]), c_int(_ZERO_BASED), value_type)
         self._matrix = make("cusparseCreateCsr", "cusparseDestroySpMat", *shape, *arrays, *types)
-        self._x, self._y = (
-            make("cusparseCreateDnVec", "cusparseDestroyDnVec", c_int64(len(v)), _point_to(v), value_type)
-            for v in (x, y)
-        )
+        self._x, self._y = (self._describe(make, array) for array in (x, y))
 
     def _prepare(self, algorithm: int) -> None:
         """Buffer and preprocessing."""
@@ -125,9 +139,9 @@ class CusparseProduct:
 
         factors = (ctypes.byref(self._alpha), self._matrix, self._x, ctypes.byref(self._beta), self._y)
         types = (c_int(_VALUE_TYPES[self._dtype.name][0]), c_int(algorithm))
-        self._operands: tuple[Any, ...] = (self._handle, c_int(_NOT_TRANSPOSED), *factors, *types)
+        self._operands: tuple[Any, ...] = (self._handle, *self._transposed, *factors, *types)
         size = c_size_t()
-        self._call("cusparseSpMV_bufferSize", *self._operands, ctypes.byref(size))
+        self._call(f"{self._function}_bufferSize", *self._operands, ctypes.byref(size))
         # A pointer of 0 would be refused where no buffer is wanted.
         self._buffer = cupy.empty(max(1, size.value), np.uint8)
         self.nbytes += self._buffer.nbytes
@@ -135,9 +149,34 @@ class CusparseProduct:
         stream = cupy.cuda.get_current_stream()
         stream.synchronize()
         began = time.perf_counter()
-        self._call("cusparseSpMV_preprocess", *self._operands)
+        self._call(f"{self._function}_preprocess", *self._operands)
         stream.synchronize()
         self.preprocess_s = time.perf_counter() - began
+
+
+class CusparseManyProduct(CusparseProduct):
+    """As `CusparseProduct`, for k vectors at once: x (n_cols, k) and y (n_rows, k), row-major, by cusparseSpMM.
+
+    Parameters
+    ----------
+    algorithm : a key of `ALGORITHMS_MANY`
+    """
+
+    _function, _set_values = "cusparseSpMM", "cusparseDnMatSetValues"
+    _algorithms = ALGORITHMS_MANY
+    _transposed = (c_int(_NOT_TRANSPOSED), c_int(_NOT_TRANSPOSED))
+
+    def __init__(self, block: CsrBlock, dtype: Any, k: int, algorithm: str) -> None:
+        self._k = k
+        super().__init__(block, dtype, algorithm)
+
+    def _shape(self, n: int) -> tuple[int, ...]:
+        return (n, self._k)
+
+    def _describe(self, make: Callable[..., c_void_p], array: Any) -> c_void_p:
+        n, k = map(c_int64, array.shape)
+        types = (c_int(_VALUE_TYPES[self._dtype.name][0]), c_int(_ROW_MAJOR))
+        return make("cusparseCreateDnMat", "cusparseDestroyDnMat", n, k, k, _point_to(array), *types)
 
 
 def find_version() -> str:
