@@ -141,7 +141,7 @@ def test_the_store_is_that_of_the_edited_list(small, tmp_path, history, kind, we
 
 
 @pytest.mark.slow
-@settings(max_examples=200, **CHECKS)
+@settings(max_examples=100, **CHECKS)
 @given(**CASES)
 def test_many_stores_are_those_of_the_edited_list(
     small, tmp_path, history, kind, weighted, rule, symmetrize, transpose
