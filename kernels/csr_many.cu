@@ -4,7 +4,8 @@
 // Shapes: X (n_cols, stride) and Y (n_rows, stride), row-major, of which WIDTH columns are multiplied; indices and data (nnz), aligned
 //   to 16 bytes. Piece p has the entries p n_batches 32 .. (p + 1) n_batches 32; `ends` has a bit for each entry: whether it is
 //   the last of its row. `rows` are the rows that have entries, `piece_rows` (n_pieces) where in them a piece begins, `splits`
-//   (n_splits, 3): a row of several pieces, the first and the last of them. `carries` (n_pieces, 2, WIDTH).
+//   (n_splits, 3): a row of several pieces, the first and the last of them; `empty` the other rows. `carries` (n_pieces, 2, WIDTH).
+//   Y is the type of the product, SUM unless it is named.
 // Threads: groups of WIDTH / WORDS threads have a piece each, and each thread WORDS columns: an entry is one coalesced load of a
 //   row of X by its group. Entries are a stream, in which DEEP loads are under way across the ends of rows, however short these
 //   are. Sums of rows of several pieces are carried, and added in order by `add_carries`; rows without entries are the last
@@ -17,10 +18,13 @@
 
 #define THREADS 256
 #define BATCH 32
-#define DEEP 8
 #define BLOCKS 4
 #define LANES (WIDTH / WORDS)
 #define HELD (BATCH / LANES)
+#define DEEP (HELD < 8 ? 8 : HELD)
+#ifndef Y
+#define Y SUM
+#endif
 
 template <int BYTES>
 struct Word;
@@ -59,26 +63,27 @@ __device__ __forceinline__ void load_held(E (&held)[HELD], const E* place) {
 }
 
 struct Matrix {
-    int64 n_rows, nnz, n_pieces, n_splits, n_batches;
-    const OFFSET* indptr;
+    int64 nnz, n_pieces, n_splits, n_empty, n_batches;
     const INDEX* indices;
     const VALUE* data;
     const unsigned* ends;
     const INDEX* rows;
     const INDEX* piece_rows;
     const INDEX* splits;
+    const INDEX* empty;
     SUM* carries;
 };
 
 // Stores the sums of a row.
 struct StoreRows {
-    SUM* y;
+    Y* y;
     int64 stride;
     SUM alpha, beta;
     __device__ __forceinline__ void finish(int64 row, int lane, const SUM (&sums)[WORDS]) const {
-        SUM* place = y + row * stride + lane * WORDS;
+        Y* place = y + row * stride + lane * WORDS;
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) store_row(place, w, alpha, sums[w], beta);
+        for (int w = 0; w < WORDS; ++w)
+            place[w] = Y(beta == 0 ? alpha * sums[w] : alpha * sums[w] + beta * SUM(place[w]));
     }
 };
 
@@ -114,19 +119,19 @@ struct Walk {
     // n entries: BATCH unless it is the end of the matrix.
     template <bool IS_WHOLE>
     __device__ __forceinline__ void add(const INDEX (&indices)[HELD], const VALUE (&values)[HELD], unsigned ends, int n) {
-#pragma unroll(HELD <= DEEP ? 1 : BATCH / DEEP)
+#pragma unroll 1
         for (int begin = 0; begin < BATCH; begin += DEEP) {
             Columns taken[DEEP];
 #pragma unroll
             for (int d = 0; d < DEEP; ++d) {
                 const int e = begin + d;
-                const INDEX column = __shfl_sync(group, indices[HELD <= DEEP ? d % HELD : e % HELD], e / HELD, LANES);
+                const INDEX column = __shfl_sync(group, indices[d % HELD], e / HELD, LANES);
                 if (IS_WHOLE || e < n) taken[d] = load_columns(x + int64(column) * stride);
             }
 #pragma unroll
             for (int d = 0; d < DEEP; ++d) {
                 const int e = begin + d;
-                const VALUE value = PATTERN ? VALUE(1) : __shfl_sync(group, values[HELD <= DEEP ? d % HELD : e % HELD], e / HELD, LANES);
+                const VALUE value = PATTERN ? VALUE(1) : __shfl_sync(group, values[d % HELD], e / HELD, LANES);
                 if (IS_WHOLE || e < n) {
 #pragma unroll
                     for (int w = 0; w < WORDS; ++w) sums[w] += contribute(value, taken[d].of[w]);
@@ -188,8 +193,8 @@ __device__ __forceinline__ void finish_empty(const Matrix& matrix, const Rows& r
     const int lane = threadIdx.x % LANES;
     const SUM none[WORDS] = {};
     const int64 stride = (gridDim.x - first_block) * (THREADS / LANES);
-    for (int64 row = ((blockIdx.x - first_block) * THREADS + threadIdx.x) / LANES; row < matrix.n_rows; row += stride)
-        if (__ldg(matrix.indptr + row) == __ldg(matrix.indptr + row + 1)) rows.finish(row, lane, none);
+    for (int64 k = ((blockIdx.x - first_block) * THREADS + threadIdx.x) / LANES; k < matrix.n_empty; k += stride)
+        rows.finish(matrix.empty[k], lane, none);
 }
 
 // The rows of several pieces: what the first one has of the row, and all that the others have, in order.
@@ -211,7 +216,7 @@ __device__ __forceinline__ void finish_splits(const Matrix& matrix, const Rows& 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-csr_many(Matrix matrix, int64 n_piece_blocks, const X* __restrict__ x, SUM* y, int64 stride, SUM alpha, SUM beta) {
+csr_many(Matrix matrix, int64 n_piece_blocks, const X* __restrict__ x, Y* y, int64 stride, SUM alpha, SUM beta) {
     const StoreRows rows{y, stride, alpha, beta};
     if (blockIdx.x < n_piece_blocks)
         multiply(matrix, rows, x, stride);
@@ -220,6 +225,6 @@ csr_many(Matrix matrix, int64 n_piece_blocks, const X* __restrict__ x, SUM* y, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_carries(Matrix matrix, SUM* y, int64 stride, SUM alpha, SUM beta) {
+add_carries(Matrix matrix, Y* y, int64 stride, SUM alpha, SUM beta) {
     finish_splits(matrix, StoreRows{y, stride, alpha, beta});
 }

@@ -120,7 +120,7 @@ class CudaBlock:
         if self._value is not None and self._value != x.dtype:
             raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product = self._bind(self.kernel, self._plain_types(x.dtype))
-        if x.ndim == 1 or isinstance(product, _CsrMany):
+        if x.ndim == 1 or isinstance(product, CsrMany):
             product.run(x, y, alpha, beta)
             return
         for c in range(x.shape[1]):
@@ -326,16 +326,13 @@ class _CsrSplit:
                 self._carries.add(y, scalars[0])
 
 
-class _CsrMany:
+class CsrMany:
     """For any number of vectors: as many at once as there are, in panels of 64 down to 4."""
 
     def __init__(self, block: CsrBlock, types: dict[str, Any]) -> None:
-        self._block, self._stream = block, formats.build_stream(block)
-        numbers = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
-        self._types: dict[str, Any] = {**types, **numbers}
-        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), np.dtype(types.get("SUM", types["VALUE"]))
-        self._n_empty = block.n_rows - (len(self._stream.rows) - 1)
-        self.nbytes = block.nbytes + self._stream.nbytes
+        self._product = ManyProduct(block, formats.build_stream(block), types)
+        self._sum = np.dtype(types["VALUE"])
+        self.nbytes = block.nbytes + self._product.stream.nbytes
 
     def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
         if x.ndim == 1:
@@ -350,29 +347,51 @@ class _CsrMany:
             self.run(cupy.pad(x, padding), padded, alpha, beta)
             y[...] = padded[:, :k]
             return
-        scalars, start = (self._sum.type(alpha), self._sum.type(beta)), 0
+        start = 0
         while start < k:
             width = min(max(MANY_WIDTHS), 1 << (k - start).bit_length() - 1)
-            self._run_panel(width, start, x, y, k, scalars)
+            self._product.run(width, x.reshape(-1)[start:], y.reshape(-1)[start:], k, alpha, beta)
             start += width
 
-    def _run_panel(self, width: int, start: int, x: Any, y: Any, stride: int, scalars: tuple[Any, Any]) -> None:
-        block, stream = self._block, self._stream
-        words = find_many_words(width, self._x)
-        types = {**self._types, "WIDTH": width, "WORDS": words}
-        kernel, add = (load_kernel("csr_many.cu", name, **types) for name in ("csr_many", "add_carries"))
-        carries = zeros(len(stream.piece_rows) * 2 * width, self._sum)
-        n_batches, n_splits, n_pieces = stream.n_batches, len(stream.splits), len(stream.piece_rows)
-        arrays = (block.indptr, block.indices, block.data, stream.ends, stream.rows, stream.piece_rows, stream.splits)
-        matrix = pack(block.n_rows, block.nnz, n_pieces, n_splits, n_batches, *arrays, carries)
-        groups = THREADS // (width // words)
-        n_blocks, n_empty = _count(n_pieces, groups), _count(min(self._n_empty, MANY_EMPTY), groups)
-        place, y = (np.int64(stride), *scalars), y.reshape(-1)[start:]
-        if n_blocks + n_empty:
-            panel = x.reshape(-1)[start:]
-            kernel((n_blocks + n_empty,), (THREADS,), (matrix, np.int64(n_blocks), panel, y, *place))
+
+class ManyProduct:
+    """Y = alpha A X + beta Y, a panel of columns at a time.
+
+    Parameters
+    ----------
+    types : the macros VALUE and PATTERN, and X, SUM, EXACT and Y where they differ
+    """
+
+    def __init__(self, block: CsrBlock, stream: formats.Stream, types: dict[str, Any]) -> None:
+        self.stream, self._types = stream, {**types, "INDEX": block.indices.dtype}
+        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), np.dtype(types.get("SUM", types["VALUE"]))
+        self._block = block
+
+    def load(self, width: int) -> tuple[Any, Any]:
+        """The kernels for a panel of this width, one of `MANY_WIDTHS`."""
+        types = {**self._types, "WIDTH": width, "WORDS": find_many_words(width, self._x)}
+        return load_kernel("csr_many.cu", "csr_many", **types), load_kernel("csr_many.cu", "add_carries", **types)
+
+    def run(self, width: int, x: Any, y: Any, stride: int, alpha: float, beta: float) -> None:
+        """Enqueue the product of a panel.
+
+        Parameters
+        ----------
+        x, y : from the first element of the panel on
+        stride : columns of X and of Y
+        """
+        kernel, add = self.load(width)
+        block, stream, groups = self._block, self.stream, THREADS * find_many_words(width, self._x) // width
+        n_pieces, n_splits, n_empty = len(stream.piece_rows), len(stream.splits), len(stream.empty)
+        carries = zeros(2 * n_pieces * width, self._sum)
+        arrays = (block.indices, block.data, stream.ends, stream.rows, stream.piece_rows, stream.splits, stream.empty)
+        matrix = pack(block.nnz, n_pieces, n_splits, n_empty, stream.n_batches, *arrays, carries)
+        n_blocks, n_more = _count(n_pieces, groups), _count(min(n_empty, MANY_EMPTY), groups)
+        place = (y, np.int64(stride), self._sum.type(alpha), self._sum.type(beta))
+        if n_blocks + n_more:
+            kernel((n_blocks + n_more,), (THREADS,), (matrix, np.int64(n_blocks), x, *place))
         if n_splits:
-            add((_count(n_splits, groups),), (THREADS,), (matrix, y, *place))
+            add((_count(n_splits, groups),), (THREADS,), (matrix, *place))
 
 
 class _Ell:
@@ -521,7 +540,7 @@ PRODUCTS: dict[str, Callable[[CsrBlock, dict[str, Any]], Product]] = {
     "csr-vector": _CsrVector,
     "csr-cached": _CsrCached,
     "csr-split": _CsrSplit,
-    "csr-many": _CsrMany,
+    "csr-many": CsrMany,
     "ell": _Ell,
     "coo": _Coo,
     "dia": _Dia,

@@ -158,6 +158,8 @@ class Stream(Format):
     """(ceil(nnz / 32),) uint32: a bit for each entry, the lowest first: whether it is the last of its row."""
     rows: Array
     """(n_filled + 1,): the rows that have entries, in order, and a 0."""
+    empty: Array
+    """(n_rows - n_filled,): the others."""
     piece_rows: Array
     """(n_pieces,)."""
     splits: Array
@@ -364,7 +366,8 @@ def build_stream(block: CsrBlock) -> Stream:
     is_split = last > first
     splits = xp.stack([rows[is_split], first[is_split], last[is_split]], axis=1)
     rows = xp.concatenate([rows, xp.zeros(1, rows.dtype)])
-    return Stream(n_batches, ends, *(part.astype(number) for part in (rows, piece_rows, splits)))
+    empty = xp.flatnonzero(block.indptr[1:] == block.indptr[:-1])
+    return Stream(n_batches, ends, *(part.astype(number) for part in (rows, empty, piece_rows, splits)))
 
 
 # --- parts of them ---------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
 """Architectures that every specialisation is compiled for when the tests run."""
 LANES = (1, 2, 4, 8, 16, 32)
 BLOCK_DIMS = (2, 3, 4, 5)
-MANY_WIDTHS = (4, 8, 16, 32, 64)
-"""Vectors that csr-many takes at once."""
+MANY_WIDTHS = (2, 4, 8, 16, 32, 64)
+"""Vectors that csr-many takes at once; 2 in steps of PageRank only."""
 PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
 
 _NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "uint32": "unsigned"}
@@ -86,8 +86,8 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
                 yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
-    for value, pattern, (index, offset), width in product(values, (0, 1), csr, MANY_WIDTHS):
-        types = {"VALUE": value, "PATTERN": pattern, "INDEX": index, "OFFSET": offset}
+    for value, pattern, index, width in product(values, (0, 1), (int32, int64), MANY_WIDTHS[1:]):
+        types = {"VALUE": value, "PATTERN": pattern, "INDEX": index}
         yield specialise("csr_many.cu", **types, WIDTH=width, WORDS=find_many_words(width, value))
     for value, pattern, index in product(values, (0, 1), (int32, int64)):
         yield specialise("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)

@@ -555,9 +555,12 @@ def check_stream(block):
     ends, rows, begins, splits = walk_stream(block, stream.n_batches)
     assert np.unpackbits(stream.ends.view(np.uint8), bitorder="little")[: block.nnz].tolist() == ends.tolist()
     assert stream.rows.tolist() == [*rows, 0]
+    assert stream.empty.tolist() == sorted(set(range(block.n_rows)) - set(rows))
     assert stream.rows[stream.piece_rows].tolist() == begins.tolist()
     assert stream.splits.tolist() == splits
-    assert {part.dtype for part in (stream.rows, stream.piece_rows, stream.splits)} == {block.indices.dtype}
+    assert {part.dtype for part in (stream.rows, stream.empty, stream.piece_rows, stream.splits)} == {
+        block.indices.dtype
+    }
     return stream
 
 
