@@ -762,6 +762,9 @@ def pagerank(
     ] = None,
     nstart: Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from.")] = None,
     ignore_weights: Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")] = False,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")
+    ] = False,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
     kernel: Kernel = "auto",
     backend: Backend = "auto",
@@ -800,7 +803,7 @@ def pagerank(
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
     options |= {"device_memory": device_memory, "host_memory": host_memory}
     failure = None
-    with api.open_matrix(store) as matrix:
+    with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")
         change = _find_change(tol, tol_mode, matrix.shape[0])
         with open_progress(tol=change, max_iter=max_iter) as progress, _open_client(place, progress) as client:

@@ -135,6 +135,8 @@ class PageRankSection(_Section):
     nstart: str | None = None
     """File of weights."""
     weights: bool = True
+    reverse: bool = False
+    """Rank the reversed graph."""
     precision: Precision = "exact"
     kernel: str = "auto"
     backend: Literal["auto", "cpu", "cuda"] = "auto"
@@ -187,6 +189,8 @@ class Pipeline(_Section):
         misplaced = [name for name in READER_OPTIONS if name in self.ingest.options]
         if self.source.generate is not None and misplaced:
             raise ValueError(f"[ingest] {', '.join(misplaced)}: this is for files, and the source is a generator")
+        if self.pagerank.reverse and not self.ingest.transpose:
+            raise ValueError("[pagerank] reverse: this needs the transpose; set transpose = true in [ingest]")
         return self
 
 
@@ -365,8 +369,10 @@ def _rank(
 ) -> tuple[Solution, ConvergenceError | None]:
     names = {"personalization", "dangling", "nstart"}
     vectors = read_vectors(**section.model_dump(include=names), string_ids=matrix.info.vertex_ids == "string")
+    options = section.model_dump(exclude={*names, "reverse"})
     try:
-        return pagerank(matrix, **section.model_dump(exclude=names), **vectors, on_event=on_event), None
+        with matrix.T if section.reverse else matrix as ranked:
+            return pagerank(ranked, **options, **vectors, on_event=on_event), None
     except ConvergenceError as error:
         return error.solution, error
 

@@ -158,7 +158,8 @@ class StoredMatrix:
         names = [name for name in _expected_arrays(self) if name != "order"]
         arrays: dict[str, Any] = {"data": None} | {name: self.read_array(name, threads=threads) for name in names}
         arrays |= {"order": self.read_order(threads), "order_method": self.info.order}
-        return CsrArrays(self.info.kind, self.info.shape, **arrays, duplicates=self.info.duplicates)
+        kind = self.info.kind if self.original is None else "matrix"  # a transpose has no degrees
+        return CsrArrays(kind, self.info.shape, **arrays, duplicates=self.info.duplicates)
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
         """Read the source's number of each row and column; None where they are in the order of the source.
@@ -228,15 +229,32 @@ class StoredMatrix:
             raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {_MEND}")
         return indptr
 
+    def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
+        """(stop - start,) int64: entries of each of the columns `start` .. `stop` of a graph.
+
+        Columns of a reversed graph are rows of the one that it is the transpose of.
+
+        Raises
+        ------
+        StoreError : as for `read_array` and `read_pointers`
+        """
+        stop = self.info.shape[1] if stop is None else stop
+        if self.original is None:
+            return self.read_array("out_degree", start, stop, threads)
+        degree: np.ndarray = np.diff(self.original.read_pointers(start, stop, threads))
+        return degree
+
     def transpose(self) -> StoredMatrix:
-        """The stored transpose, for products; `info.has_transpose` says whether there is one."""
+        """The stored transpose, of a graph the reversed one; `info.has_transpose` says whether there is one."""
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
         group = self.group["transpose"]
         assert isinstance(group, zarr.Group)
         index_dtype = _get_array(group, "indices", self.info.url).dtype.name
-        info = replace(self.info, kind="matrix", shape=(n_cols, n_rows), index_dtype=index_dtype, vertex_ids=None)
+        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index_dtype)
+        if info.kind != "graph":
+            info = replace(info, kind="matrix", vertex_ids=None)
         return StoredMatrix(info, group, self.place, original=self)
 
     def address(self) -> StoreAddress:
@@ -643,13 +661,15 @@ def _expected_arrays(stored: StoredMatrix) -> dict[str, tuple[int, str]]:
     arrays = {"indptr": (info.shape[0] + 1, "int64"), "indices": (info.nnz, info.index_dtype)}
     if info.dtype is not None:
         arrays["data"] = (info.nnz, info.dtype)
+    if stored.original is not None:
+        return arrays
     if info.kind != "matrix":
         arrays["out_degree"] = (info.shape[1], "int64")
         if not info.is_pattern:
             arrays["out_weight"] = (info.shape[1], "float64")
     if info.vertex_ids is not None:
         arrays["vertex_ids"] = (info.shape[0], info.vertex_ids)
-    if info.order is not None and stored.original is None:
+    if info.order is not None:
         arrays["order"] = (info.shape[0], info.index_dtype)
     return arrays
 

@@ -18,7 +18,6 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import (
     CapacityError,
-    KindError,
     MissingTransposeError,
     OptionError,
     ShapeError,
@@ -424,12 +423,11 @@ def test_transpose_of_products():
     np.testing.assert_allclose(A.T.T @ np.ones(7), matrix @ np.ones(7), rtol=1e-15)
 
 
-def test_transpose_of_a_graph_has_its_ids_and_no_ranks():
+def test_transpose_of_a_graph_has_its_ids():
     A = store_matrix((np.array([10, 30]), np.array([30, 20])), transpose=True)
     assert A.T.vertex_ids.tolist() == [10, 20, 30]
     np.testing.assert_array_equal(A.T.to_scipy().toarray(), [[0, 0, 1], [0, 0, 0], [0, 1, 0]])
-    with pytest.raises(KindError):
-        mg.pagerank(A.T)
+    assert A.T.kind == "graph"
 
 
 def test_missing_transpose():

@@ -424,6 +424,17 @@ def test_pagerank_is_that_of_networkx():
     assert Path("r.csv").read_text().startswith("id,rank\n1,")
 
 
+def test_ranks_of_the_reversed_graph():
+    invoke("ingest", "edges.txt", "g.zarr", "--transpose")
+    answer = invoke_json("pagerank", "g.zarr", "--reverse", "--tol", "1e-14", "--top", "4")
+    expected = nx.pagerank(nx.DiGraph(EDGES).reverse(), tol=1e-15, max_iter=200)
+    assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-13)
+    assert answer["matrix"]["reversed"] is True
+    invoke("ingest", "edges.txt", "h.zarr")
+    _, stderr = invoke("pagerank", "h.zarr", "--reverse", code=2)
+    assert "h.zarr does not hold the transpose; ingest it with transpose=True (--transpose)" in stderr
+
+
 def test_pagerank_for_people():
     invoke("ingest", "edges.txt", "g.zarr")
     stdout, stderr = invoke("pagerank", "g.zarr", "-o", "r.zarr")

@@ -88,6 +88,16 @@ def test_run_and_run_again(folder):
     assert sorted(entry.name for entry in (folder / "out").iterdir()) == ["g.zarr", "ranks.parquet"]
 
 
+def test_the_reversed_graph_is_ranked():
+    text = FILE + "transpose = true\n[pagerank]\nreverse = true\ntol = 1e-14\n"
+    result = run_pipeline(write(text))
+    expected = nx.pagerank(nx.DiGraph([(2, 1), (3, 2), (1, 3), (3, 1)]), tol=1e-15, max_iter=200)
+    assert dict(result.top) == pytest.approx(expected, abs=1e-13)
+    assert result.solution.matrix["reversed"] is True
+    with pytest.raises(PipelineError, match=r"reverse: this needs the transpose; set transpose = true in \[ingest\]$"):
+        read_pipeline(write(text.replace("transpose = true", "")))
+
+
 def test_ranks_of_a_file_are_those_of_networkx():
     result = run_pipeline(write(FILE + "[pagerank]\ntol = 1e-14\n"))
     expected = nx.pagerank(nx.DiGraph([(1, 2), (2, 3), (3, 1), (1, 3)]), tol=1e-15)

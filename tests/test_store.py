@@ -205,10 +205,22 @@ def test_transpose_comes_back(tiny_chunks, pattern):
     assert transposed.transpose().info == info
 
 
-def test_transpose_of_a_graph_is_a_matrix_without_ids():
-    matrix = make_scipy(6, 6)
-    place = MemoryStore()
-    write_store(place, make_arrays(matrix, "graph", ids=STRING_IDS), transpose=make_transpose(matrix))
+@pytest.mark.parametrize("pattern", [False, True])
+def test_transpose_of_a_graph_is_the_reversed_graph(pattern):
+    matrix, place = make_scipy(6, 6), MemoryStore()
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS, pattern=pattern)
+    write_store(place, arrays, transpose=make_transpose(matrix, pattern=pattern))
+    stored = open_store(place)
+    assert (stored.transpose().info.kind, stored.transpose().info.vertex_ids) == ("graph", "string")
+    assert stored.read_out_degree().tolist() == np.bincount(matrix.indices, minlength=6).tolist()
+    assert stored.transpose().read_out_degree().tolist() == np.diff(matrix.indptr).tolist()
+    assert stored.transpose().read_out_degree(2, 5).tolist() == np.diff(matrix.indptr)[2:5].tolist()
+    assert stored.transpose().read_arrays().kind == "matrix"
+
+
+def test_transpose_of_a_stochastic_matrix_is_a_matrix():
+    matrix, place = make_stochastic(6), MemoryStore()
+    write_store(place, make_arrays(matrix, "stochastic", ids=STRING_IDS), transpose=make_transpose(matrix))
     info = open_store(place).transpose().info
     assert (info.kind, info.vertex_ids) == ("matrix", None)
 

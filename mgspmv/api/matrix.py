@@ -13,13 +13,14 @@ import numpy as np
 
 from mgspmv.api.arguments import Progress, check_threads, limit_to_free, parse_size
 from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import (
     free_device_memory,
     get,
     put,
     read_block,
-    read_vector,
+    read_out_degree,
     release_device_memory,
     report_full_device,
 )
@@ -78,10 +79,11 @@ class Matrix(DescribedMatrix):
         self._tuned: set[Hashable] = set()
         self._layouts: dict[Hashable, LaidPieces] = {}
         self._streamed: dict[Hashable, StreamedCsr | None] = {}
+        self._out_weights: OutWeights | None = None
 
     @property
     def T(self) -> Matrix:
-        """The transpose.
+        """The transpose; of a graph the reversed graph, which `pagerank` ranks.
 
         Raises
         ------
@@ -193,6 +195,7 @@ class Matrix(DescribedMatrix):
         self._layouts.clear()
         self._streamed.clear()
         self._loaded.clear()
+        self._out_weights = None
 
     def distribute(
         self,
@@ -398,6 +401,15 @@ class Matrix(DescribedMatrix):
             self._layouts[key] = self._read_layout(dtype, precision, layout, threads, **limits)
         return RankSteps(self._layouts[key], precision)
 
+    def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
+        """(n,) float64: out-weights of the vertices of a graph, out-degrees unless weights are used; not to be changed.
+
+        Those of a reversed graph are added up from its stored values, and kept.
+        """
+        if self._out_weights is None:
+            self._out_weights = OutWeights(self.stored, 0, self.shape[0], threads)
+        return self._out_weights.read(use_weights)
+
     def multiply(
         self,
         x: Any,
@@ -480,7 +492,7 @@ class Matrix(DescribedMatrix):
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
             rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
-            is_read = read_vector(self.stored, "out_degree", 0, self.shape[0], threads) > 0
+            is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
             places = rows.place_streamed(is_read, streaming)
             return rows.lay_out(places, places.all_columns, places.n_sent, streaming)
 

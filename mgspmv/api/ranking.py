@@ -17,7 +17,7 @@ from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
-from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
@@ -65,7 +65,8 @@ def pagerank(
 
     Parameters
     ----------
-    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; for the ranks of the reversed graph the
+        transpose `A.T` of a graph
     alpha : damping, 0 <= alpha < 1
     tol : stop when the change is below; default 1e-6
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
@@ -102,7 +103,7 @@ def pagerank(
 
     Raises
     ------
-    KindError : the store is of kind `matrix`
+    KindError : the store is of kind `matrix`; the transpose of one of kind `stochastic`
     OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
@@ -155,7 +156,7 @@ def pagerank(
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        weight, computing["backend"] = read_out_weight(A.stored, use_weights), computes
+        weight, computing["backend"] = A.read_out_weight(use_weights, threads), computes
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     outcome = replace(outcome, values=restore(outcome.values, A.order))
@@ -225,10 +226,10 @@ def _rank_distributed(matrix: DistributedMatrix, *steps: Any, **computing: Any) 
 
 def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     """Whether values are to be used."""
-    if A.is_transpose:
+    if A.is_transpose and A.kind == "matrix":
         raise KindError(
-            f"the transpose of {A.info.url} holds out-edges in its rows; for ranks of the reversed graph ingest its "
-            "source with every arc turned round"
+            f"the columns of the transpose of {A.info.url} need not sum to 1, and its rows need not be in-edges; for "
+            "ranks of the reversed graph ingest its source with kind='graph' and transpose=True, and pass A.T"
         )
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(
@@ -274,6 +275,7 @@ def _solve(
         "shape": list(info.shape),
         "nnz": info.nnz,
         "kind": info.kind,
+        **({"reversed": True} if A.is_transpose else {}),
         "program": f"mgspmv {version('mgspmv')}",
         "hardware": outcome.hardware,
         **({} if outcome.transport is None else {"transport": outcome.transport}),

@@ -19,7 +19,7 @@ from mgspmv.kernels.device import (
     get,
     put,
     read_block,
-    read_vector,
+    read_out_degree,
     release_device_memory,
     report_full_device,
 )
@@ -216,7 +216,7 @@ class DevicePart(Part):
         piece_entries = choose_piece(int(indptr[-1]), streaming)
         rows = LaidRows(indptr, read, layout=named, piece_entries=piece_entries, row_offset=start)
         n_cols = self.stored.info.shape[1]
-        is_read = read_vector(self.stored, "out_degree", start, stop, self.threads) > 0
+        is_read = read_out_degree(self.stored, start, stop, self.threads) > 0
         places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.all_columns, None, places.n_sent
         release_device_memory()  # what placing took: arrays that stay would be cut from it, and keep all of it

@@ -10,6 +10,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.links import DaskLinks
+from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.select import Backend, bind_kernel
@@ -62,6 +63,7 @@ class Part:
     Attributes
     ----------
     run, links : what links to other workers are known by, and these, where there are some
+    out_weights : of the rows' vertices, where the matrix is a graph
     """
 
     backend: Backend = "cpu"
@@ -77,6 +79,7 @@ class Part:
         self._halo: Halo | None = None
         self._values: dict[str, np.ndarray | None] = {}
         self._bound: dict[tuple[Any, ...], BoundKernel] = {}
+        self.out_weights = OutWeights(self.stored, self.start, self.stop, self.threads)
         self._load(spec.dtype)
 
     @property
@@ -97,8 +100,8 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block's arrays, values in every dtype that was asked for, and of the list of columns."""
-        held: list[Any] = [self._pattern, self._halo, *self._values.values()]
+        """Bytes of the block's arrays, values in every dtype that was asked for, columns and out-weights."""
+        held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
         return sum(int(h.nbytes) for h in held if h is not None)
 
     def close(self, reason: str) -> None:

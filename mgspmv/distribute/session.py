@@ -22,7 +22,7 @@ from mgspmv.exchange.staged import StagedTransport
 from mgspmv.exchange.transport import Transport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding
-from mgspmv.iterate.start import Start, read_out_weight
+from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
 from mgspmv.kernels.rank_steps import RankSteps
@@ -156,7 +156,7 @@ class RowsSession(Session):
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
         kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
-        weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
+        weight = part.out_weights.read(spec.dtype is not None)
         self._rows: Rows = start.bind(kernel, weight)
         assert part.halo is not None
         self._halo = part.halo
@@ -258,7 +258,7 @@ class DeviceSession(Session):
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
         super().__init__(worker, part, spec, partial(_say, part.greet()))
         self._device_part = part
-        weight = read_out_weight(part.stored, spec.dtype is not None, part.start, part.stop)
+        weight = part.out_weights.read(spec.dtype is not None)
         self._vectors = start.on_device(weight)
         self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
         self._device: RankSteps | None = None

@@ -115,16 +115,23 @@ class StoredRows:
         return read_entries(self._stored, entries)
 
 
-def cut_entries(stored: StoredMatrix, threads: int) -> Iterator[tuple[int, np.ndarray]]:
+def cut_entries(
+    stored: StoredMatrix, threads: int, first_row: int = 0, last_row: int | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
     """Ranges of entries, none of more than `PIECE_ENTRIES`.
+
+    Parameters
+    ----------
+    threads : that read row pointers
+    first_row, last_row : the rows that they are of; default all
 
     Returns
     -------
     of each: its first row, and where its rows begin and the last one ends, of what is in the range
     """
-    n_rows = stored.info.shape[0]
-    for first in range(0, n_rows, PIECE_ROWS):
-        pointers = stored.read_pointers(first, min(first + PIECE_ROWS, n_rows), threads)
+    last_row = stored.info.shape[0] if last_row is None else last_row
+    for first in range(first_row, last_row, PIECE_ROWS):
+        pointers = stored.read_pointers(first, min(first + PIECE_ROWS, last_row), threads)
         start, stop = int(pointers[0]), int(pointers[-1])
         cuts = range((start // PIECE_ENTRIES + 1) * PIECE_ENTRIES, stop, PIECE_ENTRIES)
         for a, b in pairwise(chain((start,), cuts, (stop,))):

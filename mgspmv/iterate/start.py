@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from mgspmv.errors import DanglingError
+from mgspmv.ingest.row_sums import sum_rows
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
@@ -95,13 +97,49 @@ def make_start(
     return Start(x.astype(np.float32 if options.precision == "float32" else np.float64), d, p)
 
 
-def read_out_weight(stored: StoredMatrix, use_weights: bool, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees unless weights are used."""
+def read_out_weight(
+    stored: StoredMatrix, use_weights: bool, start: int = 0, stop: int | None = None, threads: int | None = None
+) -> np.ndarray:
+    """Out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees unless weights are used.
+
+    Those of a reversed graph are added up from the values of the rows that it is the transpose of.
+    """
     if stored.info.kind == "stochastic":
-        return (stored.read_array("out_degree", start, stop) > 0).astype(np.float64)
-    if use_weights:
-        return stored.read_array("out_weight", start, stop)
-    return stored.read_array("out_degree", start, stop).astype(np.float64)
+        return (stored.read_out_degree(start, stop, threads) > 0).astype(np.float64)
+    if not use_weights:
+        return stored.read_out_degree(start, stop, threads).astype(np.float64)
+    if stored.original is None:
+        return stored.read_array("out_weight", start, stop, threads)
+    return sum_rows(stored.original, start, stored.info.shape[0] if stop is None else stop, threads)
+
+
+class OutWeights:
+    """Out-weights of some vertices for one run after the other; those of a reversed graph are kept.
+
+    Parameters
+    ----------
+    start, stop : the vertices
+    threads : that read
+    """
+
+    def __init__(self, stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> None:
+        self._read = partial(read_out_weight, stored, start=start, stop=stop, threads=threads)
+        self._is_reversed = stored.original is not None
+        self._kept: dict[bool, np.ndarray] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept."""
+        return sum(weight.nbytes for weight in self._kept.values())
+
+    def read(self, use_weights: bool) -> np.ndarray:
+        """As `read_out_weight`."""
+        if use_weights in self._kept:
+            return self._kept[use_weights]
+        weight = self._read(use_weights)
+        if self._is_reversed:
+            self._kept[use_weights] = weight
+        return weight
 
 
 def _is_dropped(dangling: Weights | str | None) -> bool:

@@ -265,6 +265,14 @@ def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads:
         return vector.array
 
 
+def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> Any:
+    """Read the out-degrees of vertices to the device, as `StoredMatrix.read_out_degree` does to the host."""
+    if stored.original is None:
+        return read_vector(stored, "out_degree", start, stop, threads)
+    pointers = read_vector(stored.original, "indptr", start, stop + 1, threads)
+    return pointers[1:] - pointers[:-1]
+
+
 class DeviceArray:
     """An array on the device that threads fill from the host piece by piece, through pinned memory.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.cpu import CpuBlock
-from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_vector, report_full_device
+from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.laid_rows import LaidRows, Places
 from mgspmv.kernels.pieces import Feed, FromStore, PinnedPiece
 from mgspmv.kernels.rank_steps import time_steps
@@ -78,7 +78,7 @@ def measure_device(
     upload, store = _measure_upload(), None
     with report_full_device("the rows that the device is measured with"):
         rows = LaidRows(indptr, read, piece_entries=n_entries)
-        is_read = read_vector(stored, "out_degree", 0, n, threads) > 0
+        is_read = read_out_degree(stored, 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])
         layout = rows.build_share(places, places.columns, places.n_sent, 1)
         gathers = max(1, layout.nnz) / time_steps(layout, places.sent[2] - places.sent[1], precision)

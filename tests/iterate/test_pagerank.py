@@ -796,12 +796,6 @@ def test_a_matrix_that_is_not_square_has_no_ranks():
     )
 
 
-def test_a_transpose_has_no_ranks():
-    A = make_graph(np.eye(3), transpose=True)
-    with pytest.raises(KindError, match=r"^the transpose of .* holds out-edges in its rows; for ranks of the reversed"):
-        mg.pagerank(A.T)
-
-
 def test_no_vertices_have_no_ranks():
     with pytest.raises(OptionError, match=r"has no vertices, so there are no ranks$"):
         mg.pagerank(make_graph(sp.coo_array((0, 0))))
