@@ -1209,6 +1209,12 @@ def is_version(group: zarr.Group) -> bool:
     return _KEY in group.attrs
 
 
+def is_store(group: zarr.Group) -> bool:
+    """Whether a group is a matrix store, and none of its versions."""
+    attributes = group.attrs.get(_KEY)
+    return isinstance(attributes, dict) and "current" in attributes
+
+
 def describe_store(store: StoreLike) -> str:
     """The place as a user would write it."""
     return str(store) if isinstance(store, Store) else os.fspath(store)

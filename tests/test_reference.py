@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 
 import numpy as np
 import pytest
@@ -58,6 +59,20 @@ CASES = [
     "louridas-barabasi-30000",
 ]
 
+UNDIRECTED = [
+    "ldbc-example-undirected",
+    "cugraph-karate",
+    "lagraph-karate",
+    "igraph-graph1",
+    "igraph-graph2",
+    "igraph-star11",
+    "igraph-edgeless10",
+    "igraph-multigraph3",
+    "jgrapht-wikipedia11-undirected",
+    "networkit-weighted8",
+]
+"""Of these, each edge there and back."""
+
 PRINTED = 1.05
 """The columns of distances have two or three digits."""
 FLOAT32_L1 = 1e-6 / 0.15
@@ -94,6 +109,25 @@ def test_published_ranks(name, precision, ingested):
         ranks *= len(ranks)
     assert expected[:, 0].tolist() == list(range(len(ranks)))
     check_distance(ranks, expected[:, 1], case, precision)
+
+
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_published_ranks_of_edges_that_a_store_has_once(name, tmp_path, ingested):
+    """The files have both arcs of each edge; here one goes to a store, of which ingest makes both."""
+    case = read_cases()[name]
+    with warnings.catch_warnings(action="ignore"):  # of a file without edges
+        edges = np.loadtxt(shared_data(f"pagerank_ref/{case['edges_file']}"), ndmin=2)
+    edges = edges if len(edges) else np.zeros((0, 2))
+    once = edges[edges[:, 0] < edges[:, 1]]
+    assert 2 * len(once) == len(edges) == int(case["arcs"])
+    rule, n = {"duplicates": "sum" if case["weighted"] == "yes" else "keep"}, int(case["n"])
+    mg.ingest((*once[:, :2].T.astype(int), *once[:, 2:].T), tmp_path / "once", n_vertices=n, **rule)
+    both = mg.ingest(tmp_path / "once", tmp_path / "both", symmetrize=True, **rule)
+    assert both.digest == ingested(f"pagerank_ref/{case['edges_file']}", n_vertices=n, **rule).info.digest
+    options = {"alpha": float(case["alpha"]), "dangling": case["dangling_rule"]} | stop_options(case, "exact")
+    ranks = mg.pagerank(mg.open_matrix(tmp_path / "both"), **options).values
+    expected = np.loadtxt(shared_data(f"pagerank_ref/{case['expected_file']}"), ndmin=2)
+    check_distance(ranks, expected[:, 1], case, "exact")
 
 
 def stop_options(case, precision):

@@ -59,11 +59,12 @@ def ingest(
         edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR arrays, also in a local
         `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths, a folder, or a pattern such
         as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of
-        edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays
+        edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays; or what
+        this made, a matrix store, whose ids stay
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
-        tables and NetworkX, else `matrix`
+        tables and NetworkX, that of a matrix store, else `matrix`
     duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
     self_loops : `keep`, `drop` or `error`
     symmetrize : add (j, i) for each (i, j), before duplicates are treated

@@ -24,7 +24,7 @@ from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, index_dtype
-from mgspmv.store import StoreLike, describe_store, is_version, locate_store
+from mgspmv.store import StoreLike, describe_store, is_store, is_version, locate_store
 
 BATCH_ENTRIES = 1 << 19
 """Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""
@@ -77,8 +77,8 @@ class GroupSource:
         found = _Group(name.rstrip("/"), group)
         if is_version(group):
             raise found.refuse(
-                "this is a matrix store of mgspmv already; for other options ingest what it was made from, for "
-                "another order run `mgspmv reorder`"
+                "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the store, "
+                "without format, in no .zip file"
             )
         chosen = format or _find_format(found)
         if n_cols is not None and chosen != "csr":
@@ -101,6 +101,18 @@ class GroupSource:
         zarr_format = matrix.found.group.metadata.zarr_format
         header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
         return Layout(matrix.shape, provenance={"name": self.name, "format": matrix.format, "header": header})
+
+
+def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
+    """The place of a source if it is a matrix store of ours as a whole, and in no .zip file.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError : as of `GroupSource`, where there is no group
+    """
+    if isinstance(source, zarr.Group) or isinstance(_find_store(source)[0], ZipStore):
+        return None
+    return source if is_store(_open_group(source)) else None
 
 
 def is_group_path(path: str | os.PathLike[str]) -> bool:

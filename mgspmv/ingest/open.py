@@ -15,14 +15,16 @@ from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
 from mgspmv.ingest.frames import FrameSource, is_frame
-from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, is_group_path
+from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.store_source import StoreSource
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
+from mgspmv.store import open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
@@ -51,8 +53,8 @@ def open_source(
 
     Parameters
     ----------
-    source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group; or an object: a Zarr store or group, a
-        DataFrame (see `FrameSource`), or another (see `source_from_object`)
+    source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
+        store or group, a DataFrame (see `FrameSource`), or another (see `source_from_object`)
     format : one of `FORMATS`; default: by the file's name and first line, or by what a Zarr group has
     threads : that parse a text, decode Parquet or compute a partition; default one for each processor
     id_room : what the ids of vertices may take
@@ -63,6 +65,7 @@ def open_source(
     ------
     OptionError : an option that does not exist or does not suit the source
     SourceError : the file cannot be read
+    StoreError : a matrix store cannot be
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
@@ -76,6 +79,9 @@ def open_source(
         return ArraysSource(*source, **edge_list_options)
     files = find_files(source) if are_paths and not is_group else []
     chosen = format or _find_format(source, files, edge_list_options.get("delimiter"), is_group=is_group)
+    if is_group and format is None and (place := find_matrix_store(source)) is not None:
+        _check_suitable(edge_list_options, (), "a matrix store")
+        return StoreSource(open_store(place), threads)
     _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else _SUITABLE.get(chosen, ()), chosen)
     if is_group:
         return GroupSource(source, format=format, **edge_list_options)

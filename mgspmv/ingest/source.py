@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.model import CooBatch
+from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
     from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
@@ -61,8 +61,11 @@ class Source(Protocol):
 
     name: str
     """For messages: path or a few words."""
-    default_kind: Literal["graph", "matrix"]
-    """What the source's entries mean when the user does not say."""
+
+    @property
+    def default_kind(self) -> Kind:
+        """What the source's entries mean when the user does not say."""
+        ...
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, symmetric ones mirrored; all batches with values or none."""

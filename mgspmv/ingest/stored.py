@@ -148,3 +148,8 @@ def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBl
     indices = stored.read_array("indices", start, stop, threads=1)
     values = None if stored.info.is_pattern else stored.read_array("data", start, stop, threads=1)
     return CsrBlock(row, stored.info.shape[1], bounds - start, indices, values)
+
+
+def list_rows(block: CsrBlock) -> np.ndarray:
+    """The row of each entry."""
+    return np.repeat(np.arange(block.row_offset, block.row_offset + block.n_rows), np.diff(block.indptr))

@@ -31,7 +31,7 @@ from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import BLOCK_ROWS, EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.stored import StoredIds, cut_entries, list_rows, read_entries
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
@@ -412,7 +412,7 @@ class _Batch:
     def pieces(self, dtype: np.dtype[Any]) -> Iterator[CooBatch]:
         """All entries by row and column, these of a dtype; no two pieces have entries at the same place."""
         for block in self.entries.blocks():
-            rows, cols = _list_rows(block), block.indices
+            rows, cols = list_rows(block), block.indices
             if self.numbers is not None and not self.is_numbered:
                 rows, cols = self.numbers[rows].astype(np.int64, copy=False), self.numbers[cols]
             yield CooBatch(rows, cols.astype(dtype, copy=False), block.data)
@@ -449,17 +449,12 @@ def _arrange(batch: SortedSource, numbering: _Numbering, sorter: EntrySorter, me
     if (numbers[1:] > numbers[:-1]).all():
         return _Batch(batch, labels, numbers, is_numbered=False)
     for block in batch.blocks():
-        rows, cols = shrink(numbers[_list_rows(block)]), shrink(numbers[block.indices])
+        rows, cols = shrink(numbers[list_rows(block)]), shrink(numbers[block.indices])
         sorter.add(CooBatch(rows, cols, block.data))
     batch.close()
     shape = (int(numbers.max()) + 1,) * 2
     sorted_again = SortedSource(batch.kind, shape, batch.dtype, batch.rule, layout, batch.name, None, sorter)
     return _Batch(sorted_again, labels, numbers, is_numbered=True)
-
-
-def _list_rows(block: CsrBlock) -> np.ndarray:
-    """The row of each entry."""
-    return np.repeat(np.arange(block.row_offset, block.row_offset + block.n_rows), np.diff(block.indptr))
 
 
 # --- the rows of the new version -------------------------------------------------------------------------------------
@@ -532,7 +527,7 @@ class _MergedRows:
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
         block = read_entries(self._stored, entries)
-        rows, cols = _list_rows(block), block.indices
+        rows, cols = list_rows(block), block.indices
         if self._moved is not None:
             rows, cols = self._moved[rows].astype(np.int64, copy=False), self._moved[cols]
         return CooBatch(rows, cols.astype(index_dtype(self.shape[1]), copy=False), block.data)

@@ -500,14 +500,14 @@ def test_groups_of_another_sort(tmp_path):
         open_source(group, format="csr", n_cols=3)
 
 
-@pytest.mark.parametrize("format", [None, "anndata", "csr"])
-def test_stores_of_mgspmv(tmp_path, format):
+def test_stores_of_mgspmv(tmp_path):
     info = mg.ingest(MATRIX, tmp_path / "a.zarr")
-    for place in (tmp_path / "a.zarr", tmp_path / "a.zarr/versions" / info.version):
-        with pytest.raises(
-            SourceError, match="this is a matrix store of mgspmv already; for other options ingest what"
-        ):
-            open_source(place, format=format)
+    place, version = tmp_path / "a.zarr", f"versions/{info.version}"
+    zipped = shutil.make_archive(str(tmp_path / "b.zarr"), "zip", place)
+    refused = [(place / version, None), (place / version, "csr"), (place, "anndata"), (place, "csr"), (zipped, None)]
+    for source, format in [*refused, (zarr.open_group(place)[version], None)]:
+        with pytest.raises(SourceError, match=r"this is a matrix store of mgspmv, .* name the store, without format"):
+            open_source(source, format=format)
 
 
 def without(key):

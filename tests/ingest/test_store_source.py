@@ -1,0 +1,149 @@
+"""Stores as sources of other stores: nothing is lost, and the options of ingest do to them what they do to files."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from stores import make_stochastic
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError, StoreUnfinishedError
+from mgspmv.ingest.open import open_source
+from mgspmv.store import begin_version
+
+IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    for module, constant, value in (
+        ("store", "CHUNK_ELEMENTS", 7),
+        ("ingest.stored", "CHUNK_ELEMENTS", 7),
+        ("ingest.stored", "PIECE_ENTRIES", 7),
+        ("ingest.stored", "PIECE_ROWS", 5),
+    ):
+        monkeypatch.setattr(import_module(f"mgspmv.{module}"), constant, value)
+
+
+def make_graph(ids="numbers", n=20, m=60, seed=0):
+    """Arcs with weights, more than one at some places, and loops."""
+    rng = np.random.default_rng(seed)
+    graph = nx.MultiDiGraph()
+    graph.add_nodes_from(map(IDS[ids], range(n)))
+    for i, j in rng.integers(0, n, (m, 2)):
+        graph.add_edge(IDS[ids](int(i)), IDS[ids](int(j)), weight=float(rng.choice([0.1, 1 / 3, 2.5])))
+    return graph
+
+
+def ingest(source, **options):
+    place = MemoryStore()
+    return place, mg.ingest(source, place, **options)
+
+
+def check_same(found, wanted):
+    for field in ("digest", "kind", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates"):
+        assert getattr(found, field) == getattr(wanted, field), field
+
+
+@pytest.mark.parametrize("options", [{}, {"ignore_weights": True}, {"dtype": "float32"}, {"kind": "matrix"}], ids=str)
+@pytest.mark.parametrize("duplicates", [None, "keep"])
+@pytest.mark.parametrize("order", ["none", "rcm"])
+@pytest.mark.parametrize("ids", IDS)
+def test_nothing_is_lost(ids, order, duplicates, options):
+    rule = {"duplicates": duplicates}
+    _, wanted = ingest(make_graph(ids), **rule, **options)
+    place, _ = ingest(make_graph(ids), **rule, **options, order=order)
+    copied, info = ingest(place, **rule)
+    check_same(info, wanted)
+    assert mg.verify(copied) == []
+    source = info.provenance["source"]
+    stored = mg.open_matrix(place).info
+    assert (source["format"], source["digest"], source["provenance"]) == ("mgspmv", stored.digest, stored.provenance)
+
+
+@pytest.mark.parametrize(
+    "matrix", [sp.csr_array((4, 7)), sp.csr_array((0, 0)), sp.eye_array(3, 9, dtype=np.int64)], ids=repr
+)
+def test_rectangles_and_what_has_no_entries(matrix):
+    place, wanted = ingest(matrix)
+    check_same(ingest(place)[1], wanted)
+
+
+def test_a_stochastic_matrix_stays_one():
+    place, wanted = ingest(make_stochastic(12), kind="stochastic")
+    copied, info = ingest(place, transpose=True)
+    check_same(info, wanted)
+    assert mg.open_matrix(copied).info.has_transpose
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_a_graph_made_undirected(ids):
+    """As `to_undirected` of NetworkX, which merges an edge and the one that goes back."""
+    place, _ = ingest(make_graph(ids), ignore_weights=True)
+    undirected, info = ingest(place, symmetrize=True)
+    wanted = nx.DiGraph(make_graph(ids)).to_undirected()
+    check_same(info, ingest(wanted, ignore_weights=True)[1])
+    ranks = nx.pagerank(wanted, weight=None, tol=1e-14, max_iter=1000)
+    found = mg.pagerank(mg.open_matrix(undirected), tol=1e-13, max_iter=1000, backend="cpu")
+    assert dict(found.top(len(ranks))) == pytest.approx(ranks, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+def test_the_kind_can_be_another(kind):
+    """Entry (i, j) of a matrix is the arc i -> j of the graph, both ways."""
+    matrix = sp.random_array((9, 9), density=0.3, rng=np.random.default_rng(1), format="csr")
+    other = {"graph": "matrix", "matrix": "graph"}[kind]
+    place, _ = ingest(matrix, kind=kind)
+    check_same(ingest(place, kind=other)[1], ingest(matrix, kind=other)[1])
+
+
+def test_a_store_may_replace_itself(tmp_path):
+    before = mg.ingest(make_graph("string"), tmp_path / "g")
+    after = mg.ingest(tmp_path / "g", tmp_path / "g", transpose=True, overwrite=True)
+    check_same(after, before)
+    assert (after.has_transpose, len(mg.list_versions(tmp_path / "g"))) == (True, 1)
+    assert mg.verify(tmp_path / "g") == []
+
+
+def test_one_store_is_inserted_into_another():
+    one, other = make_graph("string", seed=1), make_graph("string", n=25, seed=2)
+    both = nx.MultiDiGraph([*one.edges(data=True), *other.edges(data=True)])
+    both.add_nodes_from(other)
+    place, _ = ingest(one, duplicates="keep")
+    info = mg.update(place, insert=ingest(other, duplicates="keep")[0])
+    wanted = ingest(both, duplicates="keep")[1]
+    assert (info.nnz, info.shape, info.vertex_ids) == (wanted.nnz, wanted.shape, "string")
+    deleted = mg.update(place, delete=ingest(other)[0])
+    assert deleted.provenance["updates"][-1]["missing"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"n_cols": 3},
+            OptionError,
+            "n_cols suits plain CSR arrays in Zarr, and this source is read as a matrix store",
+        ),
+        ({"weights": False}, OptionError, "weights suits an edge list, and this source is read as a matrix store"),
+        ({"format": "csr"}, SourceError, "this is a matrix store of mgspmv"),
+        ({"resume": True}, OptionError, "resume"),
+        ({"self_loops": "error"}, SourceError, "vertex v[0-9]+ has a self loop"),
+        ({"duplicates": "error", "symmetrize": True}, SourceError, "is there more than once"),
+    ],
+)
+def test_what_is_refused(tmp_path, options, error, message):
+    mg.ingest(make_graph("string"), tmp_path / "g")
+    with pytest.raises(error, match=message):
+        mg.ingest(tmp_path / "g", tmp_path / "h", **options)
+    assert not (tmp_path / "h").exists()
+
+
+def test_a_store_that_was_never_finished(tmp_path):
+    with pytest.raises(StoreUnfinishedError), begin_version(tmp_path / "g", overwrite=False):
+        open_source(tmp_path / "g")
