@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         pagerank,
         reorder,
         spmv,
+        subgraph,
         update,
         verify,
     )
@@ -52,6 +53,7 @@ _HOMES = {
         "pagerank",
         "reorder",
         "spmv",
+        "subgraph",
         "update",
         "verify",
     ),
@@ -83,6 +85,7 @@ __all__ = [
     "reorder",
     "run_pipeline",
     "spmv",
+    "subgraph",
     "update",
     "verify",
 ]

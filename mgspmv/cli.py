@@ -587,6 +587,41 @@ def reorder(
 
 
 @app.command()
+def subgraph(
+    store: StorePath,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the part goes: local path or URL.")],
+    vertices: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of a graph: ids that stay, one a line, or a .npy file of ids or of a mask."),
+    ] = None,
+    min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight that stays.")] = None,
+    max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight that stays.")] = None,
+    overwrite: Overwrite = False,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+    json: Json = False,
+) -> Answer:
+    """Write a part of a store as a store of its own: what is between some vertices, or has some weights."""
+    from mgspmv import api
+    from mgspmv.ingest.subgraph import read_selection
+    from mgspmv.monitor.progress import open_progress
+    from mgspmv.store import open_store
+
+    options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    began = time.perf_counter()
+    if vertices is not None:
+        options["vertices"] = read_selection(vertices, string_ids=open_store(store).info.vertex_ids == "string")
+    with open_progress() as progress:
+        info = api.subgraph(store, target, **options, on_progress=progress.on_progress)
+    answer = _answer_stored(info, time.perf_counter() - began)
+    source = info.provenance["subgraphs"][-1]["source"]
+    part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
+    return replace(answer, parts=[*answer.parts, part])
+
+
+@app.command()
 def export(
     store: StorePath,
     target: Annotated[

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +16,8 @@ from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 
 CHUNKS_HELD = 4
 """Chunks of ids in memory, those that were read last."""
+NEAR_NAMES = 1 << 14
+"""Names before and after one that is unknown, among which one is looked for that is like it."""
 UNKNOWN = -1
 """Number of an id that is no vertex."""
 
@@ -68,6 +72,26 @@ class VertexLookup:
             spans += self._split(spans.pop(), found)
         return found
 
+    def find_all(self, name: str, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """As `find`, for ids that are all to be vertices.
+
+        Parameters
+        ----------
+        name : of the argument, for messages
+
+        Raises
+        ------
+        OptionError : an id that no vertex has; the message names a near one
+        """
+        numbers = self.find(ids)
+        if (unknown := numbers == UNKNOWN).any():
+            label: Any = ids[int(np.argmax(unknown))]
+            label = label.item() if isinstance(label, np.generic) else label
+            near = self._find_near(label)
+            hint = "" if near is None else f"; near: {near!r}"
+            raise OptionError(f"{name} has the id {label!r}, which no vertex has{hint}")
+        return numbers
+
     def read(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """The ids of vertices.
 
@@ -96,6 +120,15 @@ class VertexLookup:
             own = chunks == chunk
             found[own] = self._read_chunk(chunk)[wanted[own] - chunk * CHUNK_ELEMENTS]
         return found
+
+    def _find_near(self, label: Any) -> Any:
+        """An id that may have been meant; None where none is near."""
+        place = bisect_left(range(self._n), label, key=lambda number: self.read([number])[0])
+        reach = NEAR_NAMES if isinstance(label, str) else 1
+        ids = self.read(np.arange(max(0, place - reach), min(self._n, place + reach))).tolist()
+        if isinstance(label, str):
+            return next(iter(get_close_matches(label, ids, n=1)), None)
+        return min(ids, key=lambda id: abs(id - label), default=None)
 
     def _split(self, span: _Span, found: np.ndarray) -> list[_Span]:
         """Answer for the chunk in the middle, and give what is left on both sides."""

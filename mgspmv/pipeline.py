@@ -328,6 +328,8 @@ def _find_differences(pipeline: Pipeline, info: MatrixInfo) -> list[str]:
     differences = _find_source_differences(pipeline, info.provenance.get("source", {}))
     if "updates" in info.provenance:
         differences.append("it was updated since it was made")
+    if "subgraphs" in info.provenance:
+        differences.append("it is a part of what was made")
     return differences + [
         f"{name} was {recorded[name]!r} and is to be {asked[name]!r}"
         for name in asked

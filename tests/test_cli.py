@@ -72,7 +72,7 @@ def test_help_says_the_exit_codes():
     stdout, _ = invoke("--help")
     text = " ".join(stdout.split())
     assert "Exit codes: 0 done, 1 unexpected error, 2 wrong usage, 3 malformed source, 4 unusable" in text
-    commands = "ingest generate update versions reorder export info plan spmv pagerank top verify run"
+    commands = "ingest generate update versions reorder subgraph export info plan spmv pagerank top verify run"
     for command in commands.split():
         assert command in stdout
         assert "--json" in invoke(command, "--help")[0]
@@ -213,6 +213,35 @@ def test_ingest_in_an_order():
         stdout, stderr = invoke(*args, code=2)
         assert said in stderr
         assert stdout == ""
+
+
+def test_subgraph():
+    invoke("ingest", "edges.txt", "g.zarr", "--transpose")
+    Path("ids.txt").write_text("3\n1\n2\n")
+    answer = invoke_json("subgraph", "g.zarr", "h.zarr", "--vertices", "ids.txt", "--memory", "4GiB", "--threads", "2")
+    part = nx.DiGraph(EDGES).subgraph([1, 2, 3])
+    assert (answer["store"]["shape"], answer["store"]["nnz"]) == ([3, 3], part.number_of_edges())
+    assert answer["store"]["provenance"]["subgraphs"][-1]["n_vertices"] == 3
+    ranks = {entry["id"]: entry["rank"] for entry in invoke_json("pagerank", "h.zarr", "--tol", "1e-14")["top"]}
+    assert ranks == pytest.approx(nx.pagerank(part, tol=1e-15, max_iter=200), abs=1e-13)
+    np.save("mask.npy", np.array([True, True, True, False]))
+    _, stderr = invoke("subgraph", "g.zarr", "h.zarr", "--vertices", "mask.npy", code=4)
+    assert "h.zarr holds a matrix" in stderr
+    stdout, _ = invoke("subgraph", "g.zarr", "h.zarr", "--vertices", "mask.npy", "--overwrite")
+    assert f"3 of 4 rows, {part.number_of_edges()} of {len(EDGES)} entries\n" in stdout
+    assert invoke_json("info", "h.zarr")["digest"] == answer["store"]["digest"]
+    _, stderr = invoke("subgraph", "g.zarr", "i.zarr", "--min-weight", "2", code=2)
+    assert "g.zarr is a pattern, which has no weights; leave min_weight out" in stderr
+    Path("ids.txt").write_text("3\n8\n")
+    _, stderr = invoke("subgraph", "g.zarr", "i.zarr", "--vertices", "ids.txt", code=2)
+    assert "vertices has the id 8, which no vertex has; near: 5" in stderr
+
+
+def test_subgraph_by_weight():
+    Path("w.txt").write_text("a b 0.5\nb c 1.5\nc a 2.5\n")
+    invoke("ingest", "w.txt", "w.zarr")
+    answer = invoke_json("subgraph", "w.zarr", "v.zarr", "--min-weight", "1", "--max-weight", "2")["store"]
+    assert (answer["shape"], answer["nnz"], answer["min_weight"]) == ([3, 3], 1, 1.5)
 
 
 def test_reorder_in_place_and_back():

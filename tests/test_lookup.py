@@ -57,6 +57,25 @@ def test_few_chunks_are_read_for_few_vertices(named, monkeypatch):
     assert len(read) <= 1 + -(-N // 8)
 
 
+def test_an_unknown_id_is_told_with_a_near_one(named):
+    A, ids = named
+    lookup_ids = lookup.VertexLookup(A.stored)
+    assert lookup_ids.find_all("seeds", ids[5:9]).tolist() == [5, 6, 7, 8]
+    assert lookup_ids.find_all("seeds", []).tolist() == []
+    if isinstance(ids[0], str):
+        unknown = {ids[7] + "y": ids[7], "zebra": None}
+    else:
+        gap = next(k for k in range(ids[0], 10**4) if k not in ids)
+        unknown = {10**6: ids[-1], -(10**6): ids[0], gap: min(ids, key=lambda id: abs(id - gap))}
+    for label, near in unknown.items():
+        for given in ([ids[3], label], np.array([ids[3], label], object if isinstance(label, str) else np.int64)):
+            with pytest.raises(OptionError) as caught:
+                lookup_ids.find_all("seeds", given)
+            said, _, told = str(caught.value).partition("; near: ")
+            assert said == f"seeds has the id {label!r}, which no vertex has"
+            assert told == ("" if near is None else repr(near))
+
+
 def test_of_a_transpose_and_of_a_renumbered_store(small, tmp_path):
     (tmp_path / "a.txt").write_text("10 20\n20 30\n10 30\n10 40\n")
     mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", transpose=True, order="degree")

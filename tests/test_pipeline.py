@@ -200,6 +200,12 @@ class TestStoreThatIsThere:
         assert (result.is_reused, result.info.nnz) == (False, 5)
         assert run_pipeline("p.toml").is_reused
 
+    def test_store_of_a_part(self):
+        run_pipeline(write(FILE))
+        mg.subgraph("g.zarr", "g.zarr", vertices=[1, 2], overwrite=True)
+        with pytest.raises(StoreExistsError, match="it is a part of what was made"):
+            run_pipeline("p.toml")
+
     def test_updated_store(self):
         run_pipeline(write(FILE))
         mg.update("g.zarr", delete=((1,), (2,)))

@@ -4,6 +4,7 @@ from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
 from mgspmv.api.stores import export, generate, ingest, reorder, update, verify
+from mgspmv.api.subgraphs import subgraph
 from mgspmv.results import load_solution
 from mgspmv.store import drop_versions, list_versions
 
@@ -20,6 +21,7 @@ __all__ = [
     "pagerank",
     "reorder",
     "spmv",
+    "subgraph",
     "update",
     "verify",
 ]

@@ -226,10 +226,10 @@ def _rank_distributed(matrix: DistributedMatrix, *steps: Any, **computing: Any) 
 
 def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     """Whether values are to be used."""
-    if A.is_transpose and A.kind == "matrix":
+    if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
         raise KindError(
-            f"the columns of the transpose of {A.info.url} need not sum to 1, and its rows need not be in-edges; for "
-            "ranks of the reversed graph ingest its source with kind='graph' and transpose=True, and pass A.T"
+            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; for the "
+            "ranks of the walk turned round ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
         )
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(

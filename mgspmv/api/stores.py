@@ -212,10 +212,10 @@ def _describe_making(source: dict[str, Any], options: IngestOptions, reading: di
         for name, value in (vars(options) | reading).items()
         if value is not None
     }
-    return {"source": source, "options": given, **_stamp()}
+    return {"source": source, "options": given, **stamp()}
 
 
-def _stamp() -> dict[str, str]:
+def stamp() -> dict[str, str]:
     """What makes something, and when."""
     return {"program": f"mgspmv {version('mgspmv')}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
 
@@ -273,7 +273,7 @@ def reorder(
 
     def describe(reordering: dict[str, Any]) -> dict[str, Any]:
         source = {"url": info.url, "digest": info.digest}
-        return info.provenance | {"reordering": {**reordering, "source": source, **_stamp()}}
+        return info.provenance | {"reordering": {**reordering, "source": source, **stamp()}}
 
     writing: dict[str, Any] = {"overwrite": overwrite or target is None}
     writing["base"] = info.version if target is None else None

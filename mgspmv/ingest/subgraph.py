@@ -1,0 +1,367 @@
+"""A part of a stored matrix as a store of its own: what is between some vertices, and what has weights within bounds.
+
+    version  --read-->  pieces  --drop entries, number anew-->  blocks of rows  --write-->  chunks of the other store
+
+Vertices that stay keep their order, so that rows and columns ascend as they did and nothing is sorted. What must fit is
+the new number of each vertex. The result is, to the bit, what ingesting the entries that stay makes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
+from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.build import find_column_bytes
+from mgspmv.ingest.columns import Column
+from mgspmv.ingest.entries import Report
+from mgspmv.ingest.ids import IdWriter
+from mgspmv.ingest.names import NameWriter
+from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.vertices import are_numbers, read_vertices
+from mgspmv.ingest.weights import read_vector
+from mgspmv.ingest.write import Room, VersionWriter
+from mgspmv.lookup import VertexLookup
+from mgspmv.model import CsrBlock, Duplicates, Kind, MatrixInfo, index_dtype
+from mgspmv.store import StoredMatrix, StoreLike, begin_version
+
+PIECE_IDS = 1 << 16
+"""Ids that are looked at at a time."""
+ORDER_BYTES = 32
+"""Of a vertex, while its place in an order is found."""
+
+Ids = Any
+"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
+
+
+# --- what stays ------------------------------------------------------------------------------------------------------
+
+
+def read_selection(path: str | os.PathLike[str], *, string_ids: bool = False) -> np.ndarray:
+    """Read which vertices are wanted: a mask or ids from a `.npy` file, else ids, one a line as for `ingest`.
+
+    Parameters
+    ----------
+    string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+
+    Returns
+    -------
+    (n,) bool, or (k,) ids: integers or strings (object)
+
+    Raises
+    ------
+    SourceError : no such file, a malformed line, an id that is listed twice, no id
+    """
+    if Path(path).suffix == ".npy":
+        return read_vector(path)
+    column = Column("vertex", "string" if string_ids else "int64")
+    numbering = read_vertices(path, column, None, b"#%")[0].finish(None)
+    ids = numbering.vertex_ids
+    selected: np.ndarray = np.arange(numbering.n_vertices) if ids is None else ids[:]
+    return selected
+
+
+def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
+    """(n,) bool: which vertices are wanted, in the order of the source.
+
+    Parameters
+    ----------
+    vertices : (n,) bool, or ids
+
+    Raises
+    ------
+    KindError : rows and columns are no vertices
+    ShapeError : a mask of another length
+    OptionError : ids of another kind than the store's, or one that no vertex has; the message names a near one
+    """
+    info = stored.info
+    if info.kind == "matrix":
+        raise KindError(
+            f"{info.url} is a store of kind 'matrix', whose rows and columns are no vertices; leave vertices out, or "
+            "ingest its source with kind='graph'"
+        )
+    if isinstance(vertices, str | bytes) or not hasattr(vertices, "__iter__"):
+        raise OptionError(f"vertices must be a mask or a list of ids, not {vertices!r}")
+    given: Any = np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
+    if _is_mask(given):
+        return _check_mask(given, info)
+    numbers = VertexLookup(stored).find_all("vertices", given)
+    is_kept = np.zeros(info.shape[0], bool)
+    is_kept[numbers] = True
+    return is_kept
+
+
+def _is_mask(given: Any) -> bool:
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype == np.bool_)
+    return len(given) > 0 and all(isinstance(flag, bool | np.bool_) for flag in given)
+
+
+def _check_mask(given: Any, info: MatrixInfo) -> np.ndarray:
+    mask = np.asarray(given)
+    if mask.shape != (info.shape[0],):
+        raise ShapeError(
+            f"vertices is a mask of shape {mask.shape} but the matrix has {info.shape[0]} vertices; pass shape "
+            f"({info.shape[0]},), or ids"
+        )
+    return mask
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which values stay: those from the least to the greatest, both included."""
+
+    least: float
+    greatest: float
+
+
+def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds | None:
+    """The bounds as numbers of the values' dtype; None where there are none.
+
+    Raises
+    ------
+    OptionError : no numbers, or a least that is greater; bounds for a pattern
+    """
+    given = {"min_weight": min_weight, "max_weight": max_weight}
+    for name, bound in given.items():
+        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, Real) or math.isnan(bound)):
+            raise OptionError(f"{name} must be a number, not {bound!r}")
+    if min_weight is None and max_weight is None:
+        return None
+    if info.dtype is None:
+        names = " and ".join(name for name, bound in given.items() if bound is not None)
+        raise OptionError(f"{info.url} is a pattern, which has no weights; leave {names} out")
+    least = -math.inf if min_weight is None else min_weight
+    greatest = math.inf if max_weight is None else max_weight
+    if least > greatest:
+        raise OptionError(f"min_weight={least} is more than max_weight={greatest}, which leaves nothing; swap them")
+    if np.dtype(info.dtype).kind == "i":
+        return Bounds(_fit(least, math.ceil), _fit(greatest, math.floor))
+    with np.errstate(over="ignore"):  # beyond all numbers of float32 is infinite
+        return Bounds(*(np.dtype(info.dtype).type(bound) for bound in (least, greatest)))
+
+
+def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
+    """The next int64."""
+    limits = np.iinfo(np.int64)
+    if math.isinf(bound):
+        return limits.min if bound < 0 else limits.max
+    return min(max(to_integer(bound), limits.min), limits.max)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbering:
+    """How rows and columns of the other store are numbered."""
+
+    shape: tuple[int, int]
+    vertex_ids: Ids | None
+    """Ascending; None when they are 0..n-1."""
+    order: np.ndarray | None
+    """As it is stored; None for none."""
+    places: np.ndarray | None
+    """(rows,): number of each stored row and column, ascending, -1 of those that go; None where all stay."""
+
+
+def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> _Numbering:
+    """
+    Parameters
+    ----------
+    is_kept : as of `select_vertices`; None for all
+
+    Raises
+    ------
+    CapacityError : the numbers take more than half of the memory
+    """
+    info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
+    if is_kept is None:
+        return _Numbering(info.shape, ids, stored.read_order(room.threads), None)
+    order = stored.read_order(room.threads)
+    n_kept = int(np.count_nonzero(is_kept))
+    kept_ids = _list_kept(ids, is_kept, room.folder)
+    places = _count_kept(is_kept)
+    if order is not None:
+        places, own = _count_kept(is_kept[order]), places[order]
+        order = own[own >= 0].astype(index_dtype(n_kept), copy=False)
+    return _Numbering((n_kept, n_kept), None if are_numbers(kept_ids) else kept_ids, order, places)
+
+
+def find_table_bytes(info: MatrixInfo, *, selects: bool) -> int:
+    """Bytes of what is in memory of all vertices.
+
+    Parameters
+    ----------
+    selects : whether some of them go
+    """
+    of_order = ORDER_BYTES if info.order else 0
+    return info.shape[0] * (of_order + (2 + 2 * index_dtype(info.shape[0]).itemsize if selects else 0))
+
+
+def _count_kept(is_kept: np.ndarray) -> np.ndarray:
+    """(n,): how many before it stay, -1 of what goes."""
+    places = np.cumsum(is_kept, dtype=index_dtype(len(is_kept)))
+    places -= 1
+    places[~is_kept] = -1
+    return places
+
+
+def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
+    """The ids, or numbers, of the vertices that stay, in a file."""
+    are_names = ids is not None and ids.dtype != np.int64
+    writer: Any = NameWriter(folder) if are_names else IdWriter(folder)
+    for first in range(0, len(is_kept), PIECE_IDS):
+        own = is_kept[first : first + PIECE_IDS]
+        if own.any():
+            known = np.arange(first, first + len(own)) if ids is None else ids[first : first + len(own)]
+            writer.append(pa.array(known[own], pa.string()) if are_names else known[own])
+    return writer.finish()
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+class FilteredRows:
+    """What stays of a stored matrix, as `SortedRows`.
+
+    Parameters
+    ----------
+    bounds : of the values; None for any
+    threads : that read and drop entries
+    """
+
+    def __init__(self, stored: StoredMatrix, numbering: _Numbering, bounds: Bounds | None, threads: int) -> None:
+        info = stored.info
+        self.kind: Kind = info.kind
+        self.rule: Duplicates = info.duplicates
+        self.dtype = None if info.dtype is None else np.dtype(info.dtype)
+        self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
+        self.name = info.url
+        self._stored, self._numbering, self._bounds, self._threads = stored, numbering, bounds, threads
+
+    @property
+    def most_entries(self) -> int:
+        return self._stored.info.nnz
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All entries that stay, at most those of a chunk at a time.
+
+        Raises
+        ------
+        StoreError : they cannot be read
+        """
+        with ThreadPoolExecutor(self._threads, "mgspmv-filter") as pool:
+            for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
+                if block is not None:
+                    yield block
+
+    def close(self) -> None:
+        """Nothing is to be done."""
+
+    def transpose(self) -> FilteredRows:
+        """The same of the stored transpose: the same entries, for it is of the same vertices."""
+        shape, places = self._numbering.shape[::-1], self._numbering.places
+        turned = FilteredRows(
+            self._stored.transpose(), _Numbering(shape, None, None, places), self._bounds, self._threads
+        )
+        turned.kind = "matrix"  # degrees are those of the graph
+        return turned
+
+    def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
+        """What stays of one of the ranges that `cut_entries` gives; None where nothing does."""
+        row, bounds = entries
+        places = self._numbering.places
+        own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
+        is_kept = own >= 0
+        if not is_kept.any():
+            return None
+        block = read_entries(self._stored, entries)
+        columns = np.empty(block.nnz, index_dtype(self.shape[1]))
+        values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
+        limits = None if self._bounds is None else (self._bounds.least, self._bounds.greatest)
+        ends = np.zeros(int(np.count_nonzero(is_kept)) + 1, np.int64)
+        n = _drop(block.indptr, block.indices, block.data, is_kept, places, limits, ends, columns, values)
+        if not n:
+            return None
+        kept = columns[:n].copy(), None if values is None else values[:n].copy()
+        return CsrBlock(int(own[np.argmax(is_kept)]), self.shape[1], ends, *kept)
+
+
+def write_subgraph(
+    stored: StoredMatrix,
+    target: StoreLike,
+    vertices: Sequence[Any] | np.ndarray | None,
+    bounds: Bounds | None,
+    describe: Callable[[int | None], dict[str, Any]],
+    report: Report,
+    room: Room,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
+
+    Parameters
+    ----------
+    vertices : as of `select_vertices`; None for all
+    describe : makes the version's provenance of the number of vertices that stay, None where none was to go
+
+    Raises
+    ------
+    KindError, ShapeError, OptionError : as for `select_vertices`
+    SourceError : the columns of a stochastic matrix do not sum to 1 any more
+    CapacityError : the numbers of the vertices take more than the memory
+    StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
+    """
+    info, is_selected = stored.info, vertices is not None
+    need = find_table_bytes(info, selects=is_selected)
+    if need > room.memory // 2:
+        raise CapacityError(
+            f"the numbers of the vertices of {info.url} take {need / 1e9:.3g} GB of memory while some are left out, of "
+            f"which {room.memory // 2 / 1e9:.3g} GB may be taken; allow more (memory=, --memory)"
+        )
+    numbering = _number(stored, select_vertices(stored, vertices) if is_selected else None, room)
+    rows = FilteredRows(stored, numbering, bounds, room.threads)
+    most_columns = max(1, (room.memory - need) // max(1, find_column_bytes(rows)))
+    with begin_version(target, overwrite=overwrite) as version:
+        writer = VersionWriter(version, report, room.threads, most_columns)
+        made = writer.write(rows, None, "filter and write")
+        if info.has_transpose:
+            writer.write_transpose(rows.transpose())
+        provenance = describe(rows.shape[0] if is_selected else None)
+        version.commit(writer.describe(rows, made, provenance, info.order))
+
+
+@njit(nogil=True, cache=True)
+def _drop(indptr, indices, data, is_kept, places, limits, ends, columns, values):
+    """Write the entries that stay, and after the first the end of each row that does; give how many entries do."""
+    n = row = 0
+    for i in range(len(indptr) - 1):
+        if not is_kept[i]:
+            continue
+        for k in range(indptr[i], indptr[i + 1]):
+            column = indices[k]
+            if places is not None:
+                column = places[column]
+                if column < 0:
+                    continue
+            if limits is not None and not limits[0] <= data[k] <= limits[1]:
+                continue
+            columns[n] = column
+            if values is not None:
+                values[n] = data[k]
+            n += 1
+        row += 1
+        ends[row] = n
+    return n

@@ -1,0 +1,364 @@
+"""Parts of stores: what ingesting the entries that stay makes, and what NetworkX and SciPy make."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stores import Crash, CrashingStore, make_scipy
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import (
+    CapacityError,
+    ChecksumError,
+    KindError,
+    OptionError,
+    ShapeError,
+    SourceError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
+from mgspmv.ingest.write import Room
+from mgspmv.store import open_store
+
+SMALL = {
+    "mgspmv.store": {"CHUNK_ELEMENTS": 7},
+    "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+    "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
+}
+IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and chunks of which a small matrix has many."""
+    for module, values in SMALL.items():
+        for name, value in values.items():
+            monkeypatch.setattr(import_module(module), name, value)
+
+
+def ingest(source, **options):
+    mg.ingest(source, place := MemoryStore(), **options)
+    return place
+
+
+def cut(place, **options):
+    info = mg.subgraph(place, target := MemoryStore(), **options)
+    assert mg.verify(target) == []
+    return target, info
+
+
+def check_same(found, wanted):
+    for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
+        assert getattr(found, field) == getattr(wanted, field), field
+
+
+# --- the same as ingesting what stays --------------------------------------------------------------------------------
+
+N = 13
+WEIGHTS = {"float64": [0.1, 1 / 3, 2.5, 1e16, -4.0], "float32": [0.1, 1 / 3, 2.5, -4.0], "int64": [1, 2, 7, -4, 2**60]}
+
+
+@st.composite
+def graphs(draw):
+    """A table of arcs, which vertices stay, bounds, and how it is ingested."""
+    ids, dtype = draw(st.sampled_from(list(IDS))), draw(st.sampled_from([None, *WEIGHTS]))
+    ends = st.integers(0, N - 1)
+    weight = st.just(1) if dtype is None else st.sampled_from(WEIGHTS[dtype])
+    arcs = draw(st.lists(st.tuples(ends, ends, weight), min_size=1, max_size=60))
+    kept = draw(st.none() | st.sets(ends, min_size=1))
+    bound = st.none() if dtype is None else st.none() | st.sampled_from([-4, 0.1, 1, 2, 2.5])
+    low, high = draw(bound), draw(bound)
+    if low is not None and high is not None:
+        low, high = min(low, high), max(low, high)
+    if kept is None and low is None and high is None:
+        kept = {0, N - 1}
+    options = {
+        "duplicates": draw(st.sampled_from(["first", "keep", *([] if dtype is None else ["sum"])])),
+        "transpose": draw(st.booleans()),
+        "order": draw(st.sampled_from(["none", "rcm", "degree", "dealt"])),
+    }
+    return ids, dtype, arcs, kept, low, high, options
+
+
+def make_table(arcs, ids, dtype):
+    columns = {"src": [IDS[ids](i) for i, _, _ in arcs], "dst": [IDS[ids](j) for _, j, _ in arcs]}
+    if dtype is not None:
+        columns["weight"] = np.array([w for _, _, w in arcs], dtype)
+    types = {name: pa.string() if ids == "string" else pa.int64() for name in ("src", "dst")}
+    arrays = [pa.array(column, types.get(name)) for name, column in columns.items()]
+    return pa.table(arrays, names=list(columns))
+
+
+def list_vertices(path, kept, ids):
+    path.write_text("".join(f"{IDS[ids](k)}\n" for k in sorted(kept)))
+    return path
+
+
+def find_left(place, ids, kept, low, high, dtype):
+    """The arcs that stay, read by SciPy, in the order of the store."""
+    entries, names = mg.open_matrix(place).to_scipy().tocoo(), [IDS[ids](k) for k in range(N)]
+    numbers = sorted(range(N), key=names.__getitem__)
+    left = []
+    for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
+        source, target = numbers[col], numbers[row]
+        low_, high_ = (None if b is None or dtype == "int64" else np.dtype(dtype).type(b) for b in (low, high))
+        low_, high_ = low if dtype == "int64" else low_, high if dtype == "int64" else high_
+        inside = (low is None or value >= low_) and (high is None or value <= high_)
+        if inside and (kept is None or {source, target} <= kept):
+            left.append((source, target, value))
+    return left
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=graphs(), as_mask=st.booleans())
+def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, as_mask):
+    ids, dtype, arcs, kept, low, high, options = case
+    listed = list_vertices(tmp_path / "all", range(N), ids)
+    place = ingest(make_table(arcs, ids, dtype), vertices=listed, **options)
+    vertices = None
+    if kept is not None:
+        vertices = np.isin(range(N), [*kept]) if as_mask else [IDS[ids](k) for k in kept]
+    target, info = cut(place, vertices=vertices, min_weight=low, max_weight=high)
+    assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
+    assert info.created is not None
+    left = find_left(place, ids, kept, low, high, dtype)
+    assert info.nnz == len(left)
+    if info.order is not None:
+        info = mg.reorder(target, method="none")
+    staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
+    options = {"duplicates": options["duplicates"]}
+    wanted = mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options)
+    check_same(info, wanted)
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_ranks_are_those_of_networkx(small, ids):
+    rng = np.random.default_rng(0)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(map(IDS[ids], range(60)))
+    graph.add_weighted_edges_from(
+        (IDS[ids](i), IDS[ids](j), float(rng.random())) for i, j in rng.integers(0, 60, (400, 2))
+    )
+    kept = [IDS[ids](k) for k in rng.permutation(60)[:40]]
+    light = [(i, j) for i, j, weight in graph.edges(data="weight") if weight < 0.25]
+    wanted = nx.DiGraph(graph.subgraph(kept))
+    wanted.remove_edges_from(light)
+    ranks = nx.pagerank(wanted, tol=1e-14, max_iter=1000)
+    for order in ("none", "dealt"):
+        target, _ = cut(ingest(graph, order=order, transpose=True), vertices=kept, min_weight=0.25)
+        A = mg.open_matrix(target)
+        for matrix, of in ((A, wanted), (A.T, wanted.reverse())):
+            found = mg.pagerank(matrix, tol=1e-13, max_iter=1000, backend="cpu")
+            assert dict(found.top(40)) == pytest.approx(nx.pagerank(of, tol=1e-14, max_iter=1000), abs=1e-12)
+    assert len(ranks) == 40
+
+
+@pytest.mark.parametrize("shape", [(30, 30), (4, 90), (90, 4), (0, 5), (5, 0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_a_matrix_has_bounds_alone(small, shape, dtype):
+    matrix = make_scipy(*shape, dtype=dtype)
+    place = ingest(matrix, kind="matrix", transpose=True)
+    for low, high in ((5, None), (None, 9), (4, 12), (1e9, None)):
+        target, info = cut(place, min_weight=low, max_weight=high)
+        left = matrix.copy()
+        left.data *= (left.data >= (low or 0)) & (left.data <= (high or math.inf))
+        left.eliminate_zeros()
+        check_same(info, mg.ingest(left, MemoryStore()))
+        A = mg.open_matrix(target)
+        assert (A.T.to_scipy() != left.T).nnz == 0
+
+
+def test_all_ways_to_name_vertices(small):
+    graph = nx.gnp_random_graph(20, 0.3, seed=1, directed=True)
+    place, kept = ingest(graph), [3, 5, 7, 11, 19]
+    ways = [kept, (3, 19, 7, 5, 11, 11), {*kept}, np.array(kept), np.array(kept, np.uint8), graph.subgraph(kept).nodes]
+    ways += [pd.Series(kept), dict.fromkeys(kept), np.isin(range(20), kept), np.isin(range(20), kept).tolist()]
+    digests = {cut(place, vertices=way)[1].digest for way in ways}
+    assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).digest}
+
+
+def test_ids_that_stay(small):
+    place = ingest((np.arange(9), np.arange(1, 10)))
+    for kept, ids in (([0, 1, 2], None), ([0, 2], [0, 2]), ([5], [5]), (range(10), None), ([], None)):
+        target, info = cut(place, vertices=kept)
+        found = mg.open_matrix(target).vertex_ids
+        assert (None if found is None else found.tolist()) == ids
+        assert info.shape == (len(kept),) * 2
+    named = ingest((np.array([0, 1, 70]), np.array([1, 70, 0])))
+    assert cut(named, vertices=[0, 1])[1].vertex_ids is None
+    names = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
+    assert (cut(names, vertices=[])[1].shape, cut(names, vertices=["b"])[1].vertex_ids) == ((0, 0), "string")
+
+
+def test_the_part_of_a_part(small):
+    place = ingest((np.arange(30), np.arange(1, 31), np.arange(30) / 8), order="rcm")
+    first, _ = cut(place, vertices=range(5, 25))
+    second, info = cut(first, vertices=range(10, 31 - 6), min_weight=1.5)
+    check_same(
+        mg.reorder(second, method="none"),
+        mg.reorder(cut(place, vertices=range(10, 25), min_weight=1.5)[0], method="none"),
+    )
+    made = info.provenance["subgraphs"]
+    assert [own["n_vertices"] for own in made] == [20, 15]
+    assert (made[0].get("min_weight"), made[1]["min_weight"]) == (None, 1.5)
+    before = open_store(first).info
+    assert made[1]["source"] | {"url": ""} == {"url": "", "digest": before.digest, "shape": [20, 20], "nnz": before.nnz}
+    assert info.provenance["source"] == open_store(place).info.provenance["source"]
+
+
+def test_bounds_are_numbers_of_the_stored_dtype():
+    ends = np.arange(4), np.arange(1, 5)
+    single = ingest((*ends, np.array([0.1, 0.2, 0.3, 1e30], np.float32)))
+    assert cut(single, min_weight=0.1, max_weight=0.1)[1].nnz == 1
+    assert cut(single, max_weight=1e300)[1].nnz == 4
+    large = ingest((*ends, np.array([2**60, 2**60 + 1, -3, 4])))
+    assert cut(large, min_weight=2**60 + 1)[1].nnz == 1
+    assert cut(large, max_weight=3.5)[1].nnz == 1
+    assert cut(large, min_weight=-math.inf, max_weight=math.inf)[1].nnz == 4
+    assert check_bounds(open_store(large).info, 1e300, None) == Bounds(2**63 - 1, 2**63 - 1)
+    matrix = ingest(sp.coo_array(([math.nan, math.inf, 2.0], ([0, 1, 2], [0, 0, 0])), shape=(3, 1)))
+    assert cut(matrix, min_weight=-math.inf)[1].nnz == 2
+
+
+def test_a_stochastic_matrix_must_stay_one():
+    blocks = sp.block_diag([np.full((2, 2), 0.5), np.full((3, 3), 1 / 3)], format="csr")
+    place = ingest(blocks, kind="stochastic")
+    assert cut(place, vertices=[2, 3, 4])[1].kind == "stochastic"
+    with pytest.raises(
+        SourceError, match=r"each column of a left-stochastic matrix sums to 1 or is empty, column 0 sums"
+    ):
+        cut(place, vertices=[0, 2, 3])
+
+
+def test_a_store_may_be_cut_in_its_place(tmp_path):
+    graph = nx.path_graph(["a", "b", "c", "d"], nx.DiGraph)
+    mg.ingest(graph, tmp_path / "g")
+    with pytest.raises(StoreExistsError):
+        mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"])
+    info = mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"], overwrite=True)
+    check_same(info, mg.ingest(graph.subgraph(["a", "b"]), MemoryStore()))
+    assert len(mg.list_versions(tmp_path / "g")) == 1
+
+
+def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
+    """And the numbers of the vertices must fit."""
+    rng = np.random.default_rng(3)
+    place = ingest((*rng.integers(0, 40, (2, 300)), rng.random(300)))
+    stored, reports = open_store(place), []
+    wanted = cut(place, vertices=range(30))[1]
+    need = find_table_bytes(stored.info, selects=True)
+    room, target = Room(2 * need, 2, None), MemoryStore()
+    options = {"report": lambda *said: reports.append(said), "overwrite": False, "describe": lambda n: {"n": n}}
+    write_subgraph(stored, target, range(30), None, room=room, **options)
+    check_same(open_store(target).info, wanted)
+    assert {phase for phase, _, _ in reports} == {"filter and write", "add up columns"}
+    with pytest.raises(
+        CapacityError, match=r"the numbers of the vertices of .* take .* GB of memory while some are left"
+    ):
+        write_subgraph(stored, MemoryStore(), range(30), None, room=Room(2 * need - 1, 2, None), **options)
+    assert find_table_bytes(stored.info, selects=False) == 0
+
+
+def test_rows_of_which_nothing_stays_are_not_read(small, monkeypatch):
+    place, read = ingest((np.repeat(np.arange(50), 7), np.tile(np.arange(7), 50))), []
+    module = import_module("mgspmv.ingest.subgraph")
+    monkeypatch.setattr(module, "read_entries", lambda *own, real=module.read_entries: read.append(own) or real(*own))
+    cut(place, vertices=[3, *range(10, 50)])
+    assert 0 < len(read) <= 9
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def places():
+    ends = np.array([1, 2, 3]), np.array([2, 3, 4])
+    return {
+        "weighted": ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6),
+        "pattern": ingest(ends),
+        "names": ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
+        "matrix": ingest(make_scipy(5, 5), kind="matrix"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("weighted", {}, OptionError, r"^nothing is to be left out; pass vertices \(--vertices\), min_weight"),
+        ("weighted", {"vertices": [1, 9]}, OptionError, "^vertices has the id 9, which no vertex has; near: 5$"),
+        ("pattern", {"vertices": [0, 2]}, OptionError, "^vertices has the id 0, which no vertex has; near: 1$"),
+        ("names", {"vertices": ["drosel"]}, OptionError, "^vertices has the id 'drosel', .*; near: 'drossel'$"),
+        ("names", {"vertices": "amsel"}, OptionError, "^vertices must be a mask or a list of ids, not 'amsel'$"),
+        ("names", {"vertices": 3}, OptionError, "^vertices must be a mask or a list of ids, not 3$"),
+        ("names", {"vertices": [1, 2]}, OptionError, "the ids of .* are strings; pass a list of strings$"),
+        ("weighted", {"vertices": ["1"]}, OptionError, "^ids must be a list of 64-bit integers"),
+        ("weighted", {"vertices": [1.0]}, OptionError, "^ids must be a list of 64-bit integers"),
+        ("weighted", {"vertices": np.ones(5, bool)}, ShapeError, r"mask of shape \(5,\) but the matrix has 6 vertices"),
+        ("weighted", {"vertices": np.ones((6, 1), bool)}, ShapeError, r"mask of shape \(6, 1\)"),
+        ("matrix", {"vertices": [1]}, KindError, "is a store of kind 'matrix', whose rows and columns are no vertices"),
+        ("pattern", {"min_weight": 1}, OptionError, "is a pattern, which has no weights; leave min_weight out$"),
+        ("pattern", {"min_weight": 1, "max_weight": 2}, OptionError, "leave min_weight and max_weight out$"),
+        ("weighted", {"min_weight": "1"}, OptionError, "^min_weight must be a number, not '1'$"),
+        ("weighted", {"max_weight": math.nan}, OptionError, "^max_weight must be a number, not nan$"),
+        ("weighted", {"max_weight": True}, OptionError, "^max_weight must be a number, not True$"),
+        ("weighted", {"min_weight": 2, "max_weight": 1}, OptionError, "^min_weight=2 is more than max_weight=1, which"),
+        ("weighted", {"min_weight": 1, "threads": 0}, OptionError, "^threads must be at least 1"),
+        ("weighted", {"min_weight": 1, "memory": "1MB"}, OptionError, "^memory must be at least 1GiB"),
+    ],
+)
+def test_what_is_refused(places, name, options, error, message):
+    target = MemoryStore()
+    with pytest.raises(error, match=message):
+        mg.subgraph(places[name], target, **options)
+    with pytest.raises(StoreNotFoundError):
+        open_store(target)
+
+
+def test_what_is_damaged_leaves_nothing(tmp_path):
+    mg.ingest((np.arange(9), np.arange(1, 10), np.ones(9)), tmp_path / "g")
+    (chunk,) = tmp_path.glob("g/versions/*/data/c/0")
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
+    with pytest.raises(ChecksumError):
+        mg.subgraph(tmp_path / "g", tmp_path / "h", vertices=[1, 2])
+    assert not (tmp_path / "h").exists()
+
+
+@pytest.mark.parametrize("at", [1, 5, 12])
+def test_a_crash_leaves_the_old_version(at):
+    old, place = MemoryStore(), ingest(nx.path_graph(9, nx.DiGraph), transpose=True)
+    before = mg.ingest(nx.path_graph(4, nx.DiGraph), old)
+    with pytest.raises(Crash):
+        mg.subgraph(place, CrashingStore(old, at=at, stays_down=True), vertices=range(5), overwrite=True)
+    assert open_store(old).info.digest == before.digest
+    assert mg.subgraph(place, old, vertices=range(5), overwrite=True).shape == (5, 5)
+
+
+# --- files of vertices -----------------------------------------------------------------------------------------------
+
+
+def test_selections_are_read(tmp_path):
+    path = tmp_path / "ids"
+    path.write_text("# some\n30\n-2\n7\n")
+    assert read_selection(path).tolist() == [-2, 7, 30]
+    assert read_selection(path, string_ids=True).tolist() == ["-2", "30", "7"]
+    path.write_text("1\n0\n")
+    assert read_selection(path).tolist() == [0, 1]
+    for array in (np.array([True, False]), np.array([4, 2])):
+        np.save(tmp_path / "a.npy", array)
+        assert read_selection(tmp_path / "a.npy").tolist() == array.tolist()
+    path.write_text("1\nx\n")
+    with pytest.raises(SourceError, match="x"):
+        read_selection(path)
+    with pytest.raises(SourceError):
+        read_selection(tmp_path / "none")
