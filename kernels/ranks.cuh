@@ -1,5 +1,10 @@
 // What a PageRank step does with a row once its product is known. THREADS: of a thread block, a multiple of 32.
+// RELATIVE: 1 where the largest change is that of |x' - x| / x', 0 where x' is 0 and counted up to 2, else 0.
 #pragma once
+
+#ifndef RELATIVE
+#define RELATIVE 0
+#endif
 
 typedef long long int64;
 typedef unsigned long long uint64;
@@ -13,6 +18,18 @@ __device__ __forceinline__ void quantize(double value, int64* place) { *place = 
 __device__ __forceinline__ int64 round_up_or_down(float value) { return __float2ll_rn(value); }
 __device__ __forceinline__ int64 round_up_or_down(double value) { return __double2ll_rn(value); }
 
+// What of a row the largest is taken.
+template <typename Real>
+__device__ __forceinline__ int64 measure_row(bool is_right, int64 moved, Real change, Real rank) {
+#if RELATIVE
+    if (!is_right || !(rank > 0)) return 0;
+    const Real part = change / rank;
+    return round_up_or_down((part < 2 ? part : Real(2)) * Real(CHANGE_POINT));
+#else
+    return moved;
+#endif
+}
+
 // Next z of a row, and what the row adds to the sums: of |x' - x|, its largest, of x' where w = 0, and of what is no rank.
 // per_unit: units of z in 1, a power of 2. All in type Real.
 template <typename Real, typename Weight>
@@ -22,7 +39,7 @@ __device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight
     const bool is_right = change <= 2 && rank >= 0 && rank <= 2 && ratio < Real(__int_as_float(0x7f800000));
     const int64 moved = is_right ? round_up_or_down(change * Real(CHANGE_POINT)) : 0;
     own[0] += moved;
-    own[1] = max(own[1], moved);
+    own[1] = max(own[1], measure_row(is_right, moved, change, rank));
     if (is_dangling && is_right) own[2] += round_up_or_down(rank * Real(FIXED_POINT));
     own[3] += !is_right;
     quantize(ratio, &z);

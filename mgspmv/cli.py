@@ -783,7 +783,9 @@ def pagerank(
     tol: Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")] = None,
     tol_mode: Annotated[
         str,
-        typer.Option(metavar="l1|l1_per_node|linf|fixed", help="Norm of the change; fixed makes max-iter iterations."),
+        typer.Option(
+            metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
+        ),
     ] = "l1",
     max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
     personalization: Annotated[

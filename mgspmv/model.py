@@ -17,7 +17,7 @@ Duplicates = Literal["sum", "first", "keep", "error"]
 SelfLoops = Literal["keep", "drop", "error"]
 OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
-TolMode = Literal["l1", "l1_per_node", "linf", "fixed"]
+TolMode = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
 Held = Literal["device", "host", "store"]
 """Where the rows of a worker are between iterations."""
 
@@ -279,6 +279,8 @@ FIXED_POINT = 2.0**62
 """Scale of ranks in exact fixed point: 1.0 is 2^62, so that a sum of ranks fits an int64."""
 CHANGE_POINT = 2.0**61
 """Scale of changes in fixed point: two distributions are at most 2.0 apart."""
+RELATIVE_LIMIT = 2.0
+"""Relative changes |x' - x| / x' are counted up to this, so that they fit; they are 0 where x' is 0."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,7 @@ class StepSums:
     change_l1: int = 0
     """Sum of |x' - x|, in units of 2^-61."""
     change_linf: int = 0
-    """Largest |x' - x|, in units of 2^-61."""
+    """Largest |x' - x|, in units of 2^-61; where the run asks for it, largest |x' - x| / x', see `RELATIVE_LIMIT`."""
     dangling: int = 0
     """Sum of x' over dangling vertices, in units of 2^-62."""
     n_wrong: int = 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.rank_steps import RankRules, RankVectors
+from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums
 
@@ -25,9 +25,9 @@ class PlayedDevice:
         self.n_made = 0
         """Steps made."""
 
-    def compile(self) -> None:
+    def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         self.calls.append("compile")
-        self.kernel.compile()
+        self.kernel.compile(is_relative=rules.is_relative)
 
     def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
         self.calls.append("start")
@@ -51,7 +51,8 @@ class PlayedDevice:
         v, rules, before = self._vectors, self._rules, self._sums
         scalars = (rules.alpha, before.dangling / FIXED_POINT)
         vectors = (self._z, self._x, self._z_next, v.weight)
-        self._sums = self.kernel.step(*vectors, *scalars, v.dangling, v.personalization)
+        shares = (v.dangling, v.personalization)
+        self._sums = self.kernel.step(*vectors, *scalars, *shares, is_relative=rules.is_relative)
         self._z, self._z_next = self._z_next, self._z
         change = (self._sums.change_linf if rules.by_largest else self._sums.change_l1) / CHANGE_POINT
         self._has_stopped = before.n_wrong > 0 or self._sums.n_wrong > 0 or change < rules.threshold

@@ -70,7 +70,8 @@ def pagerank(
     alpha : damping, 0 <= alpha < 1
     tol : stop when the change is below; default 1e-6
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
-        `fixed` makes exactly max_iter iterations and takes no tol
+        `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
+        no tol
     max_iter : most iterations; converging on the last one is converging
     personalization : p, as (n,) array in the order of the store's vertices or a mapping of the source's ids;
         normalised; default uniform

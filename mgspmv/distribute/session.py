@@ -21,7 +21,7 @@ from mgspmv.exchange.relay import RelayTransport
 from mgspmv.exchange.staged import StagedTransport
 from mgspmv.exchange.transport import Transport
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding
+from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding, make_rules
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
@@ -164,7 +164,7 @@ class RowsSession(Session):
         self._relay: RelayTransport | None = None
         self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
-        kernel.compile()
+        kernel.compile(is_relative=spec.options.is_relative)
 
     # --- in lockstep with the other workers
 
@@ -244,7 +244,8 @@ class RowsSession(Session):
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
             transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
-        return LocalSteps([self._rows], transport, self._spec.options.alpha)
+        options = self._spec.options
+        return LocalSteps([self._rows], transport, options.alpha, is_relative=options.is_relative)
 
 
 class DeviceSession(Session):
@@ -269,7 +270,7 @@ class DeviceSession(Session):
         self._device_part.join_devices(links, links.connect())
         assert spec.layout is not None
         self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
-        self._device.compile()
+        self._device.compile(make_rules(spec.options, spec.threshold))
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
         steps = DeviceSteps(self._device, self._vectors, *rules)

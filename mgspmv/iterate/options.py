@@ -22,14 +22,14 @@ class PageRankOptions:
     """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
     tol_mode: TolMode = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
-    |x' - x| < tol; `fixed` makes exactly max_iter iterations."""
+    |x' - x| < tol; `relative` largest |x' - x| / x' < tol; `fixed` makes exactly max_iter iterations."""
     max_iter: int = 100
     """Most iterations."""
     precision: Precision = "exact"
     """`exact`, `float64` or `float32`."""
 
     def __post_init__(self) -> None:
-        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "fixed"))
+        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
         if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
@@ -48,6 +48,16 @@ class PageRankOptions:
         if self.tol is not None:
             object.__setattr__(self, "tol", float(self.tol))
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether changes are taken of the new ranks."""
+        return self.tol_mode == "relative"
+
+    @property
+    def by_largest(self) -> bool:
+        """Whether the change is the largest of a vertex, and not their sum."""
+        return self.tol_mode in ("linf", "relative")
+
     def threshold(self, n: int, nnz: int) -> float:
         """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
 
@@ -64,10 +74,11 @@ class PageRankOptions:
 
     def measure(self, sums: StepSums) -> float:
         """|x' - x| in the norm of `tol_mode`; the sum for `l1_per_node` and `fixed`."""
-        return (sums.change_linf if self.tol_mode == "linf" else sums.change_l1) / CHANGE_POINT
+        return (sums.change_linf if self.by_largest else sums.change_l1) / CHANGE_POINT
 
     def _least_change(self, n: int, nnz: int) -> float:
-        """The change that rounding makes by itself: half a unit in the last place of the ranks, which sum to 1.
+        """The change that rounding makes by itself: half a unit in the last place of the ranks, which sum to 1, or of
+        each for `relative`.
 
         In `exact` also the edges' contributions, each off by at most 2^-63 and in no common direction.
         """
@@ -78,30 +89,34 @@ class PageRankOptions:
     def _sure_change(self, n: int, nnz: int) -> float:
         """A change that every graph reaches: if rounding moves a step by D in L1, changes fall to 2 D / (1 - alpha).
 
-        D counts the roundings of z, of each row's sum (of at most min(n, nnz) terms) and of the update.
+        D counts the roundings of z, of each row's sum (of at most min(n, nnz) terms) and of the update. For `relative`
+        it is taken of (1 - alpha) / n, the least rank where all vertices are jumped to alike.
         """
         moved = {
             "float32": 4 * 2.0**-24,
             "float64": (min(n, nnz) + 8) * 2.0**-53,
             "exact": (n + nnz) * 2.0**-63 + 8 * 2.0**-53,
         }[self.precision]
-        return 2.0 * moved / (1.0 - self.alpha)
+        reached = 2.0 * moved / (1.0 - self.alpha)
+        return reached * n / (1.0 - self.alpha) if self.is_relative else reached
 
     def _check_reach(self, tol: float, n: int, most: float, least: float, sure: float) -> None:
         said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
         if tol >= most:
             other = ", or tol_mode='l1'" if self.tol_mode == "l1_per_node" else ""
-            raise OptionError(f"{said} is met by any ranks of {n} vertices; pass less than {most:g}{other}")
+            whose = "ranks that rise, however much" if self.is_relative else f"ranks of {n} vertices"
+            raise OptionError(f"{said} is met by any {whose}; pass less than {most:g}{other}")
         if tol < least:
             other = ", or precision='exact'" if self.precision == "float32" else ""
             reason = f"is below the rounding of precision={self.precision!r} on {n} vertices"
-            remedy = f"{sure:.2g}, which is always reached" if 1.05 * sure < most else "more, or a smaller alpha"
+            where = " where personalization is uniform" if self.is_relative else ""
+            remedy = f"{sure:.2g}, which is always reached{where}" if 1.05 * sure < most else "more, or a smaller alpha"
             raise OptionError(f"{said} {reason}; pass {remedy}{other}")
 
 
 def _most_change(tol_mode: TolMode) -> float:
-    """The largest change there can be between two distributions."""
-    return 1.0 if tol_mode == "linf" else 2.0
+    """The largest change there can be between two distributions; for `relative` that of a rank which rises."""
+    return 1.0 if tol_mode in ("linf", "relative") else 2.0
 
 
 def _is_real(value: object) -> bool:

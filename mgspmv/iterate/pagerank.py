@@ -100,10 +100,11 @@ class LocalSteps:
     ----------
     rows : the blocks of this process; their `x` hold the start and, after each step, the ranks
     transport : for vectors of the kernels' `z_dtype`
+    is_relative : as for `BoundKernel.step`
     """
 
-    def __init__(self, rows: Sequence[Rows], transport: Transport, alpha: float) -> None:
-        self.rows, self._transport, self._alpha = rows, transport, alpha
+    def __init__(self, rows: Sequence[Rows], transport: Transport, alpha: float, *, is_relative: bool = False) -> None:
+        self.rows, self._transport, self._alpha, self._is_relative = rows, transport, alpha, is_relative
 
     def scale(self) -> StepSums:
         return self._transport.exchange(_scale(self.rows, self._transport))
@@ -148,7 +149,8 @@ class LocalSteps:
         for r in self.rows:
             slot = self._transport.slot(r.start, r.stop)
             vectors = (self._transport.z, r.x, slot, r.weight)
-            sums += r.kernel.step(*vectors, self._alpha, mass, r.dangling, r.personalization)
+            shares = (r.dangling, r.personalization)
+            sums += r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
         return sums
 
 
@@ -171,7 +173,7 @@ class DeviceSteps:
         at_once: int = STEPS_AT_ONCE,
     ) -> None:
         self._device, self._vectors, self._left, self._at_once = device, vectors, options.max_iter, at_once
-        self._rules = RankRules(options.alpha, threshold, options.tol_mode == "linf")
+        self._rules = make_rules(options, threshold)
         self._made: list[tuple[StepSums, Times]] = []
 
     def scale(self) -> StepSums:
@@ -187,6 +189,11 @@ class DeviceSteps:
             self._made = list(zip(sums, times, strict=True))[::-1]
         self._left -= 1
         return self._made.pop()
+
+
+def make_rules(options: PageRankOptions, threshold: float) -> RankRules:
+    """What a device has to know of a run."""
+    return RankRules(options.alpha, threshold, options.by_largest, options.is_relative)
 
 
 class Loop:
@@ -289,10 +296,11 @@ def run_embedded(
     emit : gets an event for each iteration
     """
     began = time.perf_counter()
-    rows[0].kernel.compile()
+    rows[0].kernel.compile(is_relative=options.is_relative)
     compiled = time.perf_counter()
     kernel = rows[0].kernel
-    steps = LocalSteps(rows, LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros), options.alpha)
+    transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
+    steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     loop = Loop(steps, options, threshold, run)
     events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
@@ -317,7 +325,7 @@ def run_on_device(
 ) -> Outcome:
     """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
     began = time.perf_counter()
-    device.compile()
+    device.compile(make_rules(options, threshold))
     compiled = time.perf_counter()
     steps = DeviceSteps(device, vectors, options, threshold, choose_steps_at_once(streams=device.streams))
     loop = Loop(steps, options, threshold, run)

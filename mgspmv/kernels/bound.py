@@ -34,7 +34,17 @@ class BoundKernel(Protocol):
         ...
 
     def step(
-        self, z: Any, x: Any, z_next: Any, weight: Any, alpha: float, mass: float, dangling: Any, personalization: Any
+        self,
+        z: Any,
+        x: Any,
+        z_next: Any,
+        weight: Any,
+        alpha: float,
+        mass: float,
+        dangling: Any,
+        personalization: Any,
+        *,
+        is_relative: bool = False,
     ) -> StepSums:
         """One PageRank step, in place."""
         ...
@@ -43,7 +53,7 @@ class BoundKernel(Protocol):
         """Sum over the rows of how far a step would move x, with a bound on its own rounding added."""
         ...
 
-    def compile(self) -> None:
+    def compile(self, *, is_relative: bool = False) -> None:
         """Make the kernels of a PageRank run ready, so that no step is timed with it."""
         ...
 

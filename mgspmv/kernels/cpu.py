@@ -22,7 +22,15 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from mgspmv.errors import OptionError
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums, default_threads
+from mgspmv.model import (
+    CHANGE_POINT,
+    FIXED_POINT,
+    RELATIVE_LIMIT,
+    CsrBlock,
+    Precision,
+    StepSums,
+    default_threads,
+)
 from mgspmv.partition import split_rows
 
 PARTS_PER_THREAD = 32
@@ -105,6 +113,8 @@ class CpuBlock:
         mass: float,
         dangling: np.ndarray,
         personalization: np.ndarray,
+        *,
+        is_relative: bool = False,
     ) -> StepSums:
         """One fused PageRank step: x <- alpha (A z + m d) + (1 - alpha) p, then z_next = x / weight, in place.
 
@@ -116,12 +126,14 @@ class CpuBlock:
         weight : (n_rows,) float64 out-weights, 0 for dangling vertices
         mass : m, the sum over dangling vertices of the x that z was made from
         dangling, personalization : d and p, float64, (n_rows,), or (1,) for one value for all rows
+        is_relative : the largest change is that of |x' - x| / x', which is 0 where x' is 0
         """
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_sums()
         scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
         vectors = (z, x, z_next, weight, self._unit, zero)
-        self._run(_step, *self._csr, *vectors, *scalars, dangling, personalization, sums)
+        relative = True if is_relative else None  # by type, so that other steps are compiled without the division
+        self._run(_step, *self._csr, *vectors, *scalars, dangling, personalization, sums, relative)
         return _add_up(sums)
 
     def residual(
@@ -138,15 +150,20 @@ class CpuBlock:
         self._run(_residual, *self._csr, z, x, *scalars, dangling, personalization, sums)
         return float(sums.sum())
 
-    def compile(self) -> None:
-        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step is timed with it."""
+    def compile(self, *, is_relative: bool = False) -> None:
+        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step is timed with it.
+
+        Parameters
+        ----------
+        is_relative : as for `step`
+        """
         b = self.block
         empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
         kernel, one = CpuBlock(empty, self.precision), np.ones(1)
         x = np.empty(0, np.float32 if self.precision == "float32" else np.float64)
         z = np.empty(0, self.z_dtype)
         kernel.scale(x, one[:0], z)
-        kernel.step(z, x, z, one[:0], 0.5, 0.0, one, one)
+        kernel.step(z, x, z, one[:0], 0.5, 0.0, one, one, is_relative=is_relative)
         plain = CpuBlock(empty, "float64")
         plain.scale(x, one[:0], one[:0])
         plain.residual(one[:0], x, 0.5, 0.0, one, one)
@@ -306,8 +323,24 @@ def _multiply_exact(counter, bounds, indptr, indices, data, z, y):
         part = _take(counter)
 
 
+def _measure_row(fixed_change, change, new, is_right, relative):
+    """What of a row the largest is taken: its change in fixed point, or, if `relative` is not None, that over x'."""
+
+
+@overload(_measure_row)
+def _measure_row_overload(fixed_change, change, new, is_right, relative):
+    if isinstance(relative, types.NoneType):
+        return lambda fixed_change, change, new, is_right, relative: fixed_change
+
+    def measure(fixed_change, change, new, is_right, relative):
+        part = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
+        return np.int64(np.rint((part if is_right & (new > 0.0) else 0.0) * CHANGE_POINT))
+
+    return measure
+
+
 @njit(nogil=True, cache=True)
-def _finish_rows(start, stop, change, x, weight, z_next, unit, sums):
+def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
     """Next z of some rows, and their sums; `change` holds |x' - x| of these rows. No branch, so that it vectorises."""
     total, greatest, dangling, wrong = 0, 0, 0, 0
     for i in range(start, stop):
@@ -317,7 +350,7 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums):
         is_right = (change[i - start] <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
         fixed_change = np.int64(np.rint((change[i - start] if is_right else 0.0) * CHANGE_POINT))
         total += fixed_change
-        greatest = max(greatest, fixed_change)
+        greatest = max(greatest, _measure_row(fixed_change, change[i - start], new, is_right, relative))
         wrong += 0 if is_right else 1
         dangling += np.int64(np.rint((new if is_dangling & is_right else 0.0) * FIXED_POINT))
         z_next[i] = _quantize(ratio, z_next[0])
@@ -329,14 +362,14 @@ def _scale(counter, bounds, x, weight, z_next, unit, sums):
     part = _take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
-        _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part])
+        _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part], None)
         part = _take(counter)
 
 
 @njit(nogil=True, cache=True)
 def _step(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
-    dangling, personalization, sums,
+    dangling, personalization, sums, relative,
 ):  # fmt: skip
     d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
     buffer = np.empty(np.diff(bounds).max())
@@ -351,7 +384,7 @@ def _step(
             old = np.float64(x[i])
             x[i] = alpha * buffer[i - start] + rest
             buffer[i - start] = abs(np.float64(x[i]) - old)
-        _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part])
+        _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part], relative)
         part = _take(counter)
 
 

@@ -144,6 +144,8 @@ class CudaBlock:
         mass: float,
         dangling: Any,
         personalization: Any,
+        *,
+        is_relative: bool = False,
     ) -> StepSums:
         """As `CpuBlock.step`, with vectors on the device; in exact fixed point with its bits."""
         types = product_types(self.precision, self._value)
@@ -151,7 +153,8 @@ class CudaBlock:
         self._bind("csr-split", types).run(z, product, 1.0, 0.0)
         scalars = (np.float64(alpha), np.float64(alpha * mass), np.float64(1.0 - alpha))
         vectors = (product, x, weight, np.float64(self._unit), z_next)
-        self._run_rows("update", x.dtype, *vectors, *scalars, *_stride(dangling), *_stride(personalization), sums)
+        arguments = (*vectors, *scalars, *_stride(dangling), *_stride(personalization), sums)
+        self._run_rows("update", x.dtype, *arguments, is_relative=is_relative)
         return StepSums(*(int(s) for s in get(sums)))
 
     def residual(self, z: Any, x: Any, alpha: float, mass: float, dangling: Any, personalization: Any) -> float:
@@ -167,13 +170,13 @@ class CudaBlock:
         self._run_rows("residual", x.dtype, *vectors, *_stride(dangling), *_stride(personalization), out)
         return float(sum_vector(out))
 
-    def compile(self) -> None:
+    def compile(self, *, is_relative: bool = False) -> None:
         """Make the kernels of a PageRank run ready, so that no step is timed with it."""
         self._bind("csr-split", product_types(self.precision, self._value))
         self._bind("csr-split", product_types("float64", self._value))
         rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
-        for name in ("scale", "update"):
-            self._load_step(name, rank)
+        self._load_step("scale", rank)
+        self._load_step("update", rank, is_relative=is_relative)
         in_float64 = self.with_precision("float64")
         for name in ("scale", "residual"):
             in_float64._load_step(name, rank)
@@ -224,14 +227,15 @@ class CudaBlock:
                 self._products[key] = PRODUCTS[kernel](self.block, types)
         return self._products[key]
 
-    def _load_step(self, name: str, rank: np.dtype[Any]) -> Any:
-        types = step_types(self.precision, self._value, rank)
+    def _load_step(self, name: str, rank: np.dtype[Any], *, is_relative: bool = False) -> Any:
+        types = step_types(self.precision, self._value, rank, is_relative=is_relative)
         return load_kernel("pagerank.cu", name, OFFSET=self.block.indptr.dtype, **types)
 
-    def _run_rows(self, name: str, rank: np.dtype[Any], *arguments: Any) -> None:
+    def _run_rows(self, name: str, rank: np.dtype[Any], *arguments: Any, is_relative: bool = False) -> None:
         n_rows = self.block.n_rows
         if n_rows:
-            self._load_step(name, rank)((_count(n_rows, THREADS),), (THREADS,), (np.int64(n_rows), *arguments))
+            kernel = self._load_step(name, rank, is_relative=is_relative)
+            kernel((_count(n_rows, THREADS),), (THREADS,), (np.int64(n_rows), *arguments))
 
 
 # --- products --------------------------------------------------------------------------------------------------------

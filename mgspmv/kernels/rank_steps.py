@@ -223,7 +223,7 @@ class RankVectors:
     x: Any
     """(n_rows,) or (1,) float32 or float64, as the precision is."""
     weight: Any
-    """(n_rows,) float64 out-weights, 0 for dangling vertices; of a pattern, counts."""
+    """(n_rows,) float64 out-weights, 0 for dangling vertices; of a pattern, counts, unless the rules say otherwise."""
     dangling: Any
     """(n_rows,) or (1,) float64."""
     personalization: Any
@@ -239,6 +239,19 @@ class RankRules:
     """The run stops when the change is below."""
     by_largest: bool
     """The change is the largest of a vertex, and not their sum."""
+    is_relative: bool = False
+    """The largest is that of |x' - x| / x'."""
+    is_counted: bool = True
+    """The out-weights of a pattern are counts, below 2^32."""
+
+    @property
+    def types(self) -> dict[str, bool]:
+        """For `rank_types`."""
+        return {"is_relative": self.is_relative, "is_counted": self.is_counted}
+
+
+PLAIN_RULES = RankRules(alpha=0.0, threshold=-1.0, by_largest=False)
+"""Ranks stay as they are, and no step is the last."""
 
 
 @dataclass(eq=False)
@@ -303,7 +316,8 @@ class RankSteps:
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
         self._shared: SharedMemory | None = None
-        self._kernels: dict[tuple[str, bool], Any] = {}
+        self._kernels: dict[tuple[Any, ...], Any] = {}
+        self._rules = PLAIN_RULES
         with report_full_device("the tables of the matrix"):
             self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
             self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
@@ -333,9 +347,9 @@ class RankSteps:
         """Whether pieces come by in each step."""
         return not self.layout.feed.is_kept
 
-    def compile(self) -> None:
+    def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Make the kernels of a run ready, so that no step is timed with it."""
-        is_exact = self.precision == "exact"
+        is_exact, self._rules = self.precision == "exact", rules
         for name, exact in (("start", is_exact), ("step", is_exact), ("start", True), ("residual", True)):
             self._load(name, exact)
         if self._exchange is not None:  # what waits for others is not to be waited for by what loads a kernel
@@ -353,7 +367,7 @@ class RankSteps:
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
         self.release()
         with report_full_device("the vectors of a run"):
-            count = np.uint32 if self.layout.value is None else np.float64
+            count = np.uint32 if self.layout.value is None and rules.is_counted else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
@@ -567,11 +581,12 @@ class RankSteps:
         return on_device if order is None or len(vector) == 1 else on_device[order]
 
     def _load(self, name: str, is_exact: bool) -> Any:
-        if (name, is_exact) not in self._kernels:
+        key = (name, is_exact, *self._rules.types.values())
+        if key not in self._kernels:
             rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
-            types = rank_types(self.layout.value, self._choose_z(is_exact), rank)
-            self._kernels[name, is_exact] = load_kernel(self._family.source, name, **types)
-        return self._kernels[name, is_exact]
+            types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **self._rules.types)
+            self._kernels[key] = load_kernel(self._family.source, name, **types)
+        return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
@@ -632,7 +647,7 @@ def time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision)
     same = np.full(1, 1.0 / max(1, n_columns), np.float32 if precision == "float32" else np.float64)
     steps.compile()
     vectors = RankVectors(same, np.full(n_rows, TYPICAL_DEGREE), np.zeros(1), same.astype(np.float64))
-    steps.start(vectors, RankRules(alpha=0.0, threshold=-1.0, by_largest=False))  # ranks stay as they are
+    steps.start(vectors, PLAIN_RULES)
     steps.fill(float(same[0]) / TYPICAL_DEGREE)
     steps.advance(CAPTURED_STEPS)
     seconds = []

@@ -108,18 +108,20 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for looks_back in (0, 1):
             types = {"INDEX": index, "OFFSET": offset, "LOOK_BACK": looks_back}
             yield specialise("csr_split.cu", **types, **product_types(precision, value))
-        for rank in values:
-            yield specialise("pagerank.cu", OFFSET=offset, **step_types(precision, value, rank))
+        for rank, is_relative in product(values, (False, True)):
+            types = step_types(precision, value, rank, is_relative=is_relative)
+            yield specialise("pagerank.cu", OFFSET=offset, **types)
     for value in (None, *values):
         for per_thread in (7, 15):
             yield specialise("row_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
         for offset in (int32, int64):
             yield specialise("row_slices.cu", OFFSET=offset, **value_types(value))
-    for source in ("rank_blocks.cu", "rank_slices.cu"):
+    for source, is_relative, is_counted in product(("rank_blocks.cu", "rank_slices.cu"), (False, True), (True, False)):
+        options = {"is_relative": is_relative, "is_counted": is_counted}
         for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
-            yield specialise(source, **rank_types(value, int64 if value is None else float64, rank))
+            yield specialise(source, **rank_types(value, int64 if value is None else float64, rank, **options))
         for value in (None, float32):
-            yield specialise(source, **rank_types(value, float32, float32))
+            yield specialise(source, **rank_types(value, float32, float32, **options))
 
 
 def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
@@ -132,10 +134,28 @@ def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:
     return {"VALUE": value or np.dtype(np.float32), "PATTERN": int(value is None)}
 
 
-def rank_types(value: np.dtype[Any] | None, z: np.dtype[Any], rank: np.dtype[Any]) -> dict[str, Any]:
-    """Types of a PageRank step on row blocks."""
-    weight = np.dtype(np.uint32 if value is None else np.float64)
-    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight}
+def rank_types(
+    value: np.dtype[Any] | None,
+    z: np.dtype[Any],
+    rank: np.dtype[Any],
+    *,
+    is_relative: bool = False,
+    is_counted: bool = True,
+) -> dict[str, Any]:
+    """Types of a PageRank step on row blocks.
+
+    Parameters
+    ----------
+    is_relative : changes are taken of the new ranks
+    is_counted : the out-weights of a pattern are counts
+    """
+    weight = np.dtype(np.uint32 if value is None and is_counted else np.float64)
+    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight} | _name_measure(is_relative)
+
+
+def _name_measure(is_relative: bool) -> dict[str, Any]:
+    """The macro of kernels/ranks.cuh that says what the largest is taken of, where it is not the change."""
+    return {"RELATIVE": 1} if is_relative else {}
 
 
 def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
@@ -152,12 +172,15 @@ def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str
     return types | {"X": x, "SUM": np.dtype(np.int64), "EXACT": int(value is not None)}
 
 
-def step_types(precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any]) -> dict[str, Any]:
+def step_types(
+    precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
+) -> dict[str, Any]:
     """Types of the rest of a PageRank step: of the ranks, of z' and of the product.
 
     Parameters
     ----------
     rank : dtype of the ranks; of float32 ones the residual is made in float64
+    is_relative : as for `rank_types`
     """
     types = product_types(precision, value)
-    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]}
+    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]} | _name_measure(is_relative)

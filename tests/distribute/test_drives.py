@@ -176,6 +176,7 @@ OPTIONS = {
     "l1": {"tol_mode": "l1", "tol": 1e-4},
     "l1_per_node": {"tol_mode": "l1_per_node", "tol": 1e-6},
     "linf": {"tol_mode": "linf", "tol": 1e-5},
+    "relative": {"tol_mode": "relative", "tol": 1e-4},
     "fixed": {"tol_mode": "fixed", "max_iter": 5},
     "one iteration": {"tol_mode": "fixed", "max_iter": 1},
     "personalization by array": {"personalization": RAMP},

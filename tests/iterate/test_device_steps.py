@@ -20,7 +20,7 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status, StepSums
 
 N = 55
-MODES = ["l1", "l1_per_node", "linf", "fixed"]
+MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
 VECTORS = {
     "uniform": {},
     "dangling uniform": {"personalization": np.arange(N), "dangling": "uniform"},
@@ -207,11 +207,13 @@ def test_what_a_device_starts_with_is_what_the_run_starts_with(graph):
 
 
 def test_the_device_knows_the_rules_of_the_run(graph):
-    for mode, by_largest in (("l1", False), ("l1_per_node", False), ("linf", True), ("fixed", False)):
+    largest = ("linf", "relative")
+    for mode in MODES:
         options = PageRankOptions(alpha=0.5, tol_mode=mode, max_iter=1)
         block, start, weight, threshold = prepare(graph, options)
         device = PlayedDevice(block)
         first = DeviceSteps(device, start.on_device(weight), options, threshold).scale()
         assert isinstance(first, StepSums)
         rules = device._rules
-        assert (rules.alpha, rules.threshold, rules.by_largest) == (0.5, threshold, by_largest)
+        assert (rules.alpha, rules.threshold, rules.by_largest) == (0.5, threshold, mode in largest)
+        assert rules.types == {"is_relative": mode == "relative", "is_counted": True}

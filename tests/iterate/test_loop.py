@@ -18,7 +18,7 @@ from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Event, Status, StepSums
 
-MODES = ["l1", "l1_per_node", "linf", "fixed"]
+MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
 
 
 class ScriptedSteps:
@@ -61,7 +61,7 @@ def end_of(first, sums, mode, tol, max_iter, n):
     for k, s in enumerate(sums[:max_iter], start=1):
         if first.n_wrong or s.n_wrong:
             return k, Status.NON_FINITE
-        change = (s.change_linf if mode == "linf" else s.change_l1) / 2**61
+        change = (s.change_linf if mode in ("linf", "relative") else s.change_l1) / 2**61
         if mode != "fixed" and change < tol * (n if mode == "l1_per_node" else 1):
             return k, Status.CONVERGED
     return max_iter, Status.COMPLETED if mode == "fixed" else Status.MAX_ITER
@@ -85,7 +85,7 @@ def test_every_mode_ends_as_it_says_in_pieces_as_in_one_go(first, sums, mode, to
     events, loop, steps = run_loop(first, sums, **asked)
     iterations, status = end_of(first, sums, mode, tol, max_iter, 10)
     assert (loop.iteration, loop.status) == (len(events), loop.status) == (iterations, status)
-    norm = "change_linf" if mode == "linf" else "change_l1"
+    norm = "change_linf" if mode in ("linf", "relative") else "change_l1"
     assert [e.change for e in events] == [getattr(s, norm) / 2**61 for s in sums[:iterations]]
     masses = [s.dangling / 2**62 for s in [first, *sums][: iterations + 1]]
     assert [*steps.masses, loop.mass] == masses
@@ -97,7 +97,13 @@ def test_every_mode_ends_as_it_says_in_pieces_as_in_one_go(first, sums, mode, to
 
 @pytest.mark.parametrize(
     ("mode", "status"),
-    [("l1", "max_iter"), ("l1_per_node", "converged"), ("linf", "converged"), ("fixed", "completed")],
+    [
+        ("l1", "max_iter"),
+        ("l1_per_node", "converged"),
+        ("linf", "converged"),
+        ("relative", "converged"),
+        ("fixed", "completed"),
+    ],
 )
 def test_modes_differ(mode, status):
     """The sum is between 1 and 10 tolerances, the largest below one."""

@@ -13,7 +13,7 @@ from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.model import StepSums
 
 PRECISIONS = ["exact", "float64", "float32"]
-MODES = ["l1", "l1_per_node", "linf"]
+MODES = ["l1", "l1_per_node", "linf", "relative"]
 
 
 def test_defaults():
@@ -34,7 +34,7 @@ def test_defaults():
         ({"max_iter": 1e3}, "max_iter must be an integer of at least 1, not 1000.0"),
         ({"max_iter": "5"}, "max_iter must be an integer of at least 1, not '5'"),
         ({"max_iter": None}, "max_iter must be an integer of at least 1, not None"),
-        ({"tol_mode": "l2"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'fixed', not 'l2'"),
+        ({"tol_mode": "l2"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'relative', 'fixed', not 'l2'"),
         ({"precision": "float16"}, "precision must be one of 'exact', 'float64', 'float32', not 'float16'"),
         (
             {"tol_mode": "fixed", "tol": 1e-6},
@@ -59,7 +59,7 @@ def test_numpy_numbers_count():
     assert list(map(type, (options.max_iter, options.alpha, options.tol))) == [int, float, float]
 
 
-@pytest.mark.parametrize(("mode", "wanted"), [("l1", 1e-4), ("l1_per_node", 1e-2), ("linf", 1e-4)])
+@pytest.mark.parametrize(("mode", "wanted"), [("l1", 1e-4), ("l1_per_node", 1e-2), ("linf", 1e-4), ("relative", 1e-4)])
 def test_threshold(mode, wanted):
     assert PageRankOptions(tol=1e-4, tol_mode=mode).threshold(100, 500) == pytest.approx(wanted, rel=1e-15)
 
@@ -68,7 +68,9 @@ def test_fixed_has_no_threshold():
     assert PageRankOptions(tol_mode="fixed").threshold(100, 500) == 0.0
 
 
-@pytest.mark.parametrize(("mode", "wanted"), [("l1", 0.75), ("l1_per_node", 0.75), ("fixed", 0.75), ("linf", 0.5)])
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("l1", 0.75), ("l1_per_node", 0.75), ("fixed", 0.75), ("linf", 0.5), ("relative", 0.5)]
+)
 def test_measure(mode, wanted):
     sums = StepSums(change_l1=3 * 2**59, change_linf=2**60)
     assert PageRankOptions(tol_mode=mode).measure(sums) == wanted
@@ -79,6 +81,11 @@ def test_measure(mode, wanted):
     [
         ("l1", 2.0, "tol=2 with tol_mode='l1' is met by any ranks of 1000 vertices; pass less than 2"),
         ("linf", 1.0, "tol=1 with tol_mode='linf' is met by any ranks of 1000 vertices; pass less than 1"),
+        (
+            "relative",
+            1.0,
+            "tol=1 with tol_mode='relative' is met by any ranks that rise, however much; pass less than 1",
+        ),
         (
             "l1_per_node",
             0.002,
@@ -106,12 +113,13 @@ def test_default_tolerance_of_networkx_is_vacuous_on_two_million_vertices():
 def test_unreachable_tolerance_is_refused_with_one_that_is_accepted(precision, mode):
     n, nnz = 1000, 5000
     unit = 2.0**-24 if precision == "float32" else 2.0**-53
-    least = unit if mode == "l1" else unit / n
+    least = unit if mode in ("l1", "relative") else unit / n
     with pytest.raises(OptionError) as caught:
         PageRankOptions(tol=0.99 * least, tol_mode=mode, precision=precision).threshold(n, nnz)
     wanted = rf"tol=\S+ with tol_mode='{mode}' is below the rounding of precision='{precision}' on 1000 vertices; "
     other = ", or precision='exact'" if precision == "float32" else ""
-    found = re.fullmatch(wanted + rf"pass (\S+), which is always reached{other}", str(caught.value))
+    where = " where personalization is uniform" if mode == "relative" else ""
+    found = re.fullmatch(wanted + rf"pass (\S+), which is always reached{where}{other}", str(caught.value))
     assert found, caught.value
     PageRankOptions(tol=float(found[1]), tol_mode=mode, precision=precision).threshold(n, nnz)
     PageRankOptions(tol=1.01 * least, tol_mode=mode, precision=precision).threshold(n, nnz)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -293,9 +294,30 @@ def test_step_is_the_formula(precision, has_values, vectors):
     changes = np.abs(x.astype(np.float64) - old)
     assert sums.change_l1 == sum(round_half_even(Fraction(c) * COARSE) for c in changes)
     assert sums.change_linf == max(round_half_even(Fraction(c) * COARSE) for c in changes)
+    start, parts = old.astype(x.dtype), [min(c / r, 2.0) for c, r in zip(changes, x.astype(np.float64), strict=True)]
+    relative = kernel.step(z, start, np.empty_like(z), weight, alpha, mass, d, p, is_relative=True)
+    assert start.tobytes() == x.tobytes()
+    assert relative == replace(sums, change_linf=max(round_half_even(Fraction(part) * COARSE) for part in parts))
     again = np.empty_like(z)
     assert kernel.scale(x, weight, again) == StepSums(0, 0, sums.dangling, 0)
     np.testing.assert_array_equal(z_next, again)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [(0.5, 0.0, 0.0), (0.0, 0.25, 1.0), (1.0, 0.5, 1.0), (1.0, 0.375, 5 / 3), (1.0, 0.25, 2.0), (1.0, 5e-324, 2.0)],
+)
+def test_relative_changes(old, new, wanted, precision):
+    """Of ranks that vanish 0; and no more than 2, also where the ratio overflows, or the rank does not fit float32."""
+    block = CsrBlock(0, 1, np.array([0, 0]), np.empty(0, np.int32), None)
+    kernel, z = bind(block, precision)
+    x = np.array([old], rank_dtype(precision))
+    arguments = (z, x, z, np.ones(1), 0.0, 0.0, np.zeros(1), np.array([new]))
+    sums = kernel.step(*arguments, is_relative=True)
+    is_lost = precision == "float32" and new == 5e-324
+    assert sums.change_linf == (0 if is_lost else round(wanted * CHANGE_POINT))
+    assert sums.change_l1 == round(abs(x[0] - old) * CHANGE_POINT)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -308,7 +330,7 @@ def test_step_with_threads_gives_the_same_bits_and_sums(precision):
         weight = np.where(rng.random(n) < 0.2, 0.0, 50.0 + rng.random(n))
         kernel.scale(x, weight, z)
         z_next = np.empty_like(z)
-        sums = kernel.step(z, x, z_next, weight, 0.85, 0.1, np.array([1 / n]), rng.random(n) / n)
+        sums = kernel.step(z, x, z_next, weight, 0.85, 0.1, np.array([1 / n]), rng.random(n) / n, is_relative=True)
         results.append((sums, x.tobytes(), z_next.tobytes()))
         assert kernel.threads == threads
     assert results[0] == results[1] == results[2]
