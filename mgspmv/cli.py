@@ -798,6 +798,9 @@ def pagerank(
         ),
     ] = None,
     nstart: Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from.")] = None,
+    out_weight: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
+    ] = None,
     ignore_weights: Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")] = False,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")
@@ -841,7 +844,8 @@ def pagerank(
     options |= {"device_memory": device_memory, "host_memory": host_memory}
     failure = None
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
-        vectors = read_vectors(personalization, dangling, nstart, string_ids=matrix.info.vertex_ids == "string")
+        files = (personalization, dangling, nstart, out_weight)
+        vectors = read_vectors(*files, string_ids=matrix.info.vertex_ids == "string")
         change = _find_change(tol, tol_mode, matrix.shape[0])
         with open_progress(tol=change, max_iter=max_iter) as progress, _open_client(place, progress) as client:
             listening: dict[str, Any] = {"on_event": progress.on_event, "on_progress": progress.on_progress}

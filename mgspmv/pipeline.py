@@ -134,6 +134,8 @@ class PageRankSection(_Section):
     """`uniform`, `drop`, `error`, or a file of weights."""
     nstart: str | None = None
     """File of weights."""
+    out_weight: str | None = None
+    """File of weights."""
     weights: bool = True
     reverse: bool = False
     """Rank the reversed graph."""
@@ -147,7 +149,7 @@ class PageRankSection(_Section):
         PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision)
         return self
 
-    @field_validator("personalization", "nstart")
+    @field_validator("personalization", "nstart", "out_weight")
     @classmethod
     def _check_file(cls, value: str | None) -> str | None:
         if value is not None and not Path(value).exists():
@@ -369,7 +371,7 @@ def _read_checksums(provenance: dict[str, Any]) -> list[str | None]:
 def _rank(
     matrix: Matrix, section: PageRankSection, on_event: Callable[[Event], None] | None
 ) -> tuple[Solution, ConvergenceError | None]:
-    names = {"personalization", "dangling", "nstart"}
+    names = {"personalization", "dangling", "nstart", "out_weight"}
     vectors = read_vectors(**section.model_dump(include=names), string_ids=matrix.info.vertex_ids == "string")
     options = section.model_dump(exclude={*names, "reverse"})
     try:

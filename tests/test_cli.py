@@ -497,6 +497,19 @@ def test_options_of_pagerank_are_given_on():
     invoke("pagerank", "g.zarr", "--tol-mode", "l1_per_node", "--dangling", "drop")
 
 
+def test_out_weights_and_relative_changes():
+    invoke("ingest", "edges.txt", "g.zarr")
+    plain = invoke_json("pagerank", "g.zarr", "--tol-mode", "relative", "--tol", "1e-3")
+    Path("w.txt").write_text("".join(f"{name} {9 if name == 1 else 2}\n" for name in (1, 2, 3, 5)))
+    given = invoke_json("pagerank", "g.zarr", "--out-weight", "w.txt")
+    assert (plain["options"]["tol_mode"], plain["options"]["out_weight"]) == ("relative", "store")
+    assert given["options"]["out_weight"] == "vector"
+    assert sum(entry["rank"] for entry in given["top"]) < 0.95
+    Path("w.txt").write_text("1 0.5\n")
+    _, stderr = invoke("pagerank", "g.zarr", "--out-weight", "w.txt", code=2)
+    assert stderr.startswith("error: out_weight of vertex 1 is 0.5 and its stored out-edges weigh ")
+
+
 def test_ignore_weights():
     Path("w.txt").write_text("1 2 9\n1 3 1\n2 1 1\n3 1 1\n")
     invoke("ingest", "w.txt", "w.zarr")

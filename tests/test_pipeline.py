@@ -114,6 +114,17 @@ def test_vectors_are_files_of_weights():
     assert dict(result.top) == pytest.approx(nx.pagerank(graph, personalization={1: 3, 2: 1}, tol=1e-15), abs=1e-13)
 
 
+def test_out_weights_are_a_file():
+    """Of 1, half of whose edges lead elsewhere."""
+    with open("w.txt", "w") as file:
+        file.write("1 4\n2 1\n3 1\n")
+    more = '[pagerank]\ntol = 1e-14\ntol_mode = "relative"\nout_weight = "w.txt"\n'
+    ranks = dict(run_pipeline(write(FILE + more)).top)
+    share = np.array([[0, 0, 1], [0.25, 0, 0], [0.25, 1, 0]])
+    expected = np.linalg.solve(np.eye(3) - 0.85 * share, np.full(3, 0.05))
+    assert [ranks[k] for k in (1, 2, 3)] == pytest.approx(expected.tolist(), abs=1e-13)
+
+
 def test_string_ids_in_weights():
     with open("edges.txt", "w") as file:
         file.write("ann bob\nbob cy\ncy ann\nann cy\n")

@@ -16,7 +16,7 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
-from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
@@ -43,6 +43,7 @@ def pagerank(
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | None = None,
+    out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
     drive: Drive = "auto",
@@ -79,6 +80,8 @@ def pagerank(
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
         `error` refuses
     nstart : the first x, like p; normalised; default uniform
+    out_weight : w, as an array or mapping like p, not normalised; default what the stored out-edges weigh. More where
+        edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
@@ -100,12 +103,13 @@ def pagerank(
     Returns
     -------
     Solution with `values` of shape (n,), float64 (float32 for precision `float32`), summing to 1 unless dangling mass
-    is dropped; `error_bound_l1` bounds their L1 distance to the exact ranks.
+    is dropped or out-weights are more than edges weigh; `error_bound_l1` bounds their L1 distance to the exact ranks.
 
     Raises
     ------
     KindError : the store is of kind `matrix`; the transpose of one of kind `stochastic`
-    OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met
+    OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met;
+        an out-weight that is less than the stored out-edges weigh
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit into the memory that is free
@@ -132,7 +136,7 @@ def pagerank(
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
-    vectors = (personalization, dangling, nstart)
+    vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     events: list[Event] = []
@@ -157,11 +161,15 @@ def pagerank(
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        weight, computing["backend"] = A.read_out_weight(use_weights, threads), computes
+        weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
+        computing["backend"] = computes
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
-    outcome = replace(outcome, values=restore(outcome.values, A.order))
-    solution = _solve(A, options, outcome, tuple(events), _describe_dangling(dangling), use_weights, drive)
+    bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
+    outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
+    given = {"dangling": _describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
+    asked = given | {"weights": use_weights, "drive": drive}
+    solution = _solve(A, options, outcome, tuple(events), asked)
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         raise ConvergenceError(f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}", solution)
@@ -208,7 +216,8 @@ def _rank_embedded(
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
         loaded = time.perf_counter()
-        outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run=run)
+        vectors, is_counted = start.on_device(weight), start.is_counted
+        outcome = run_on_device(device, vectors, options, threshold, emit, run=run, is_counted=is_counted)
     outcome.seconds["load"] = loaded - began
     return outcome
 
@@ -263,12 +272,10 @@ def _solve(
     options: PageRankOptions,
     outcome: Outcome,
     events: tuple[Event, ...],
-    dangling: str,
-    use_weights: bool,
-    drive: str,
+    asked: dict[str, Any],
 ) -> Solution:
     tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
-    asked = vars(options) | {"tol": tol, "dangling": dangling, "weights": use_weights, "drive": drive}
+    asked = vars(options) | {"tol": tol} | asked
     info = A.info
     matrix = {
         "url": info.url,

@@ -156,7 +156,7 @@ class RowsSession(Session):
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
         kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
-        weight = part.out_weights.read(spec.dtype is not None)
+        weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
         self._rows: Rows = start.bind(kernel, weight)
         assert part.halo is not None
         self._halo = part.halo
@@ -259,8 +259,8 @@ class DeviceSession(Session):
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
         super().__init__(worker, part, spec, partial(_say, part.greet()))
         self._device_part = part
-        weight = part.out_weights.read(spec.dtype is not None)
-        self._vectors = start.on_device(weight)
+        weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
+        self._vectors, self._is_counted = start.on_device(weight), start.is_counted
         self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
         self._device: RankSteps | None = None
         self.computes = describe_device()
@@ -270,10 +270,10 @@ class DeviceSession(Session):
         self._device_part.join_devices(links, links.connect())
         assert spec.layout is not None
         self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
-        self._device.compile(make_rules(spec.options, spec.threshold))
+        self._device.compile(make_rules(spec.options, spec.threshold, is_counted=self._is_counted))
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
-        steps = DeviceSteps(self._device, self._vectors, *rules)
+        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted)
         loop = Loop(steps, spec.options, spec.threshold, spec.run)
         loop.start()
         return loop

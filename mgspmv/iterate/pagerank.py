@@ -10,6 +10,7 @@ vertices stay in the graph, as in NetworkX and cuGraph.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +163,7 @@ class DeviceSteps:
     device : has the whole matrix
     vectors : what the run starts with
     at_once : most steps between two looks, the same on all devices of a run
+    is_counted : whether the out-weights of a pattern are counts
     """
 
     def __init__(
@@ -171,9 +173,11 @@ class DeviceSteps:
         options: PageRankOptions,
         threshold: float,
         at_once: int = STEPS_AT_ONCE,
+        *,
+        is_counted: bool = True,
     ) -> None:
         self._device, self._vectors, self._left, self._at_once = device, vectors, options.max_iter, at_once
-        self._rules = make_rules(options, threshold)
+        self._rules = make_rules(options, threshold, is_counted=is_counted)
         self._made: list[tuple[StepSums, Times]] = []
 
     def scale(self) -> StepSums:
@@ -191,9 +195,9 @@ class DeviceSteps:
         return self._made.pop()
 
 
-def make_rules(options: PageRankOptions, threshold: float) -> RankRules:
-    """What a device has to know of a run."""
-    return RankRules(options.alpha, threshold, options.by_largest, options.is_relative)
+def make_rules(options: PageRankOptions, threshold: float, *, is_counted: bool = True) -> RankRules:
+    """What a device has to know of a run; parameters as for `DeviceSteps`."""
+    return RankRules(options.alpha, threshold, options.by_largest, options.is_relative, is_counted)
 
 
 class Loop:
@@ -272,6 +276,11 @@ def bound_error(residual: float, alpha: float) -> float:
     return float(residual / (1.0 - alpha))
 
 
+def widen_bound(bound: float, alpha: float, growth: float) -> float:
+    """What `bound_error` gave, where a step shrinks distances by alpha * growth and not by alpha."""
+    return bound * (1.0 - alpha) / (1.0 - alpha * growth) if alpha * growth < 1.0 else math.inf
+
+
 def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
     """Seconds of all iterations: in `product` those of the slowest worker each time, which the others wait for; in
     `exchange` the mean of the workers, who begin and end it together but for what clocks and threads do."""
@@ -322,12 +331,14 @@ def run_on_device(
     emit: Callable[[Event], None],
     *,
     run: str = "",
+    is_counted: bool = True,
 ) -> Outcome:
     """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
     began = time.perf_counter()
-    device.compile(make_rules(options, threshold))
+    device.compile(make_rules(options, threshold, is_counted=is_counted))
     compiled = time.perf_counter()
-    steps = DeviceSteps(device, vectors, options, threshold, choose_steps_at_once(streams=device.streams))
+    at_once = choose_steps_at_once(streams=device.streams)
+    steps = DeviceSteps(device, vectors, options, threshold, at_once, is_counted=is_counted)
     loop = Loop(steps, options, threshold, run)
     events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()

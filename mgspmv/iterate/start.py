@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +11,7 @@ import numpy as np
 from mgspmv.errors import DanglingError
 from mgspmv.ingest.row_sums import sum_rows
 from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.out_weight import make_out_weight, measure_growth
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.bound import BoundKernel
@@ -29,11 +31,24 @@ class Start:
     """(n,) or (1,) float64: d, where the rank of dangling vertices goes."""
     personalization: np.ndarray
     """(n,) or (1,) float64: p."""
+    out_weight: np.ndarray | None = None
+    """(n,) float64: w that the user gave; None for what the store has."""
+    growth: float = 1.0
+    """The largest sum of a column of A / w, if that is more than 1."""
 
     def cut(self, start: int, stop: int) -> Start:
         """The vectors of vertices `start` .. `stop`, as views."""
-        vectors = (self.x, self.dangling, self.personalization)
-        return Start(*(v if len(v) == 1 else v[start:stop] for v in vectors))
+        x, d, p = (v if len(v) == 1 else v[start:stop] for v in (self.x, self.dangling, self.personalization))
+        return Start(x, d, p, None if self.out_weight is None else self.out_weight[start:stop], self.growth)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the out-weights of a pattern are counts."""
+        return self.out_weight is None
+
+    def take_weight(self, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """The out-weights of the vertices that these vectors are of: given ones, or those that are read."""
+        return read() if self.out_weight is None else self.out_weight
 
     def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
         """What the owner of a block starts with.
@@ -60,6 +75,7 @@ def make_start(
     personalization: Weights | None = None,
     dangling: Weights | str | None = None,
     nstart: Weights | None = None,
+    out_weight: Weights | None = None,
     *,
     use_weights: bool,
     order: np.ndarray | None = None,
@@ -72,7 +88,7 @@ def make_start(
 
     Raises
     ------
-    OptionError, ShapeError : a vector that is no distribution over the vertices
+    OptionError, ShapeError : a vector that is no distribution over the vertices; out-weights that cannot be
     DanglingError : dangling="error" and a vertex without out-edges
     """
     n = stored.info.shape[0]
@@ -84,6 +100,11 @@ def make_start(
         return permuted
 
     p = distribute("personalization", personalization)
+    weight, growth = None, 1.0
+    if out_weight is not None:
+        of_edges = restore(read_out_weight(stored, use_weights), order)
+        weight = make_out_weight(out_weight, of_edges, vertex_ids)
+        growth = measure_growth(weight, of_edges)
     if dangling is None:
         d = p
     elif not isinstance(dangling, str):
@@ -91,10 +112,12 @@ def make_start(
     else:
         check_choice("dangling", dangling, ("uniform", "drop", "error"))
         if dangling == "error":
-            _refuse_dangling(restore(read_out_weight(stored, use_weights), order), vertex_ids)
+            own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
+            _refuse_dangling(own, vertex_ids)
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
     x = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
-    return Start(x.astype(np.float32 if options.precision == "float32" else np.float64), d, p)
+    x = x.astype(np.float32 if options.precision == "float32" else np.float64)
+    return Start(x, d, p, None if weight is None else permute(weight, order), growth)
 
 
 def read_out_weight(

@@ -32,6 +32,14 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     ShapeError : an array of another length
     OptionError : an unknown id; a weight that is negative or not finite; a sum of 0
     """
+    vector = make_vector(name, weights, n, vertex_ids)
+    if not vector.any():
+        raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
+    return _normalize(vector)
+
+
+def make_vector(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    """(n,) float64 weights, finite and not negative; parameters and errors as for `make_distribution`."""
     vector = (
         _from_mapping(name, weights, n, vertex_ids) if isinstance(weights, Mapping) else _from_array(name, weights, n)
     )
@@ -39,9 +47,7 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
         place = int(np.flatnonzero(~np.isfinite(vector) | (vector < 0))[0])
         label = place if vertex_ids is None else vertex_ids[place]
         raise OptionError(f"{name} must be finite and not negative; vertex {label} has {vector[place]}")
-    if not vector.any():
-        raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
-    return _normalize(vector)
+    return vector
 
 
 def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:

@@ -189,6 +189,8 @@ OPTIONS = {
     "nstart by array": {"nstart": RAMP},
     "nstart by name": {"nstart": {"v41": 1.0}},
     "weights left out": {"weights": False},
+    "out-weights by array": {"out_weight": 30 + RAMP},
+    "out-weights of a pattern": {"out_weight": 30.5 + RAMP, "weights": False, "dangling": "drop"},
     "all vectors": {"personalization": RAMP, "dangling": RAMP[::-1], "nstart": np.ones(N), "alpha": 0.5},
     "serial kernel": {"kernel": "csr-serial"},
     "threads": {"kernel": "csr-rows", "threads": 2},

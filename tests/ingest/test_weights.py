@@ -73,6 +73,7 @@ def test_vectors_of_pagerank(tmp_path):
     (tmp_path / "w.txt").write_text("1 0.5\n")
     assert read_vectors(None, None, None) == {}
     assert read_vectors(None, "drop", path) == {"dangling": "drop", "nstart": {1: 0.5}}
+    assert read_vectors(None, None, None, path) == {"out_weight": {1: 0.5}}
     assert read_vectors(path, path, None, string_ids=True) == {"personalization": {"1": 0.5}, "dangling": {"1": 0.5}}
 
 

@@ -1,0 +1,50 @@
+"""Out-weights that users give in place of those that the store has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.iterate.vectors import Weights, make_vector
+
+ROUNDING = 1e-6
+"""How much less than the stored edges weigh an out-weight may be, of itself: sums in float32 are off by that."""
+
+
+def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray | None) -> np.ndarray:
+    """The out-weights of a run.
+
+    Parameters
+    ----------
+    given : (n,) array in the order of the source's vertices, or a mapping of their ids; missing ids weigh 0
+    stored : (n,) float64: what the stored out-edges of each vertex weigh
+    vertex_ids : (n,) ascending ids of the store, None for 0..n-1
+
+    Returns
+    -------
+    (n,) float64, each at least `stored`, but for rounding. Those that are more belong to vertices of which edges lead
+    out of the store: their rank is lost, as it is of dangling vertices that are dropped.
+
+    Raises
+    ------
+    ShapeError : an array of another length
+    OptionError : an unknown id; a weight that is negative, not finite, or less than the stored out-edges weigh
+    """
+    weight = make_vector("out_weight", given, len(stored), vertex_ids)
+    is_less = weight < stored * (1.0 - ROUNDING)
+    if is_less.any():
+        place = int(is_less.argmax())
+        label: Any = place if vertex_ids is None else vertex_ids[place]
+        raise OptionError(
+            f"out_weight of vertex {label} is {weight[place]:.9g} and its stored out-edges weigh {stored[place]:.9g}, "
+            "so that it would give away more rank than it has; pass at least what they weigh"
+        )
+    return weight
+
+
+def measure_growth(weight: np.ndarray, stored: np.ndarray) -> float:
+    """The largest sum of a column of A / w, at least 1: a step grows no L1 distance by more than alpha times this."""
+    has_out = weight > 0
+    return float(np.max(stored[has_out] / weight[has_out], initial=1.0))

@@ -1,0 +1,214 @@
+"""Out-weights that users give: what is refused, and the ranks, by a linear system and by graphs that were cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from played import PlayedDevice
+
+import mgspmv as mg
+from mgspmv.errors import DanglingError, OptionError, ShapeError
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.out_weight import make_out_weight, measure_growth
+from mgspmv.iterate.pagerank import bound_error, run_on_device, widen_bound
+from mgspmv.iterate.start import make_start
+from mgspmv.kernels.select import bind_kernel
+
+N = 40
+FIXED = {"tol_mode": "fixed", "max_iter": 300}
+PRECISIONS = ["exact", "float64", "float32"]
+CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}
+
+
+def make_graph(source, **options):
+    store = zarr.storage.MemoryStore()
+    mg.ingest(source, store, **{"kind": "graph", **options})
+    return mg.open_matrix(store)
+
+
+@pytest.fixture(scope="module")
+def arcs():
+    """(N, N): weights of the arcs i -> j; 4 vertices have none."""
+    rng = np.random.default_rng(5)
+    drawn = rng.random((N, N)) * (rng.random((N, N)) < 0.15)
+    drawn[[3, 11, 29, 38]] = 0
+    return drawn
+
+
+@pytest.fixture(scope="module", params=["none", "rcm"])
+def graph(arcs, request):
+    return make_graph(arcs, order=request.param)
+
+
+def solve(arcs, weight, alpha=0.85):
+    """Ranks where a vertex gives arcs / weight of its own, and all of it to everybody where weight is 0."""
+    share = np.divide(arcs, weight[:, None], out=np.full(arcs.shape, 1 / N), where=weight[:, None] > 0)
+    return np.linalg.solve(np.eye(N) - alpha * share.T, np.full(N, (1 - alpha) / N))
+
+
+def distance(solution, wanted):
+    return np.abs(solution.values - wanted).sum()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_more_than_the_edges_weigh_is_lost(arcs, graph, precision):
+    weight = arcs.sum(axis=1) * np.linspace(1.0, 3.0, N)
+    weight[11] = 2.5  # no stored edge, and no dangling vertex either
+    solution = mg.pagerank(graph, out_weight=weight, precision=precision, **FIXED)
+    wanted = solve(arcs, weight)
+    assert wanted.sum() < 0.9
+    assert distance(solution, wanted) <= min(CLOSE[precision], solution.error_bound_l1 + 1e-14)
+    assert solution.options["out_weight"] == "vector"
+    assert distance(mg.pagerank(graph, precision=precision, **FIXED), wanted) > 0.1
+
+
+@pytest.mark.parametrize("use_weights", [True, False])
+def test_what_the_store_has_gives_the_same_bits(arcs, graph, use_weights):
+    weight = arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)
+    asked = {"weights": use_weights, "tol": 1e-9}
+    given, wanted = mg.pagerank(graph, out_weight=weight, **asked), mg.pagerank(graph, **asked)
+    assert wanted.options["out_weight"] == "store"
+    if use_weights:  # NumPy adds in another order
+        assert distance(given, wanted.values) < 1e-14
+    else:
+        assert (given.digest(), given.changes) == (wanted.digest(), wanted.changes)
+        assert given.error_bound_l1 == wanted.error_bound_l1
+
+
+def test_the_ranks_of_a_part_are_those_of_the_whole_with_its_weights(arcs):
+    """Arcs to the last 15 vertices are cut off, as where a store has a part of a graph: their rank is lost."""
+    cut = arcs.copy()
+    cut[:, -15:] = cut[-15:] = 0
+    weight = np.where(np.arange(N) < N - 15, arcs.sum(axis=1), 0)
+    solution = mg.pagerank(make_graph(cut), out_weight=weight, dangling="drop", **FIXED)
+    rest = np.arange(N) < N - 15
+    share = np.divide(cut, weight[:, None], out=np.zeros((N, N)), where=weight[:, None] > 0)
+    wanted = np.linalg.solve(np.eye(N) - 0.85 * share.T, np.full(N, 0.15 / N))
+    assert distance(solution, wanted) < 1e-13
+    assert solution.values[rest].sum() < mg.pagerank(make_graph(cut), dangling="drop", **FIXED).values[rest].sum()
+
+
+def test_a_mapping_of_ids(tmp_path):
+    (tmp_path / "arcs.txt").write_text("b a\na b\na c\n")
+    A = make_graph(tmp_path / "arcs.txt", ids="string")
+    by_name = mg.pagerank(A, out_weight={"a": 4, "b": 1})
+    assert by_name.digest() == mg.pagerank(A, out_weight=[4.0, 1.0, 0.0]).digest()
+    with pytest.raises(OptionError, match=r"^out_weight of vertex b is 0 and its stored out-edges weigh 1, so that"):
+        mg.pagerank(A, out_weight={"a": 4})
+    with pytest.raises(OptionError, match="out_weight has the id 'd', which no vertex has"):
+        mg.pagerank(A, out_weight={"d": 4})
+
+
+def test_columns_of_a_stochastic_matrix_weigh_1():
+    A = make_graph(np.array([[0, 0, 0.5], [0.75, 0, 0.5], [0.25, 1, 0]]), kind="stochastic")
+    assert mg.pagerank(A, out_weight=[1, 1, 1]).digest() == mg.pagerank(A).digest()
+    assert mg.pagerank(A, out_weight=[2, 1, 1]).values.sum() < 0.95
+    with pytest.raises(OptionError, match=r"out_weight of vertex 2 is 0\.5 and its stored out-edges weigh 1,"):
+        mg.pagerank(A, out_weight=[1, 1, 0.5])
+
+
+def test_dangling_vertices_are_those_without_a_given_weight(arcs, graph):
+    weight = arcs.sum(axis=1)
+    with pytest.raises(DanglingError, match=r"^4 of 40 vertices have no out-edges, .*first 3,"):
+        mg.pagerank(graph, out_weight=weight, dangling="error")
+    weight[weight == 0] = 1
+    assert mg.pagerank(graph, out_weight=weight, dangling="error").values.sum() < 1
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.nan, r"^out_weight must be finite and not negative; vertex 7 has nan$"),
+        (np.inf, r"^out_weight must be finite and not negative; vertex 7 has inf$"),
+        (-1.0, r"^out_weight must be finite and not negative; vertex 7 has -1.0$"),
+        (0.0, r"^out_weight of vertex 7 is 0 and its stored out-edges weigh \S+, so that it would give away more "),
+        (1e-3, r"^out_weight of vertex 7 is 0.001 and its stored out-edges weigh \S+, so .* at least what they weigh$"),
+    ],
+)
+def test_weights_that_are_refused(arcs, graph, weight, message):
+    given = arcs.sum(axis=1) + 1
+    given[7] = weight
+    with pytest.raises(OptionError, match=message):
+        mg.pagerank(graph, out_weight=given)
+
+
+def test_an_array_of_another_length_is_refused(graph):
+    with pytest.raises(ShapeError, match=r"out_weight has shape \(3,\) but the matrix has 40 vertices"):
+        mg.pagerank(graph, out_weight=np.ones(3))
+
+
+def test_sums_in_float32_are_near_enough(arcs, graph):
+    weight = arcs.astype(np.float32).sum(axis=1, dtype=np.float32)
+    assert (weight < arcs.sum(axis=1)).any()
+    solution = mg.pagerank(graph, out_weight=weight, **FIXED)
+    assert distance(solution, solve(arcs, weight.astype(np.float64))) <= min(1e-12, solution.error_bound_l1)
+    stored = np.array([1.0, 2.0])
+    assert make_out_weight(stored * (1 - 0.99e-6), stored, None).tolist() == (stored * (1 - 0.99e-6)).tolist()
+    with pytest.raises(OptionError, match=r"out_weight of vertex 0 is 0\.99999899 and its stored out-edges weigh 1,"):
+        make_out_weight(stored * (1 - 1.01e-6), stored, None)
+
+
+def test_the_bound_is_as_much_wider_as_a_step_shrinks_less():
+    """Columns that sum to c > 1: a step shrinks distances by alpha c, so |x - x*| <= |G(x) - x| / (1 - alpha c)."""
+    weight, stored = np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 5.0])
+    assert measure_growth(weight, stored) == 1.25
+    assert measure_growth(stored + 1, stored) == measure_growth(np.zeros(2), np.zeros(2)) == 1.0
+    assert widen_bound(bound_error(1e-3, 0.5), 0.5, 1.25) == pytest.approx(1e-3 / (1 - 0.5 * 1.25), rel=1e-14)
+    assert widen_bound(1e-3, 0.5, 1.0) == 1e-3
+    assert widen_bound(1e-3, 0.8, 1.25) == widen_bound(np.inf, 0.5, 1.0) == np.inf
+
+
+def test_the_bound_holds_where_columns_sum_to_more_than_1(arcs):
+    """With alpha so near to 1 that 1e-6 of rank more is a good part of what a step loses."""
+    alpha, weight = 1 - 4e-6, arcs.sum(axis=1) * (1 - 0.9e-6)
+    weight[weight == 0] = 1e-9
+    closed = arcs.copy()
+    closed[[3, 11, 29, 38], 0] = 1e-9
+    A = make_graph(closed)
+    solution = mg.pagerank(A, alpha=alpha, out_weight=weight, tol_mode="fixed", max_iter=50)
+    wanted = solve(closed, weight, alpha)
+    off = distance(solution, wanted)
+    residual = solution.error_bound_l1 * (1 - alpha / (1 - 0.9e-6))
+    assert 1.2 < wanted.sum() < 1.4
+    assert residual / (1 - alpha) < off <= solution.error_bound_l1 < 2 * off
+
+
+@pytest.mark.parametrize("use_weights", [True, False])
+def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
+    """Weights that are no counts, also of a pattern."""
+    weight = (arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)) * 1.25 + 0.1
+    options = PageRankOptions(tol=1e-9)
+    start = make_start(graph.stored, None, options, out_weight=weight, use_weights=use_weights, order=graph.order)
+    assert not start.is_counted
+    [block] = graph.blocks("float64" if use_weights else None)
+    device, threshold = PlayedDevice(block), options.threshold(N, graph.nnz)
+    own = start.read_weight(graph.stored, use_weights)
+    run = run_on_device(device, start.on_device(own), options, threshold, lambda event: None, is_counted=False)
+    assert device._rules.types == {"is_relative": False, "is_counted": False}
+    wanted = mg.pagerank(graph, weights=use_weights, out_weight=weight, tol=1e-9)
+    in_order = run.values if graph.order is None else run.values[np.argsort(graph.order)]
+    assert in_order.tobytes() == wanted.values.tobytes()
+    assert run.error_bound_l1 == wanted.error_bound_l1
+
+
+def test_blocks_have_their_own_weights(arcs, graph):
+    weight = arcs.sum(axis=1) * 1.5
+    start = make_start(graph.stored, None, PageRankOptions(), out_weight=weight, use_weights=True, order=graph.order)
+    whole = start.read_weight(graph.stored, True)
+    for first, last in ((0, 0), (0, 7), (7, 40), (40, 40)):
+        piece = start.cut(first, last)
+        assert piece.read_weight(graph.stored, True, first, last).tolist() == whole[first:last].tolist()
+        assert piece.growth == start.growth == 1.0
+    [block] = graph.blocks("float64")
+    assert start.bind(bind_kernel(block, "exact"), whole).n_dangling == 4
+    one, other = mg.pagerank(graph, out_weight=weight), mg.pagerank(graph.load(3), out_weight=weight)
+    graph.load(1)
+    assert one.digest() == other.digest()
+
+
+def test_what_the_user_gave_is_not_written_to(arcs, graph):
+    weight = arcs.sum(axis=1) * 2
+    kept = weight.copy()
+    mg.pagerank(graph, out_weight=weight)
+    assert weight.tobytes() == kept.tobytes()
