@@ -13,10 +13,12 @@ import sys
 import time
 import tomllib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from itertools import pairwise
+from math import isnan
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from mgspmv.monitor.progress import Monitor
     from mgspmv.partition import Plan
     from mgspmv.results import Solution
+    from mgspmv.scores import Summary
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -57,6 +60,8 @@ class Answer:
     """Strings and rich tables, for people."""
     error: MgspmvError | None = None
     """What is wrong although there is an answer; it decides the exit code."""
+    lines: Iterator[bytes] | None = None
+    """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
 
 
 class Group(TyperGroup):
@@ -776,7 +781,10 @@ def pagerank(
     output: Annotated[
         list[str] | None,
         typer.Option(
-            "--output", "-o", metavar="RANKS", help="Where all ranks go: .zarr, .parquet or .csv; repeatable."
+            "--output",
+            "-o",
+            metavar="RANKS",
+            help="Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.",
         ),
     ] = None,
     alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
@@ -822,6 +830,13 @@ def pagerank(
     device_memory: DeviceMemory = None,
     host_memory: HostMemory = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
+    scaler: Annotated[
+        str,
+        typer.Option(
+            metavar="none|minmax|max|mean|log|stdscore|l1norm|l2norm", help="Scores in place of ranks, as Neo4j GDS."
+        ),
+    ] = "none",
+    summary: Annotated[bool, typer.Option("--summary", help="Show how the ranks are distributed.")] = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> Answer:
@@ -830,12 +845,17 @@ def pagerank(
     from mgspmv.ingest.weights import read_vectors
     from mgspmv.model import check_choice
     from mgspmv.monitor.progress import open_progress
-    from mgspmv.results import check_target
+    from mgspmv.results import check_target, generate_csv
+    from mgspmv.scores import Scaler
 
     place = Place(cluster, workers, threads, scheduler, timeout)
     _check_drive(drive, place)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
-    for path in output or []:
+    check_choice("--scaler", scaler, get_args(Scaler))
+    targets, prints = [path for path in output or [] if path != "-"], "-" in (output or [])
+    if prints and json:
+        raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
+    for path in targets:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
@@ -853,9 +873,13 @@ def pagerank(
                 solution = api.pagerank(matrix, **options, **vectors, client=client, **listening)
             except ConvergenceError as error:
                 solution, failure = error.solution, error
-    for path in output or []:
+    solution = solution.scale(cast(Scaler, scaler))
+    for path in targets:
         solution.save(path, overwrite=overwrite)
-    return _answer_ranks(solution, solution.top(top), output or [], failure)
+    answer = _answer_ranks(solution, solution.top(top), targets, failure)
+    if summary:
+        answer = _add_summary(answer, solution.summarize())
+    return replace(answer, lines=generate_csv(solution)) if prints else answer
 
 
 @app.command()
@@ -870,6 +894,20 @@ def top(
     solution = load_solution(ranks)
     highest = solution.top(k)
     return Answer({"status": solution.status.value, "top": _list_top(highest)}, [_tabulate_top(highest)])
+
+
+@app.command()
+def summary(
+    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    bins: Annotated[int, typer.Option(min=1, help="Bins of the histogram.")] = 20,
+    json: Json = False,
+) -> Answer:
+    """Show how the ranks of a file are distributed."""
+    from mgspmv.results import load_solution
+
+    solution = load_solution(ranks)
+    told = {"status": solution.status.value, "scaler": solution.scaler}
+    return _add_summary(Answer(told, []), solution.summarize(bins))
 
 
 @app.command()
@@ -1223,7 +1261,11 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
 
 def _finish(answer: Answer, as_json: bool) -> int:
     payload = answer.payload if answer.error is None else answer.payload | _describe_error(answer.error)
-    code = _give(payload, answer.parts, as_json)
+    if answer.lines is None:
+        code = _give(payload, answer.parts, as_json)
+    else:
+        code = _write_out(lines.decode() for lines in answer.lines)
+        sys.stderr.write(_render(answer.parts))
     if answer.error is None:
         return code
     _print_error(answer.error)
@@ -1232,9 +1274,14 @@ def _finish(answer: Answer, as_json: bool) -> int:
 
 def _give(payload: dict[str, Any], parts: Sequence[Any], as_json: bool) -> int:
     """Write an answer to stdout; 0, or the exit code when nobody reads it."""
-    text = json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)
+    return _write_out([json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)])
+
+
+def _write_out(texts: Iterable[str]) -> int:
+    """Write to stdout; 0, or the exit code when nobody reads it."""
     try:
-        sys.stdout.write(text)
+        for text in texts:
+            sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more on its way out, and would complain again.
@@ -1281,13 +1328,31 @@ def _answer_ranks(
         "status": f"{solution.status}: {solution.status.advice}",
         "iterations": f"{solution.iterations}",
         "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
-        "L1 error at most": f"{solution.error_bound_l1:.3g}",
+        "L1 error at most": solution.describe_error(),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
         "edges per second": f"{solution.edges_per_s:.3g}",
     }
+    if solution.scaler != "none":
+        fields["scores"] = f"ranks scaled by {solution.scaler}"
     if saved:
         fields["saved"] = ", ".join(saved)
     return Answer(payload, [_tabulate_top(highest), _tabulate_fields(fields)], failure)
+
+
+def _add_summary(answer: Answer, found: Summary) -> Answer:
+    """The answer, and how ranks are distributed."""
+    from mgspmv.results import to_json
+
+    payload = answer.payload | {"summary": to_json(found.to_dict())}
+    moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
+    counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
+    percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
+    fields = counts | moments | percentiles | {"Gini coefficient": "none" if isnan(found.gini) else f"{found.gini:.6g}"}
+    bins = zip(pairwise(found.histogram.edges), found.histogram.counts, strict=True)
+    rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in bins]
+    outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
+    histogram = [_tabulate(("from", "to", "vertices"), rows)] if rows else []
+    return replace(answer, payload=payload, parts=[*answer.parts, _tabulate_fields(fields), *histogram, *outside])
 
 
 def _list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
     [source]    path = "web.mtx.gz"             or  generate = "rmat" and the generator's parameters
     [ingest]    store = "web.zarr"              and the options of `mgspmv.api.ingest`
     [pagerank]  alpha = 0.85, tol = 1e-6, ...   the options of `mgspmv.api.pagerank`; vectors are names of files
-    [results]   top = 10, save = ["ranks.parquet"]
+    [results]   top = 10, scaler = "none", save = ["ranks.parquet"]
 
 Relative paths are relative to the folder in which the run is started, as in a Makefile. Every key is checked before
 anything runs.
@@ -33,6 +33,7 @@ from mgspmv.ingest.weights import check_dangling, read_vectors
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.results import Solution, check_target
+from mgspmv.scores import Scaler
 
 READER_OPTIONS = (
     "format",
@@ -167,6 +168,8 @@ class ResultsSection(_Section):
 
     top: int = Field(default=10, ge=1)
     """How many of the highest ranks are shown."""
+    scaler: Scaler = "none"
+    """Scores in place of ranks; see `mgspmv.scores.scale_scores`."""
     save: list[str] = []
     """Files, each `.zarr`, `.parquet` or `.csv`; results that are there already are replaced."""
 
@@ -205,7 +208,7 @@ class PipelineResult:
     is_reused: bool
     """Whether the store was there already, made from the same source with the same options."""
     solution: Solution
-    """The ranks."""
+    """The ranks, scaled as `[results] scaler` says."""
     failure: ConvergenceError | None
     """Why the ranks are not the solution; None when they are."""
     top: list[tuple[Any, float]]
@@ -276,6 +279,7 @@ def run_pipeline(
     with open_matrix(pipeline.ingest.store) as matrix:
         info, (solution, failure) = matrix.info, _rank(matrix, pipeline.pagerank, on_event)
     ranked = time.perf_counter()
+    solution = solution.scale(pipeline.results.scaler)
     for target in pipeline.results.save:
         solution.save(target, overwrite=True)
     if failure is not None and throw:

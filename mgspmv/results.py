@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ from mgspmv.errors import (
 )
 from mgspmv.files import is_url, write_beside
 from mgspmv.model import Event, Status
+from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
 CHUNK_ELEMENTS = 2**20
+BATCH = 2**16
+"""Ranks that are streamed at a time, unless the user says otherwise."""
 
 _ZARR_KEY = "mgspmv_solution"
 _PARQUET_KEY = b"mgspmv"
@@ -49,7 +53,8 @@ class Solution:
     """
 
     values: np.ndarray
-    """float64 or float32, shape (n,): the ranks, in the order of the store's vertices."""
+    """float64 or float32, shape (n,): the ranks, in the order of the store's vertices; or scores made of them, see
+    `scale`."""
     status: Status
     """How the iteration ended."""
     iterations: int
@@ -59,7 +64,7 @@ class Solution:
     seconds: dict[str, float]
     """Seconds by phase: load, compile, product, exchange, residual, ..."""
     error_bound_l1: float
-    """||values - exact ranks||_1 is at most this."""
+    """||values - exact ranks||_1 is at most this; of the ranks as they were, where they were scaled."""
     vertex_ids: np.ndarray | None
     """int64 or strings (object), shape (n,): the source's names of the vertices; None when they are 0..n-1."""
     options: dict[str, Any]
@@ -79,7 +84,7 @@ class Solution:
         change = f", last change {self.changes[-1]:.3g}" if self.changes else ""
         return (
             f"<Solution: {self.status} after {self.iterations} iterations{change}, "
-            f"L1 error <= {self.error_bound_l1:.3g}, {len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
+            f"L1 error <= {self.describe_error()}, {len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
         )
 
     @property
@@ -87,6 +92,69 @@ class Solution:
         """Stored entries times iterations, over the seconds that iterating took; 0 when nothing was timed."""
         elapsed_s = sum(self.seconds.get(phase, 0.0) for phase in ("product", "exchange", "schedule"))
         return float(self.matrix["nnz"]) * self.iterations / elapsed_s if elapsed_s else 0.0
+
+    @property
+    def scaler(self) -> str:
+        """How the values were scaled, `none` for ranks as they are."""
+        return str(self.options.get("scaler", "none"))
+
+    def describe_error(self) -> str:
+        """The error bound, and that it is not one of the scores where the ranks were scaled."""
+        return f"{self.error_bound_l1:.3g}{'' if self.scaler == 'none' else ' before scaling'}"
+
+    def scale(self, scaler: Scaler) -> Solution:
+        """The same solution with scores in place of ranks, float64; see `mgspmv.scores.scale_scores` for the formulas.
+
+        No scaler turns the order of two vertices round, though scores can be equal by rounding where ranks were not.
+        `error_bound_l1` and `changes` stay those of the ranks; `options["scaler"]` says how they were scaled.
+
+        Raises
+        ------
+        OptionError : there is no such scaler, or the values are scores already
+        """
+        values = scale_scores(self.values, scaler)
+        if scaler == "none":
+            return self
+        if self.scaler != "none":
+            raise OptionError(
+                f"these are scores already, scaled by {self.scaler!r}; scale the solution that they were made of"
+            )
+        return replace(self, values=values, options=self.options | {"scaler": scaler})
+
+    def summarize(self, bins: int = BINS) -> Summary:
+        """How the values are distributed: moments, percentiles, Gini coefficient, histogram; O(n log n).
+
+        Parameters
+        ----------
+        bins : of the histogram, whose edges have the same quotients
+
+        Raises
+        ------
+        OptionError : bins is less than 1
+        """
+        return summarize_scores(self.values, bins)
+
+    def stream(self, batch_size: int = BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The ids and values of all vertices, some at a time, in the order of the store's vertices.
+
+        Yields
+        ------
+        (k,) int64 or strings (object) and (k,) float64 or float32, views where there are arrays to view; k is
+        `batch_size` but for the last.
+
+        Raises
+        ------
+        OptionError : batch_size is less than 1
+        """
+        if batch_size < 1:
+            raise OptionError(f"batch_size must be at least 1, not {batch_size}")
+        return self._generate_batches(batch_size)
+
+    def _generate_batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        n, ids = len(self.values), self.vertex_ids
+        for start in range(0, n, batch_size):
+            stop = min(start + batch_size, n)
+            yield np.arange(start, stop) if ids is None else ids[start:stop], self.values[start:stop]
 
     def top(self, k: int = 10) -> list[tuple[Any, float]]:
         """Give the k highest ranks as (vertex id, rank), highest first.
@@ -280,18 +348,18 @@ def _read_array(url: str, group: Any, name: str) -> np.ndarray:
         raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}") from error
 
 
-def _to_table(solution: Solution) -> Any:
+def _to_table(ids: np.ndarray, values: np.ndarray) -> Any:
     import pyarrow as pa
 
-    ids = np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
     id_type = pa.large_string() if ids.dtype == object else pa.int64()
-    return pa.table({"id": pa.array(ids, id_type), "rank": pa.array(solution.values)})
+    return pa.table({"id": pa.array(ids, id_type), "rank": pa.array(values)})
 
 
 def _write_parquet(solution: Solution, path: str) -> None:
     import pyarrow.parquet as pq
 
-    table = _to_table(solution).replace_schema_metadata({_PARQUET_KEY: json.dumps(_describe(solution))})
+    ids = np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
+    table = _to_table(ids, solution.values).replace_schema_metadata({_PARQUET_KEY: json.dumps(_describe(solution))})
     pq.write_table(table, path, write_page_checksum=True)
 
 
@@ -317,12 +385,22 @@ def _refuse_parquet(path: str, error: Exception) -> StoreError:
     return StoreDamagedError(f"{path} cannot be read as Parquet: {error}")
 
 
-def _write_csv(solution: Solution, path: str) -> None:
+def generate_csv(solution: Solution) -> Iterator[bytes]:
+    """The lines of a CSV file of ranks, as `Solution.save` writes them, many at a time."""
+    import pyarrow as pa
     from pyarrow import csv
 
+    options = csv.WriteOptions(include_header=False, quoting_style="needed")
+    yield b"id,rank\n"  # by hand, as pyarrow quotes the names
+    for ids, values in solution.stream():
+        lines = pa.BufferOutputStream()
+        csv.write_csv(_to_table(ids, values), lines, options)
+        yield lines.getvalue().to_pybytes()
+
+
+def _write_csv(solution: Solution, path: str) -> None:
     with open(path, "wb") as file:
-        file.write(b"id,rank\n")  # by hand, as pyarrow quotes the names
-        csv.write_csv(_to_table(solution), file, csv.WriteOptions(include_header=False, quoting_style="needed"))
+        file.writelines(generate_csv(solution))
 
 
 def _describe(solution: Solution) -> dict[str, Any]:

@@ -541,6 +541,74 @@ def test_top():
     ]
 
 
+def test_scores_in_place_of_ranks():
+    invoke(*TINY_RMAT)
+    plain = invoke_json("pagerank", "r.zarr", "-o", "plain.zarr")
+    scaled = invoke_json("pagerank", "r.zarr", "--scaler", "max", "-o", "r.zarr.parquet", "-o", "r.csv")
+    most = plain["top"][0]["rank"]
+    wanted = {entry["id"]: entry["rank"] / most for entry in plain["top"]}
+    assert {entry["id"]: entry["rank"] for entry in scaled["top"]} == pytest.approx(wanted, rel=1e-15)
+    assert scaled["options"]["scaler"] == load_solution("r.zarr.parquet").scaler == "max"
+    assert "scaler" not in plain["options"]
+    assert scaled["error_bound_l1"] == plain["error_bound_l1"]
+    assert max(float(line.split(",")[1]) for line in Path("r.csv").read_text().splitlines()[1:]) == 1.0
+    stdout, _ = invoke("pagerank", "r.zarr", "--scaler", "stdscore")
+    assert "before scaling" in stdout
+    assert "ranks scaled by stdscore" in stdout
+    _, stderr = invoke("pagerank", "r.zarr", "--scaler", "maximum", code=2)
+    assert stderr.startswith("error: --scaler must be one of 'none', 'minmax', ")
+
+
+def test_a_summary_with_the_ranks_and_of_a_file():
+    invoke(*TINY_RMAT)
+    told = invoke_json("pagerank", "r.zarr", "--summary", "-o", "ranks.zarr")["summary"]
+    ranks = load_solution("ranks.zarr").values
+    assert (told["n"], told["n_non_finite"], told["max"]) == (64, 0, ranks.max())
+    assert told["percentiles"]["99.9"] == pytest.approx(np.percentile(ranks, 99.9), rel=1e-15)
+    answer = invoke_json("summary", "ranks.zarr")
+    assert answer == {"status": "converged", "scaler": "none", "summary": told}
+    few = invoke_json("summary", "ranks.zarr", "--bins", "3")["summary"]["histogram"]
+    assert (len(few["counts"]), sum(few["counts"])) == (3, 64)
+    stdout, _ = invoke("pagerank", "r.zarr", "--summary")
+    assert "converged" in stdout
+    shown, _ = invoke("summary", "ranks.zarr")
+    assert shown.splitlines() == stdout.splitlines()[-len(shown.splitlines()) :]
+    for title in ("vertices ", "mean ", "99.9% are at most ", "Gini coefficient   0.", "from "):
+        assert title in shown
+    assert "Gini coefficient   none" in invoke("pagerank", "r.zarr", "--summary", "--scaler", "log")[0]
+
+
+def test_a_summary_of_ranks_that_are_not_finite():
+    Path("tiny.txt").write_text("1 2 5e-324\n2 3 1\n3 1 1\n")
+    invoke("ingest", "tiny.txt", "t.zarr")
+    answer = invoke_json("pagerank", "t.zarr", "--summary", "--precision", "float64", "--scaler", "max", code=5)
+    assert (answer["status"], answer["summary"]["n"]) == ("non_finite", 3)
+    assert answer["summary"]["n_non_finite"] > 0
+
+
+def test_ranks_on_standard_output():
+    invoke("ingest", "edges.txt", "g.zarr")
+    stdout, stderr = invoke("pagerank", "g.zarr", "-o", "-", "-o", "r.csv", "--summary")
+    assert stdout == Path("r.csv").read_text()
+    for shown in ("vertex", "converged", "saved             r.csv\n", "Gini coefficient"):
+        assert shown in stderr
+    stdout, stderr = invoke("pagerank", "g.zarr", "-o", "-", "--max-iter", "2", code=5)
+    assert len(stdout.splitlines()) == 5
+    assert stderr.splitlines()[-1].startswith("error: PageRank ended as max_iter")
+    stdout, _ = invoke("pagerank", "g.zarr", "-o", "-", "--json", code=2)
+    assert "-o - writes ranks to standard output, where --json answers" in stdout
+    assert not Path("-").exists()
+
+
+def test_nobody_reads_the_ranks():
+    invoke("generate", "uniform", "u.zarr", "--n-vertices", "20000", "--n-edges", "40000")
+    with start("pagerank", "u.zarr", "-o", "-", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "id,rank\n"
+        process.stdout.close()
+        assert "converged" in process.stderr.read()
+    assert process.returncode == 141
+
+
 def test_verify(folder):
     invoke(*TINY_RMAT)
     assert invoke_json("verify", "r.zarr") == {"store": "r.zarr", "ok": True, "problems": []}

@@ -135,6 +135,17 @@ def test_string_ids_in_weights():
     assert dict(result.top) == pytest.approx(nx.pagerank(graph, personalization={"bob": 1}, tol=1e-15), abs=1e-13)
 
 
+def test_ranks_are_scaled():
+    plain = run_pipeline(write(FILE))
+    scaled = run_pipeline(write(FILE + '[results]\nscaler = "l2norm"\nsave = ["r.parquet"]\n'))
+    lengths = np.linalg.norm(plain.solution.values)
+    wanted = {name: rank / lengths for name, rank in plain.top}
+    assert dict(scaled.top) == pytest.approx(wanted, rel=1e-14)
+    assert load_solution("r.parquet").scaler == scaled.solution.scaler == "l2norm"
+    with pytest.raises(PipelineError, match=r"results\.scaler: input should be 'none', 'minmax', .* not 'l3norm'"):
+        read_pipeline(write(FILE + '[results]\nscaler = "l3norm"\n'))
+
+
 def test_dangling_rule_is_given_on():
     with open("edges.txt", "w") as file:
         file.write("1 2\n")

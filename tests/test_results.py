@@ -28,7 +28,8 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Status
-from mgspmv.results import Solution, check_target, load_solution, select_highest
+from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution, select_highest
+from mgspmv.scores import summarize_scores
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
 INTEGER_IDS = np.array([7, -1, 2**62, 5], dtype=np.int64)
@@ -219,6 +220,85 @@ def test_unknown_suffix(tmp_path, name):
         make_solution().save(tmp_path / name)
     with pytest.raises(OptionError, match=r"loaded from \.zarr or \.parquet"):
         load_solution(tmp_path / name)
+
+
+# --- scores, summaries, streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_scores_are_a_solution_that_says_so(tmp_path, suffix, dtype):
+    solution = make_solution(dtype=dtype, vertex_ids=STRING_IDS)
+    scaled = solution.scale("minmax")
+    assert (solution.scaler, scaled.scaler) == ("none", "minmax")
+    assert scaled.values.tolist() == pytest.approx([0, 1, 2 / 3, 1 / 3], abs=1e-6)
+    assert scaled.values.dtype == np.float64
+    assert "scaler" not in solution.options
+    assert scaled.options == solution.options | {"scaler": "minmax"}
+    assert [name for name, _ in scaled.top()] == [name for name, _ in solution.top()]
+    assert (scaled.error_bound_l1, scaled.changes) == (solution.error_bound_l1, solution.changes)
+    assert "L1 error <= 5e-07 before scaling, 4 ranks" in repr(scaled)
+    assert "L1 error <= 5e-07, 4 ranks" in repr(solution)
+    scaled.save(tmp_path / f"scores{suffix}")
+    loaded = load_solution(tmp_path / f"scores{suffix}")
+    assert_same(loaded, scaled)
+    assert loaded.scaler == "minmax"
+
+
+def test_scaling_by_nothing_and_twice():
+    solution = make_solution()
+    assert solution.scale("none") is solution
+    scaled = solution.scale("log")
+    assert scaled.scale("none") is scaled
+    with pytest.raises(OptionError, match=r"^these are scores already, scaled by 'log'; scale the solution that they "):
+        scaled.scale("max")
+    with pytest.raises(OptionError, match="scaler must be one of"):
+        solution.scale("zscore")
+
+
+def test_logarithms_of_nothing_are_kept(tmp_path):
+    scaled = make_solution((0.0, 1.0)).scale("log")
+    scaled.save(tmp_path / "r.parquet")
+    assert load_solution(tmp_path / "r.parquet").values.tolist() == [-np.inf, 0.0]
+    assert scaled.summarize().n_non_finite == 1
+
+
+def test_a_summary_is_of_the_values():
+    solution = make_solution(dtype=np.float32)
+    assert solution.summarize(4) == summarize_scores(solution.values, 4)
+    assert solution.scale("l1norm").summarize().sum == pytest.approx(1.0, rel=1e-15)
+
+
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 1000])
+def test_batches_are_the_whole(ids, batch_size):
+    solution = make_solution(vertex_ids=ids, dtype=np.float32)
+    batches = list(solution.stream(batch_size))
+    assert [len(names) for names, _ in batches] == [len(ranks) for _, ranks in batches]
+    assert all(len(ranks) == batch_size for _, ranks in batches[:-1])
+    wanted = np.arange(4) if ids is None else ids
+    assert np.concatenate([names for names, _ in batches]).tolist() == wanted.tolist()
+    assert {names.dtype for names, _ in batches} == {wanted.dtype}
+    assert all(np.shares_memory(ranks, solution.values) for _, ranks in batches)
+    assert np.concatenate([ranks for _, ranks in batches]).tobytes() == solution.values.tobytes()
+
+
+def test_batches_have_a_size():
+    assert list(make_solution(()).stream()) == []
+    with pytest.raises(OptionError, match="batch_size must be at least 1, not 0"):
+        make_solution().stream(0)
+
+
+def test_lines_of_many_batches(tmp_path):
+    ranks = np.random.default_rng(0).random(2 * BATCH + 5)
+    solution = make_solution(ranks)
+    pieces = list(generate_csv(solution))
+    assert len(pieces) == 4
+    solution.save(tmp_path / "r.csv")
+    assert (tmp_path / "r.csv").read_bytes() == b"".join(pieces)
+    names, found = np.loadtxt(tmp_path / "r.csv", delimiter=",", skiprows=1, unpack=True)
+    assert (names == np.arange(len(ranks))).all()
+    assert found.tobytes() == ranks.tobytes()
 
 
 def test_csv_is_not_loaded(tmp_path):

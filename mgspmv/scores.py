@@ -1,0 +1,180 @@
+"""What is made of ranks once they are there: scaled scores, and how they are distributed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.model import check_choice
+
+Scaler = Literal["none", "minmax", "max", "mean", "log", "stdscore", "l1norm", "l2norm"]
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+BINS = 20
+"""Of a histogram, unless the user says otherwise."""
+
+
+# --- scaled scores ---------------------------------------------------------------------------------------------------
+
+
+def scale_scores(values: np.ndarray, scaler: Scaler) -> np.ndarray:
+    """The values p on another scale.
+
+        none      p                              max       p / max |p|
+        minmax    (p - min p) / (max p - min p)  log       ln p, which is -infinity where p is 0
+        mean      (p - avg p) / (max p - min p)  l1norm    p / sum of |p|
+        stdscore  (p - avg p) / std p            l2norm    p / root of the sum of p^2
+
+    avg is the mean and std the standard deviation of all values (over n, not n - 1). Where the divisor is 0 because all
+    values are the same, or all 0, the scores are 0. What is not finite makes all scores NaN, but for `log`.
+
+    Source: the scalers of Neo4j Graph Data Science, as its manual describes them under Scale Properties. Differs in
+    that values are not taken for the same which are merely near to each other: ranks of large graphs are all small.
+
+    Parameters
+    ----------
+    values : (n,) float32 or float64
+
+    Returns
+    -------
+    (n,) float64; `values` itself for `none`.
+
+    Raises
+    ------
+    OptionError : there is no such scaler
+    """
+    check_choice("scaler", scaler, get_args(Scaler))
+    if scaler == "none":
+        return values
+    p = values.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _SCALERS[scaler](p) if len(p) else p
+
+
+def _divide(p: np.ndarray, by: float) -> np.ndarray:
+    return np.zeros(len(p)) if by == 0 else p / by
+
+
+def _find_spread(p: np.ndarray) -> float:
+    return float(p.max() - p.min())
+
+
+def _measure_deviation(p: np.ndarray) -> float:
+    """0 only where all are the same, whatever the rounding of their mean and however near they are."""
+    spread = _find_spread(p)
+    return spread if spread == 0 else spread * math.sqrt(np.mean(((p - p.mean()) / spread) ** 2))
+
+
+def _measure_length(p: np.ndarray) -> float:
+    most = float(np.abs(p).max())
+    return most if most == 0 else most * math.sqrt(np.sum((p / most) ** 2))
+
+
+_SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "minmax": lambda p: _divide(p - p.min(), _find_spread(p)),
+    "max": lambda p: _divide(p, float(np.abs(p).max())),
+    "mean": lambda p: _divide(p - p.mean(), _find_spread(p)),
+    "log": np.log,
+    "stdscore": lambda p: _divide(p - p.mean(), _measure_deviation(p)),
+    "l1norm": lambda p: _divide(p, float(np.abs(p).sum())),
+    "l2norm": lambda p: _divide(p, _measure_length(p)),
+}
+
+
+# --- their distribution ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many values are between edges whose quotients are all the same."""
+
+    edges: tuple[float, ...]
+    """Ascending, from the least positive value to the greatest; empty where no value is positive."""
+    counts: tuple[int, ...]
+    """Values from an edge on and below the next one; the last edge counts too."""
+    n_outside: int
+    """Finite values that are 0 or negative, and so in no bin."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How values are distributed. Those that are not finite are counted and left out; NaN stands for what there is not.
+
+    Sums are made in float64 in pairs, so that they are off by a few units in the last place at most.
+    """
+
+    n: int
+    """Values."""
+    n_non_finite: int
+    """Of them NaN or infinite."""
+    min: float
+    max: float
+    mean: float
+    sum: float
+    std: float
+    """Standard deviation over all, not over all but one."""
+    percentiles: dict[float, float]
+    """By percent, those of `PERCENTILES`; between two values in a straight line, as NumPy's `percentile`."""
+    gini: float
+    """Gini coefficient, sum of |v - w| over all pairs / (2 n sum of v): 0 where all are the same, up to 1 where one has
+    all. NaN where a value is negative or all are 0."""
+    histogram: Histogram
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values but for numbers that are not finite."""
+        percentiles = {f"{percent:g}": value for percent, value in self.percentiles.items()}
+        return vars(self) | {"percentiles": percentiles, "histogram": dict(vars(self.histogram))}
+
+
+def summarize_scores(values: np.ndarray, bins: int = BINS) -> Summary:
+    """How values are distributed; O(n log n), with a sorted float64 copy.
+
+    Parameters
+    ----------
+    values : (n,) float32 or float64
+    bins : of the histogram
+
+    Raises
+    ------
+    OptionError : bins is less than 1
+    """
+    if bins < 1:
+        raise OptionError(f"bins must be at least 1, not {bins}")
+    v = np.sort(values[np.isfinite(values)].astype(np.float64))
+    n_left_out = len(values) - len(v)
+    histogram = _count(v, bins)
+    if not len(v):
+        nothing = (math.nan, math.nan, math.nan, math.nan, math.nan)
+        percentiles = dict.fromkeys(PERCENTILES, math.nan)
+        return Summary(len(values), n_left_out, *nothing, percentiles, math.nan, histogram)
+    percentiles = dict(zip(PERCENTILES, np.percentile(v, PERCENTILES).tolist(), strict=True))
+    moments = (float(v[0]), float(v[-1]), float(v.mean()), float(v.sum()), _measure_deviation(v))
+    return Summary(len(values), n_left_out, *moments, percentiles, _measure_gini(v), histogram)
+
+
+def _measure_gini(v: np.ndarray) -> float:
+    """Of ascending values: sum of (2 i - n - 1) v_i / (n sum of v), i from 1. Their mean is taken off, which changes no
+    sum, for the factors sum to 0, and leaves less to cancel."""
+    n, total = len(v), float(v.sum())
+    if v[0] < 0 or total == 0:
+        return math.nan
+    factors = 2.0 * np.arange(n) - (n - 1)
+    return float(np.sum(factors * (v - total / n)) / (n * total))
+
+
+def _count(v: np.ndarray, bins: int) -> Histogram:
+    """Of ascending values."""
+    n_outside = int(np.searchsorted(v, 0.0, side="right"))
+    positive = v[n_outside:]
+    if not len(positive):
+        return Histogram((), (), n_outside)
+    least, most = positive[0], positive[-1]
+    inner = np.exp(np.linspace(math.log(least), math.log(most), bins + 1)[1:-1])
+    edges = np.array([least, *np.clip(np.maximum.accumulate(inner), least, most), most])
+    starts = np.searchsorted(positive, edges[:-1], side="left")
+    counts = np.diff([*starts, len(positive)])
+    return Histogram(tuple(edges.tolist()), tuple(counts.tolist()), n_outside)
