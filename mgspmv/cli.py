@@ -1331,6 +1331,7 @@ def _answer_ranks(
         "L1 error at most": solution.describe_error(),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
         "edges per second": f"{solution.edges_per_s:.3g}",
+        "memory": _describe_memory(solution.memory),
     }
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
@@ -1353,6 +1354,14 @@ def _add_summary(answer: Answer, found: Summary) -> Answer:
     outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
     histogram = [_tabulate(("from", "to", "vertices"), rows)] if rows else []
     return replace(answer, payload=payload, parts=[*answer.parts, _tabulate_fields(fields), *histogram, *outside])
+
+
+def _describe_memory(memory: dict[str, list[int]]) -> str:
+    """The most of any worker, of each kind."""
+    names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
+    most = [f"{named} {_format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
+    is_of_many = any(len(counts) > 1 for counts in memory.values())
+    return ", ".join(most) + (", the most of any worker" if is_of_many else "")
 
 
 def _list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -345,6 +346,20 @@ def free_memory() -> int:
     except OSError:
         return free
     return free if limit == "max" else min(free, int(limit) - int(used))
+
+
+def peak_memory() -> int:
+    """Bytes of the host that this process had resident at most since it began."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        lines = []
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    if peaks:
+        return peaks[0]
+    import resource  # counts what a process was before it became this one
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

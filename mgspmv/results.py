@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ class Solution:
     """Where the ranks come from, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
     events: tuple[Event, ...] = ()
     """What each iteration did."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes, of one element for each worker; empty for ranks that were saved before this was noted.
+    `host_peak_bytes`: resident in its process at most since that began, with interpreter and libraries;
+    `device_bytes`: what its process holds on its device, if it has one, which is the most since it last gave back;
+    `held_bytes`: of matrix and vectors, where the kernels compute;
+    `planned_bytes`: on a cluster: what the plan said of the host, or of the device of a worker that has one."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -187,6 +193,7 @@ class Solution:
             "error_bound_l1": self.error_bound_l1,
             "seconds": self.seconds,
             "edges_per_s": self.edges_per_s,
+            "memory": self.memory,
             "digest": self.digest(),
             "options": self.options,
             "matrix": self.matrix,
@@ -416,6 +423,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "options": solution.options,
         "matrix": solution.matrix,
         "events": [asdict(event) for event in solution.events],
+        "memory": solution.memory,
         "digest": solution.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -445,6 +453,7 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         options=described["options"],
         matrix=described["matrix"],
         events=tuple(_to_event(event) for event in described["events"]),
+        memory=described.get("memory", {}),
     )
     if solution.digest() != described["digest"]:
         raise ChecksumError(f"{path}: the ranks do not match their digest")

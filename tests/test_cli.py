@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -471,6 +472,7 @@ def test_pagerank_for_people():
     for shown in ("vertex", "converged", "iterations", "last change", "L1 error at most", "seconds", "product"):
         assert shown in stdout
     assert "edges per second" in stdout
+    assert re.search(r"memory +host peak \S+ [MG]B, held \S+ .?B\n", stdout)
     assert "saved             r.zarr\n" in stdout
 
 

@@ -47,6 +47,7 @@ def make_solution(values=(0.1, 0.4, 0.3, 0.2), dtype=np.float64, **fields):
         "options": {"alpha": 0.85, "tol": 1e-6, "tol_mode": "l1", "personalization": None},
         "matrix": {"url": "web.zarr", "digest": "abc", "shape": [4, 4], "nnz": 6, "kind": "graph"},
         "events": (EVENT,),
+        "memory": {"host_peak_bytes": [1 << 33, 1 << 31], "held_bytes": [100, 200]},
     }
     return Solution(np.array(values, dtype=dtype), **(plain | fields))
 
@@ -59,7 +60,7 @@ def assert_same(left, right):
     else:
         assert left.vertex_ids.dtype == right.vertex_ids.dtype
         assert left.vertex_ids.tolist() == right.vertex_ids.tolist()
-    for name in ("status", "iterations", "seconds", "options", "matrix", "events"):
+    for name in ("status", "iterations", "seconds", "options", "matrix", "events", "memory"):
         assert getattr(left, name) == getattr(right, name), name
     for name in ("changes", "error_bound_l1"):
         np.testing.assert_equal(getattr(left, name), getattr(right, name))
@@ -220,6 +221,17 @@ def test_unknown_suffix(tmp_path, name):
         make_solution().save(tmp_path / name)
     with pytest.raises(OptionError, match=r"loaded from \.zarr or \.parquet"):
         load_solution(tmp_path / name)
+
+
+def test_ranks_of_the_time_before_memory_was_noted(tmp_path):
+    solution = make_solution()
+    assert solution.to_dict()["memory"] == solution.memory
+    solution.save(tmp_path / "r.zarr")
+    group = zarr.open_group(tmp_path / "r.zarr")
+    described = dict(group.attrs["mgspmv_solution"])
+    del described["memory"]
+    group.attrs["mgspmv_solution"] = described
+    assert_same(load_solution(tmp_path / "r.zarr"), replace(solution, memory={}))
 
 
 # --- scores, summaries, streams --------------------------------------------------------------------------------------

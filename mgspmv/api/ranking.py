@@ -20,6 +20,7 @@ from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, 
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
 from mgspmv.model import Event, Precision, TolMode, check_choice
 from mgspmv.order import restore
@@ -138,6 +139,7 @@ def pagerank(
     began = time.perf_counter()
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
+    prepared = time.perf_counter()
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     events: list[Event] = []
 
@@ -150,6 +152,7 @@ def pagerank(
     steps = (options, threshold, start, emit)
     if distributed is not None:
         outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+        outcome.seconds["start"] += prepared - began
     elif client is not None:
         assert isinstance(A, Matrix)
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
@@ -166,7 +169,9 @@ def pagerank(
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
+    reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
+    outcome.seconds["collect"] += time.perf_counter() - reached
     given = {"dangling": _describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = given | {"weights": use_weights, "drive": drive}
     solution = _solve(A, options, outcome, tuple(events), asked)
@@ -219,6 +224,8 @@ def _rank_embedded(
         vectors, is_counted = start.on_device(weight), start.is_counted
         outcome = run_on_device(device, vectors, options, threshold, emit, run=run, is_counted=is_counted)
     outcome.seconds["load"] = loaded - began
+    taken = measure_memory(has_device=backend == "cuda")
+    outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
 
 
@@ -290,4 +297,5 @@ def _solve(
     }
     changes = tuple(event.change for event in events)
     reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
-    return Solution(*reached, A.vertex_ids, asked, matrix, events)
+    memory = outcome.memory | {"held_bytes": list(events[-1].memory_bytes)}
+    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory)

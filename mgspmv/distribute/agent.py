@@ -312,8 +312,8 @@ def measure_given(key: str, z: np.ndarray, mass: float) -> float:
     return _get_rows(key).measure_given(z, mass)
 
 
-def collect_session(key: str) -> tuple[np.ndarray, str]:
-    """See `Session.collect` and `Session.transport`."""
+def collect_session(key: str) -> tuple[np.ndarray, str, dict[str, int]]:
+    """See `Session.collect`, `Session.transport` and `Session.measure_memory`."""
     session = get_agent().get_session(key)
     transport = session.transport
-    return session.collect(), transport
+    return session.collect(), transport, session.measure_memory()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -77,6 +77,7 @@ def run_distributed(
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
     spec = RunSpec(run, matrix.members, options, threshold, *asked)
+    queued = time.perf_counter()
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
@@ -89,13 +90,14 @@ def run_distributed(
             report("residual", 0, None)
             bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
             measured = time.perf_counter()
-            slices, transports = zip(*workers.do("collect", agent.collect_session), strict=True)
+            slices, transports, taken = zip(*workers.do("collect", agent.collect_session), strict=True)
             values = np.concatenate(slices)
             collected = time.perf_counter()
     seconds = sum_seconds(driven.events)
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
-    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
-    return Outcome(values, status, bound, workers.hardware, seconds, transports[0])
+    seconds |= {"queue": began - queued, "start": started - began}
+    seconds |= {"residual": measured - iterated, "collect": collected - measured}
+    return Outcome(values, status, bound, workers.hardware, seconds, _join_memory(matrix, taken), transports[0])
 
 
 def _find_layout(
@@ -277,6 +279,13 @@ class _Supersteps:
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""
         return float(sum(self._workers.do("residual", agent.measure_session)))
+
+
+def _join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
+    """What each worker took, 0 of a device that it has not, and what the plan of the matrix said that it would."""
+    names = dict.fromkeys(name for own in taken for name in own)
+    planned = [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
+    return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": planned}
 
 
 def _describe(computes: list[int | str]) -> str:

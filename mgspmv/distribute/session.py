@@ -24,7 +24,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding, make_rules
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
-from mgspmv.kernels.device import describe_device
+from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.model import Event, Status, StepSums
@@ -118,6 +118,10 @@ class Session(ABC):
     @abstractmethod
     def transport(self) -> str:
         """How slices went from worker to worker."""
+
+    def measure_memory(self) -> dict[str, int]:
+        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        return measure_memory(has_device=self._part.backend == "cuda")
 
     @abstractmethod
     def collect(self) -> np.ndarray:

@@ -261,6 +261,8 @@ class Outcome:
     """What computed."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes, each of one element for each worker; see `Solution.memory`."""
     transport: str | None = None
     """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
 
@@ -311,6 +313,8 @@ def run_embedded(
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     loop = Loop(steps, options, threshold, run)
+    loop.start()
+    started = time.perf_counter()
     events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
     assert loop.status is not None
@@ -318,8 +322,10 @@ def run_embedded(
     if loop.status != Status.NON_FINITE:
         steps.begin_residual()
         bound = bound_error(steps.residual(loop.mass), options.alpha)
-    seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
+    measured = time.perf_counter()
     values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
+    seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
+    seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
     return Outcome(values, loop.status, bound, kernel.describe(), seconds)
 
 
@@ -340,6 +346,8 @@ def run_on_device(
     at_once = choose_steps_at_once(streams=device.streams)
     steps = DeviceSteps(device, vectors, options, threshold, at_once, is_counted=is_counted)
     loop = Loop(steps, options, threshold, run)
+    loop.start()
+    started = time.perf_counter()
     events = _run_to_the_end(loop, emit)
     stepped = time.perf_counter()
     assert loop.status is not None
@@ -347,16 +355,17 @@ def run_on_device(
     if loop.status != Status.NON_FINITE:
         mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
         bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
-    seconds = {**sum_seconds(events), "compile": compiled - began, "residual": time.perf_counter() - stepped}
-    outcome = Outcome(device.ranks(), loop.status, bound, device.describe(), seconds)
+    measured = time.perf_counter()
+    values = device.ranks()
     device.release()
-    return outcome
+    seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
+    seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
+    return Outcome(values, loop.status, bound, device.describe(), seconds)
 
 
 def _run_to_the_end(loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
-    """Start and iterate; the event of each iteration."""
+    """Iterate; the event of each iteration."""
     events: list[Event] = []
-    loop.start()
     for event in loop.advance():
         events.append(event)
         emit(event)

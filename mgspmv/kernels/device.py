@@ -19,7 +19,7 @@ import numpy as np
 from mgspmv.errors import BackendError, CapacityError
 from mgspmv.kernels.modules import load_module
 from mgspmv.kernels.specialise import LEAST_ARCH, specialise
-from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
+from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
 from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
@@ -88,6 +88,27 @@ def free_device_memory() -> int:
 
     free, _ = cupy.cuda.runtime.memGetInfo()
     return int(free + cupy.get_default_memory_pool().free_bytes())
+
+
+def measure_memory(*, has_device: bool) -> dict[str, int]:
+    """Bytes that this process took so far.
+
+    Parameters
+    ----------
+    has_device : whether it computes on the current device
+
+    Returns
+    -------
+    `host_peak_bytes` : resident on the host at most since the process began, with the interpreter and its libraries
+    `device_bytes` : where it has a device: what CuPy holds there now, which is the most that it held since it last gave
+        back what was free
+    """
+    peak = {"host_peak_bytes": peak_memory()}
+    if not has_device:
+        return peak
+    import cupy
+
+    return peak | {"device_bytes": int(cupy.get_default_memory_pool().total_bytes())}
 
 
 def release_device_memory(stream: Any = None, *, beyond: int = 0) -> None:

@@ -350,12 +350,20 @@ def test_events_are_those_of_every_drive(drive, middle, client, tmp_path):
         assert min(event.product_s) > 0
         assert min(event.memory_bytes) > 4 * min(b - a for a, b in pairwise(D.bounds)) * 8
     assert 0 < solution.seconds["product"] + solution.seconds["exchange"] <= elapsed_s
-    phases = {"product", "exchange", "schedule", "start", "residual", "collect"}
+    phases = {"product", "exchange", "schedule", "queue", "start", "residual", "collect"}
     assert set(solution.seconds) == phases
-    assert sum(solution.seconds.values()) <= elapsed_s
+    assert 0.8 * elapsed_s <= sum(solution.seconds.values()) <= elapsed_s
+    memory = solution.memory
+    assert memory.keys() == {"host_peak_bytes", "held_bytes", "planned_bytes"}
+    assert memory["held_bytes"] == list(heard[-1].memory_bytes)
+    assert memory["planned_bytes"] == [w.memory_bytes for w in D.plan.workers]
+    assert all(held <= planned for held, planned in zip(memory["held_bytes"], memory["planned_bytes"], strict=True))
+    assert all(20e6 < peak < 4e9 for peak in memory["host_peak_bytes"])
+    assert len(set(memory["host_peak_bytes"])) > 1  # each process its own
     solution.save(tmp_path / "ranks.zarr")
     loaded = mg.load_solution(tmp_path / "ranks.zarr")
     assert (loaded.events, loaded.digest(), loaded.seconds) == (solution.events, solution.digest(), solution.seconds)
+    assert loaded.memory == memory
     assert loaded.matrix["hardware"] == "4 workers of 1 threads"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from fractions import Fraction
 
 import networkx as nx
@@ -19,7 +20,7 @@ import mgspmv as mg
 from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import Status
+from mgspmv.model import Status, peak_memory
 
 PRECISIONS = ["exact", "float64", "float32"]
 CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}
@@ -822,8 +823,21 @@ def test_solution_tells_what_was_asked(weighted):
     assert solution.options.items() >= wanted.items()
     assert solution.matrix["digest"] == A.info.digest
     assert (solution.matrix["shape"], solution.matrix["nnz"]) == ([60, 60], A.nnz)
-    assert solution.seconds.keys() >= {"load", "compile", "product", "exchange", "residual"}
+    assert solution.seconds.keys() == {"load", "compile", "start", "product", "exchange", "residual", "collect"}
     assert solution.edges_per_s > 0
+
+
+def test_a_solution_tells_what_it_took():
+    store = zarr.storage.MemoryStore()
+    mg.generate("uniform", store, n_vertices=20_000, n_edges=200_000)
+    A, wanted = mg.open_matrix(store), peak_memory()
+    began = time.perf_counter()
+    solution = mg.pagerank(A)
+    elapsed_s = time.perf_counter() - began
+    assert 0.8 * elapsed_s <= sum(solution.seconds.values()) <= elapsed_s
+    assert solution.memory.keys() == {"host_peak_bytes", "held_bytes"}
+    assert solution.memory["held_bytes"] == list(solution.events[-1].memory_bytes)
+    assert wanted <= solution.memory["host_peak_bytes"][0] <= peak_memory()
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -134,6 +134,20 @@ def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_a_solution_tells_what_it_took(skewed, kernel):
+    memory = mg.pagerank(skewed["weights"], kernel=kernel, backend="cuda").memory
+    assert memory.keys() == {"host_peak_bytes", "device_bytes", "held_bytes"}
+    assert memory["device_bytes"][0] >= memory["held_bytes"][0] > 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["weights", "pattern", "dealt"])
+def test_out_weights_that_are_given(skewed, name, kernel):
+    weight = 1.25 * np.bincount(make_arcs()[0], make_arcs()[2], minlength=N) + 500
+    check_runs(skewed[name], kernel, out_weight=weight, tol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("precision", ["exact", "float32"])
 def test_ranks_beside_scipy(skewed, precision, kernel):
     arcs = sum_arcs(*make_arcs(), (N, N))
