@@ -143,7 +143,7 @@ def test_a_solution_tells_what_it_took(skewed, kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["weights", "pattern", "dealt"])
 def test_out_weights_that_are_given(skewed, name, kernel):
-    weight = 1.25 * np.bincount(make_arcs()[0], make_arcs()[2], minlength=N) + 500
+    weight = N + 1.25 * np.bincount(make_arcs()[0], make_arcs()[2], minlength=N)
     check_runs(skewed[name], kernel, out_weight=weight, tol=1e-9)
 
 
