@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,6 +44,8 @@ from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, spl
 from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, open_store
 
 if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.kernels.streamed_csr import StreamedCsr
 
@@ -72,7 +74,8 @@ class Matrix(DescribedMatrix):
 
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
         super().__init__(stored)
-        self._transpose_of = transpose_of
+        self._transpose = transpose_of
+        self._is_owner = transpose_of is None
         self._n_blocks = 1
         self._loaded: dict[tuple[str | None, Backend], list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
@@ -83,19 +86,22 @@ class Matrix(DescribedMatrix):
 
     @property
     def T(self) -> Matrix:
-        """The transpose; of a graph the reversed graph, which `pagerank` ranks.
+        """The transpose, which is loaded when it is used, and closed with this matrix; of a graph the reversed graph,
+        which `pagerank` ranks.
 
         Raises
         ------
         MissingTransposeError : the store does not hold it
         """
-        if self._transpose_of is not None:
-            return self._transpose_of
-        if not self.info.has_transpose:
-            raise MissingTransposeError(
-                f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
-            )
-        return Matrix(self.stored.transpose(), transpose_of=self)
+        if self._transpose is None:
+            if not self.info.has_transpose:
+                raise MissingTransposeError(self._missing_transpose)
+            self._transpose = Matrix(self.stored.transpose(), transpose_of=self)
+        return self._transpose
+
+    @property
+    def _missing_transpose(self) -> str:
+        return f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.
@@ -196,6 +202,8 @@ class Matrix(DescribedMatrix):
         self._streamed.clear()
         self._loaded.clear()
         self._out_weights = None
+        if self._is_owner and self._transpose is not None:
+            self._transpose.close()
 
     def distribute(
         self,
@@ -257,6 +265,50 @@ class Matrix(DescribedMatrix):
         from mgspmv.distribute.matrix import distribute_matrix
 
         return distribute_matrix(self.stored, client, lay_out=False, **options)
+
+    def as_linear_operator(
+        self,
+        *,
+        precision: Literal["float32", "float64"] | None = None,
+        backend: Literal["auto", "cpu", "cuda"] = "auto",
+        threads: int | None = None,
+    ) -> LinearOperator:
+        """The matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
+
+        Functions of `scipy.sparse.linalg` take a matrix with values itself too. Products with the transpose (`rmatvec`, for
+        `svds`, `lsqr` and others) need it in the store.
+
+        Parameters
+        ----------
+        precision : of products; default the dtype of the values, float64 for a pattern, and float64 where x has that
+        backend, threads : as for `spmv`
+
+        Raises
+        ------
+        OptionError : an option that makes no sense
+        BackendError : `cuda` and no device, or CuPy is not installed
+        """
+        from mgspmv.iterate.operator import MatrixOperator, choose_dtype
+
+        check_threads(threads)
+        check_choice("precision", precision, ("float32", "float64", None))
+        options: dict[str, Any] = {"precision": precision, "threads": threads, "backend": choose_backend(backend)}
+        transpose = self.T if self._transpose is not None or self.info.has_transpose else None
+        return MatrixOperator(
+            self.shape,
+            precision or choose_dtype(self.dtype),
+            partial(self.multiply, **options),
+            None if transpose is None else partial(transpose.multiply, **options),
+            self._missing_transpose,
+        )
+
+    def matvec(self, x: Any) -> np.ndarray:
+        """A @ x, by the name that SciPy looks for."""
+        return self.multiply(x)
+
+    def rmatvec(self, x: Any) -> np.ndarray:
+        """A.T @ x, likewise; needs the stored transpose."""
+        return self.T.multiply(x)
 
     def to_scipy(self) -> Any:
         """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,18 +20,27 @@ from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.device_part import TeamSpec
 from mgspmv.distribute.part import PartSpec
 from mgspmv.distribute.places import Places, Transport, choose_places
-from mgspmv.errors import ClosedError, ClusterError, KindError, OptionError, StoreError, StoreNotFoundError
+from mgspmv.errors import (
+    ClosedError,
+    ClusterError,
+    KindError,
+    MissingTransposeError,
+    OptionError,
+    StoreError,
+    StoreNotFoundError,
+)
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import MatrixInfo, Precision
+from mgspmv.model import MatrixInfo, Precision, check_choice
 from mgspmv.order import permute, restore
 from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+    from scipy.sparse.linalg import LinearOperator
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (phase, done, total or None)."""
@@ -184,6 +194,51 @@ class DistributedMatrix(DescribedMatrix):
         product = restore(out, self.order)
         return put(product) if is_on_device else product
 
+    def as_linear_operator(
+        self,
+        transpose: DistributedMatrix | Literal[True] | None = None,
+        *,
+        precision: Literal["float32", "float64"] | None = None,
+        threads: int | None = None,
+    ) -> LinearOperator:
+        """The matrix as `scipy.sparse.linalg.LinearOperator`, each of whose products is a round of tasks.
+
+        Functions of `scipy.sparse.linalg` that do not need the transpose take a matrix with values itself too.
+
+        Parameters
+        ----------
+        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call. True distributes it now, as
+            this matrix was, and the workers hold it until the operator is gone
+        precision : as for `Matrix.as_linear_operator`
+        threads : of each worker
+
+        Raises
+        ------
+        OptionError : `transpose` is of another matrix
+        MissingTransposeError : True, and the store does not hold it
+        CapacityError, ClusterError : as of `Matrix.distribute`, with True
+        """
+        from mgspmv.iterate.operator import MatrixOperator, check_transpose, choose_dtype
+
+        check_choice("precision", precision, ("float32", "float64", None))
+        if transpose is True:
+            transpose = self._distribute_transpose()
+        elif transpose is not None:
+            check_transpose(self, transpose)
+        options: dict[str, Any] = {"precision": precision, "threads": threads}
+        return MatrixOperator(
+            self.shape,
+            precision or choose_dtype(self.dtype),
+            partial(self.multiply, **options),
+            None if transpose is None else partial(transpose.multiply, **options),
+            "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
+            "as_linear_operator, or transpose=True",
+        )
+
+    def matvec(self, x: Any) -> Any:
+        """D @ x, by the name that SciPy looks for."""
+        return self @ x
+
     def close(self) -> None:
         """Free the memory of the workers at once; products that were begun are finished before."""
         parts, self._parts = self._parts, []
@@ -212,6 +267,15 @@ class DistributedMatrix(DescribedMatrix):
         state = f"on {len(self.members)} workers of {self.cluster}" if self._parts else "closed"
         values = "pattern" if self.is_pattern else self.info.dtype
         return f"<DistributedMatrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {state}>"
+
+    def _distribute_transpose(self) -> DistributedMatrix:
+        if not (self.info.has_transpose or self.is_transpose):
+            raise MissingTransposeError(
+                f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+            )
+        precision = "float32" if self.info.dtype == "float32" else "float64"
+        options: dict[str, Any] = {"precision": precision, "backend": self.backend or "auto", "lay_out": False}
+        return distribute_matrix(self.stored.transpose(), self.client, **options, timeout=self.cluster.timeout)
 
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex

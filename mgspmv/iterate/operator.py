@@ -1,0 +1,95 @@
+"""A matrix as SciPy's linear operator, on which `eigs`, `cg`, `gmres`, `svds`, `lsqr` and others run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator
+
+from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.store import DescribedMatrix
+
+Multiply = Callable[[np.ndarray], np.ndarray]
+"""A @ x for real x of shape (n_cols,) or (n_cols, k)."""
+
+
+class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no types
+    """Products with a matrix that is elsewhere, and with its transpose, as `scipy.sparse.linalg` asks for them.
+
+    The matrix is real; of complex vectors the real and the imaginary parts are multiplied as two vectors at once.
+
+    Parameters
+    ----------
+    shape : (n_rows, n_cols)
+    dtype : of the products with vectors of it
+    multiply : A @ x
+    multiply_transposed : A.T @ x; None where there is no transpose, and then `missing` says what to do
+
+    Raises
+    ------
+    MissingTransposeError : by `rmatvec`, `rmatmat` and what needs them, where there is no transpose
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: Any,
+        multiply: Multiply,
+        multiply_transposed: Multiply | None,
+        missing: str = "",
+    ) -> None:
+        super().__init__(np.dtype(dtype), shape)
+        self._multiply, self._multiply_transposed, self._missing = multiply, multiply_transposed, missing
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return _multiply_complex(self._multiply, x)
+
+    def _matmat(self, x: np.ndarray) -> np.ndarray:
+        return _multiply_complex(self._multiply, x)
+
+    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
+        return _multiply_complex(self._transposed(), x)
+
+    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
+        return _multiply_complex(self._transposed(), x)
+
+    def _adjoint(self) -> MatrixOperator:
+        """The transpose, as the matrix is real."""
+        shape = (self.shape[1], self.shape[0])
+        return MatrixOperator(shape, self.dtype, self._transposed(), self._multiply)
+
+    _transpose = _adjoint
+
+    def _transposed(self) -> Multiply:
+        if self._multiply_transposed is None:
+            raise MissingTransposeError(self._missing)
+        return self._multiply_transposed
+
+
+def choose_dtype(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
+    """Dtype of an operator: that of the matrix's values; float64 for a pattern."""
+    return np.dtype(np.float64) if dtype is None else dtype
+
+
+def check_transpose(matrix: DescribedMatrix, transpose: Any) -> None:
+    """
+    Raises
+    ------
+    OptionError : `transpose` is not the stored transpose of the same matrix
+    """
+    is_other = isinstance(transpose, DescribedMatrix) and transpose.is_transpose != matrix.is_transpose
+    if not is_other or transpose.info.digest != matrix.info.digest:
+        raise OptionError(
+            f"transpose must be that of {matrix.info.url}, not {transpose!r}; distribute A.T of the same store"
+        )
+
+
+def _multiply_complex(multiply: Multiply, x: np.ndarray) -> np.ndarray:
+    if not np.iscomplexobj(x):
+        return multiply(x)
+    parts = multiply(np.concatenate([x.real.reshape(len(x), -1), x.imag.reshape(len(x), -1)], axis=1))
+    half = parts.shape[1] // 2
+    product: np.ndarray = (parts[:, :half] + 1j * parts[:, half:]).reshape(len(parts), *x.shape[1:])
+    return product

@@ -1,0 +1,192 @@
+"""Stored matrices as SciPy's linear operators: what SciPy finds with them and with the same CSR of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from scipy.sparse.linalg import aslinearoperator, cg, eigs, eigsh, gmres, lsqr, svds
+
+import mgspmv as mg
+from mgspmv.errors import ClosedError, MissingTransposeError, OptionError
+
+
+def store_matrix(source, store=None, **options):
+    store = zarr.storage.MemoryStore() if store is None else store
+    mg.ingest(source, store, **{"kind": "matrix", **options})
+    return mg.open_matrix(store)
+
+
+def make_rectangle(n_rows=30, n_cols=17):
+    return sp.random_array((n_rows, n_cols), density=0.2, rng=np.random.default_rng(1), format="csr")
+
+
+def make_spd(n=60):
+    """Of the Poisson equation on a line, with another diagonal."""
+    ones = np.ones(n)
+    diagonals = (-ones[1:], 2.1 + np.arange(n) / n, -ones[1:])
+    return sp.diags_array(diagonals, offsets=(-1, 0, 1)).tocsr()
+
+
+@pytest.fixture(scope="module")
+def rectangle():
+    own = make_rectangle()
+    return own, store_matrix(own, transpose=True)
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def test_operator_multiplies_as_the_matrix(rectangle):
+    own, A = rectangle
+    operator, rng = A.as_linear_operator(), np.random.default_rng(0)
+    assert (operator.shape, operator.dtype) == (own.shape, np.float64)
+    x, y = rng.random((17, 3)), rng.random((30, 3))
+    for product, wanted in (
+        (operator @ x, A @ x),
+        (operator.matvec(x[:, 0]), A @ x[:, 0]),
+        (operator.matvec(x[:, :1]), A @ x[:, :1]),
+        (operator.rmatmat(y), A.T @ y),
+        (operator.rmatvec(y[:, 0]), A.T @ y[:, 0]),
+        (operator.T @ y, A.T @ y),
+        (operator.H.matvec(y[:, 0]), A.T @ y[:, 0]),
+        (operator.T.T @ x, A @ x),
+        (A.T.as_linear_operator() @ y, A.T @ y),
+        (A.T.as_linear_operator().T @ x, A @ x),
+    ):
+        np.testing.assert_array_equal(product, wanted)
+    np.testing.assert_allclose(operator @ x, own @ x, rtol=1e-14)
+
+
+def test_complex_vectors(rectangle):
+    own, A = rectangle
+    operator, rng = A.as_linear_operator(), np.random.default_rng(0)
+    x = rng.random((17, 2)) + 1j * rng.random((17, 2))
+    y = rng.random(30) - 1j * rng.random(30)
+    np.testing.assert_allclose(operator @ x, own @ x, rtol=1e-14)
+    np.testing.assert_allclose(operator.matvec(x[:, 0]), own @ x[:, 0], rtol=1e-14)
+    np.testing.assert_allclose(operator.matvec(x[:, :1]), own @ x[:, :1], rtol=1e-14)
+    np.testing.assert_allclose(operator.rmatvec(y), own.T @ y, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("stored", "precision", "wanted"),
+    [(None, None, "float64"), ("float32", None, "float32"), ("float64", "float32", "float32")],
+)
+def test_dtype(stored, precision, wanted):
+    A = store_matrix(make_rectangle(), dtype=stored, ignore_weights=stored is None)
+    operator = A.as_linear_operator(precision=precision)
+    assert operator.dtype == wanted
+    assert operator.matvec(np.ones(17, wanted)).dtype == wanted
+
+
+def test_renumbered_store_has_vectors_in_the_order_of_the_source():
+    own = make_spd()
+    A = store_matrix(own, order="rcm", transpose=True)
+    x = np.random.default_rng(0).random(60)
+    np.testing.assert_allclose(A.as_linear_operator() @ x, own @ x, rtol=1e-14)
+    np.testing.assert_allclose(A.as_linear_operator().rmatvec(x), own @ x, rtol=1e-14)
+
+
+def test_without_the_transpose():
+    A = store_matrix(make_rectangle())
+    operator = A.as_linear_operator()
+    operator.matvec(np.ones(17))
+    for use in (lambda: operator.rmatvec(np.ones(30)), lambda: operator.T, lambda: A.rmatvec(np.ones(30))):
+        with pytest.raises(MissingTransposeError, match=r"ingest it with transpose=True"):
+            use()
+
+
+def test_options_are_looked_at_at_once(rectangle):
+    _, A = rectangle
+    with pytest.raises(OptionError, match="precision must be one of 'float32', 'float64', not 'exact'"):
+        A.as_linear_operator(precision="exact")
+    with pytest.raises(OptionError, match="threads must be at least 1, not 0"):
+        A.as_linear_operator(threads=0)
+
+
+def test_transpose_is_loaded_once_and_closed_with_the_matrix(rectangle):
+    A = mg.open_matrix(rectangle[1].stored.place)
+    assert A.T is A.T
+    assert A.T.T is A
+    A.rmatvec(np.ones(30))
+    assert A.T._loaded
+    assert not A._loaded
+    A.matvec(np.ones(17))
+    A.T.close()
+    assert A._loaded
+    A.rmatvec(np.ones(30))
+    A.close()
+    assert not A.T._loaded
+    assert not A._loaded
+
+
+# --- SciPy's functions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [lambda A: A, lambda A: A.as_linear_operator(), aslinearoperator])
+def test_scipy_takes_the_matrix_and_its_operator(use):
+    own, rng = make_spd(), np.random.default_rng(0)
+    A, b, v0 = use(store_matrix(own, transpose=True)), rng.random(60), rng.random(60)
+    solved = np.linalg.solve(own.toarray(), b)
+    for solve in (cg, gmres):
+        x, info = solve(A, b, rtol=1e-12)
+        assert info == 0
+        np.testing.assert_allclose(x, solved, rtol=1e-9)
+    np.testing.assert_allclose(lsqr(A, b, atol=1e-13, btol=1e-13)[0], solved, rtol=1e-9)
+    wanted = np.linalg.eigvalsh(own.toarray())[-3:]
+    np.testing.assert_allclose(eigsh(A, k=3, v0=v0)[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(np.sort(eigs(A, k=3, v0=v0)[0].real), wanted, rtol=1e-12)
+    np.testing.assert_allclose(svds(A, k=3, v0=v0)[1], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["494_bus.mtx", "west0479.mtx", "arc130.mtx", "jagmesh7.mtx.gz", "ash219.mtx"])
+def test_real_matrices(name, ingested):
+    A = ingested(f"matrices/{name}", transpose=True)
+    own, rng = A.to_scipy().tocsr(), np.random.default_rng(0)
+    v0, b = rng.random(min(A.shape)), rng.random(A.shape[0])
+    wanted = svds(own, k=2, v0=v0)[1]
+    np.testing.assert_allclose(svds(A.as_linear_operator(), k=2, v0=v0)[1], wanted, rtol=1e-9)
+    steps = {"iter_lim": 10}
+    np.testing.assert_allclose(lsqr(A, b, **steps)[0], lsqr(own, b, **steps)[0], rtol=1e-6, atol=1e-12)
+    if A.shape[0] == A.shape[1]:
+        found, wanted = (np.sort_complex(eigs(M, k=2, v0=v0)[0]) for M in (A.as_linear_operator(), own))
+        np.testing.assert_allclose(np.abs(found), np.abs(wanted), rtol=1e-8)
+    if name == "494_bus.mtx":
+        np.testing.assert_allclose(eigsh(A, k=2, v0=v0)[0], eigsh(own, k=2, v0=v0)[0], rtol=1e-9)
+        x, info = cg(A, b, rtol=1e-8)
+        assert info == 0
+        assert np.linalg.norm(own @ x - b) <= 1e-7 * np.linalg.norm(b)
+
+
+# --- on a cluster ----------------------------------------------------------------------------------------------------
+
+
+def test_operator_of_a_distributed_matrix(in_process, tmp_path):
+    own = make_rectangle()
+    A = store_matrix(own, tmp_path / "matrix.zarr", transpose=True)
+    x, y, client = np.random.default_rng(0).random(17), np.arange(30.0), in_process(3)
+    with A.distribute(client) as D, A.T.distribute(client) as DT:
+        alone, passed, whole = (D.as_linear_operator(t) for t in (None, DT, True))
+        for operator in (alone, passed, whole, aslinearoperator(D)):
+            np.testing.assert_array_equal(operator.matvec(x), A @ x)
+        for operator in (passed, whole, DT.as_linear_operator(D).T):
+            np.testing.assert_array_equal(operator.rmatvec(y), A.T @ y)
+        np.testing.assert_allclose(svds(whole, k=2)[1], svds(own, k=2)[1], rtol=1e-12)
+        with pytest.raises(MissingTransposeError, match=r"distribute A\.T too, and pass that as transpose"):
+            alone.rmatvec(y)
+        for wrong in (D, A, DT.as_linear_operator()):
+            with pytest.raises(OptionError, match=r"^transpose must be that of .*, not <"):
+                D.as_linear_operator(wrong)
+    with pytest.raises(ClosedError):
+        alone.matvec(x)
+
+
+def test_transpose_that_is_not_in_the_store_is_not_distributed(in_process, tmp_path):
+    A = store_matrix(make_rectangle(), tmp_path / "matrix.zarr")
+    with (
+        A.distribute(in_process(3)) as D,
+        pytest.raises(MissingTransposeError, match=r"does not hold the transpose; ingest it with transpose=True"),
+    ):
+        D.as_linear_operator(True)
