@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url, write_beside
-from mgspmv.model import Event, Status
+from mgspmv.model import Event, MatrixInfo, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 
 FORMAT_VERSION = 1
@@ -64,7 +65,8 @@ class Solution:
     seconds: dict[str, float]
     """Seconds by phase: load, compile, product, exchange, residual, ..."""
     error_bound_l1: float
-    """||values - exact ranks||_1 is at most this; of the ranks as they were, where they were scaled."""
+    """||values - exact ranks||_1 is at most this, of the ranks as they were, where they were scaled; infinite where
+    nothing is known."""
     vertex_ids: np.ndarray | None
     """int64 or strings (object), shape (n,): the source's names of the vertices; None when they are 0..n-1."""
     options: dict[str, Any]
@@ -88,9 +90,10 @@ class Solution:
 
     def __repr__(self) -> str:
         change = f", last change {self.changes[-1]:.3g}" if self.changes else ""
+        bound = f", L1 error <= {self.describe_error()}" if math.isfinite(self.error_bound_l1) else ""
         return (
-            f"<Solution: {self.status} after {self.iterations} iterations{change}, "
-            f"L1 error <= {self.describe_error()}, {len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
+            f"<Solution: {self.status} after {self.iterations} iterations{change}{bound}, "
+            f"{len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
         )
 
     @property
@@ -244,6 +247,30 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     if not is_url(path) and not Path(path).exists():
         raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
     return _read_zarr(str(path)) if suffix == ".zarr" else _read_parquet(str(path))
+
+
+def describe_matrix(
+    info: MatrixInfo, hardware: str, transport: str | None = None, *, is_reversed: bool = False
+) -> dict[str, Any]:
+    """What a solution says of where it comes from, as JSON values.
+
+    Parameters
+    ----------
+    hardware : what computed
+    transport : how slices went from worker to worker; None in one process
+    is_reversed : whether it is the graph with every arc turned round
+    """
+    return {
+        "url": info.url,
+        "digest": info.digest,
+        "shape": list(info.shape),
+        "nnz": info.nnz,
+        "kind": info.kind,
+        **({"reversed": True} if is_reversed else {}),
+        "program": f"mgspmv {version('mgspmv')}",
+        "hardware": hardware,
+        **({} if transport is None else {"transport": transport}),
+    }
 
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
@@ -430,10 +457,10 @@ def _describe(solution: Solution) -> dict[str, Any]:
 
 
 def _check_described(path: str, described: dict[str, Any]) -> dict[str, Any]:
-    version = described.get("format_version")
-    if version != FORMAT_VERSION:
+    found = described.get("format_version")
+    if found != FORMAT_VERSION:
         raise StoreFormatError(
-            f"{path} holds ranks of format version {version}, this program reads version {FORMAT_VERSION}; "
+            f"{path} holds ranks of format version {found}, this program reads version {FORMAT_VERSION}; "
             "compute them again with this program"
         )
     return described

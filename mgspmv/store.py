@@ -257,6 +257,13 @@ class StoredMatrix:
             info = replace(info, kind="matrix", vertex_ids=None)
         return StoredMatrix(info, group, self.place, original=self)
 
+    def name_entries(self, *, weights: bool = True) -> str:
+        """What no other entries are known by: the digest, and whether they are transposed or stand for 1."""
+        said = [self.info.digest]
+        said += ["transposed"] if self.original is not None else []
+        said += [] if weights or self.info.is_pattern else ["pattern"]
+        return ", ".join(said)
+
     def address(self) -> StoreAddress:
         """Where other processes find this version.
 

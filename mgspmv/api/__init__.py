@@ -1,6 +1,8 @@
 """The Python API: everything a user calls, composed from the parts."""
 
+from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
 from mgspmv.api.matrix import Matrix, open_matrix
+from mgspmv.api.powers import power_iteration
 from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
 from mgspmv.api.stores import export, generate, ingest, reorder, update, verify
@@ -11,16 +13,21 @@ from mgspmv.store import drop_versions, list_versions
 __all__ = [
     "Matrix",
     "drop_versions",
+    "eigenvector_centrality",
     "export",
     "gemv",
     "generate",
+    "hits",
     "ingest",
+    "katz",
     "list_versions",
     "load_solution",
     "open_matrix",
     "pagerank",
+    "power_iteration",
     "reorder",
     "spmv",
+    "stationary",
     "subgraph",
     "update",
     "verify",

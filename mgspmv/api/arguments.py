@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +52,17 @@ def check_threads(threads: int | None) -> None:
         raise OptionError(f"threads must be an integer, not {threads!r}")
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
+
+
+def read_number(name: str, number: object) -> float:
+    """
+    Raises
+    ------
+    OptionError : it is no real number, or not finite
+    """
+    if not isinstance(number, Real) or not math.isfinite(float(number)):
+        raise OptionError(f"{name} must be a finite number, not {number!r}")
+    return float(number)
 
 
 def ignore(phase: str, done: int, total: int | None) -> None:

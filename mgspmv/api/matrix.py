@@ -275,8 +275,8 @@ class Matrix(DescribedMatrix):
     ) -> LinearOperator:
         """The matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
 
-        Functions of `scipy.sparse.linalg` take a matrix with values itself too. Products with the transpose (`rmatvec`, for
-        `svds`, `lsqr` and others) need it in the store.
+        Functions of `scipy.sparse.linalg` take a matrix with values itself too. Products with the transpose (`rmatvec`,
+        for `svds`, `lsqr` and others) need it in the store.
 
         Parameters
         ----------
@@ -369,24 +369,27 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Backend = "cpu",
         tune: bool = False,
+        weights: bool = True,
     ) -> list[BoundKernel]:
         """The kernels of the blocks for products with x of this dtype; bound once, and tuned once.
 
         Parameters
         ----------
         tune : as for `spmv`
+        weights : False takes each stored entry as 1
 
         Raises
         ------
         OptionError, FormatError, CapacityError : as for `bind`
         """
-        key = ("products", dtype, kernel, threads, backend)
+        key = ("products", dtype if weights else None, dtype, kernel, threads, backend)
         if tune and key not in self._tuned:
             self._bound.pop(key, None)  # its format would be in the way of those that are timed
         if key not in self._bound:
-            digest = f"{self.info.digest}{', transposed' if self.is_transpose else ''}"
+            blocks = self.blocks(dtype if weights else None, threads, backend)
+            digest = self.stored.name_entries(weights=weights)
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend, "tune": tune}
-            self._bound[key] = [bind_product(b, dtype, digest, **options) for b in self.blocks(dtype, threads, backend)]
+            self._bound[key] = [bind_product(b, dtype, digest, **options) for b in blocks]
             self._tuned |= {key} if tune else set()
         return self._bound[key]
 
@@ -396,12 +399,14 @@ class Matrix(DescribedMatrix):
         *,
         kernel: str = "auto",
         threads: int | None = None,
+        weights: bool = True,
         **limits: int | None,
     ) -> StreamedCsr | None:
         """What multiplies with x of this dtype on the current device while rows come by; None if it has room for all.
 
         Parameters
         ----------
+        weights : as for `bind_products`
         limits : `device_memory` and `host_memory`, as for `spmv`, in bytes
 
         Raises
@@ -410,19 +415,19 @@ class Matrix(DescribedMatrix):
         """
         from mgspmv.kernels.streamed_csr import StreamedCsr
 
-        key = (dtype, kernel, *limits.values())
+        key, is_pattern = (dtype, kernel, weights, *limits.values()), self.is_pattern or not weights
         if key not in self._streamed:
             self._streamed[key] = None
             is_there = any(held == "cuda" for _, held in self._loaded)
             if not is_there or any(limit is not None for limit in limits.values()):
-                loaded = self.info if not self.is_pattern else replace(self.info, dtype=None)
+                loaded = self.info if not is_pattern else replace(self.info, dtype=None)
                 planning: dict[str, Any] = {"precision": dtype, "threads": threads, "streams": True}
                 indptr = self.stored.read_array("indptr", threads=threads)
                 plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
                 warn_of_streaming(plan, stacklevel=3)
                 streaming = plan.workers[0].streaming
                 if streaming is not None:
-                    options: dict[str, Any] = {"is_pattern": self.is_pattern, "threads": threads, "kernel": kernel}
+                    options: dict[str, Any] = {"is_pattern": is_pattern, "threads": threads, "kernel": kernel}
                     self._streamed[key] = StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
         return self._streamed[key]
 

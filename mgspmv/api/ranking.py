@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
 from mgspmv.model import Event, Precision, TolMode, check_choice
 from mgspmv.order import restore
-from mgspmv.results import Solution
+from mgspmv.results import Solution, describe_matrix
 from mgspmv.store import DescribedMatrix
 
 if TYPE_CHECKING:
@@ -283,18 +282,7 @@ def _solve(
 ) -> Solution:
     tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
     asked = vars(options) | {"tol": tol} | asked
-    info = A.info
-    matrix = {
-        "url": info.url,
-        "digest": info.digest,
-        "shape": list(info.shape),
-        "nnz": info.nnz,
-        "kind": info.kind,
-        **({"reversed": True} if A.is_transpose else {}),
-        "program": f"mgspmv {version('mgspmv')}",
-        "hardware": outcome.hardware,
-        **({} if outcome.transport is None else {"transport": outcome.transport}),
-    }
+    matrix = describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose)
     changes = tuple(event.change for event in events)
     reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
     memory = outcome.memory | {"held_bytes": list(events[-1].memory_bytes)}

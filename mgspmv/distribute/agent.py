@@ -267,11 +267,12 @@ def multiply_part(
     dtype: Literal["float32", "float64"],
     kernel: str,
     threads: int | None,
+    weights: bool,
 ) -> Any:
     """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows, in a list."""
     whole = join_pieces(x) if isinstance(x, list) else x
     part = get_agent().get_part(key)
-    return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads)
+    return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads, weights=weights)
 
 
 def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int | str:

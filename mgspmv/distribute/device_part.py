@@ -63,7 +63,7 @@ class DevicePart(Part):
     def __init__(self, spec: PartSpec) -> None:
         self.group: NcclGroup | None = None
         self._blocks: dict[str | None, CsrBlock] = {}
-        self._products: dict[tuple[str, str], BoundKernel | StreamedCsr] = {}
+        self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[LaidPieces, SharedColumns | None]] = {}
         self._streaming, self._may_share = spec.streaming, spec.may_share
         super().__init__(spec)
@@ -96,6 +96,7 @@ class DevicePart(Part):
         dtype: Literal["float32", "float64"],
         kernel: str = "auto",
         threads: int | None = None,
+        weights: bool = True,
     ) -> Any:
         """As `Part.multiply`, by a kernel that suits the block, whose columns are those of the matrix."""
         import cupy
@@ -105,27 +106,29 @@ class DevicePart(Part):
         if self._streaming is None:
             kernel = choose_for_vectors(kernel, "cuda", (self.stop - self.start, self.stored.info.shape[1]), k)
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
-            if (dtype, kernel) not in self._products:
+            key = (dtype, kernel, weights)
+            if key not in self._products:
                 bind = self._bind_product if self._streaming is None else self._bind_streamed
-                self._products[dtype, kernel] = bind(dtype, kernel)
+                self._products[key] = bind(*key)
             product = cupy.empty(shape, dtype) if beta == 0 or y is None else cupy.array(y, dtype, order="C")
-            self._products[dtype, kernel].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
+            self._products[key].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
         return get(product) if isinstance(x, np.ndarray) else product
 
-    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str) -> BoundKernel:
-        values = None if self.stored.info.is_pattern else dtype
+    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> BoundKernel:
+        values = None if self.stored.info.is_pattern or not weights else dtype
         if values not in self._blocks:
             self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
-        digest = f"{self.stored.info.digest}{', transposed' if self.stored.original else ''}"
+        digest = self.stored.name_entries(weights=weights)
         return bind_product(self._blocks[values], dtype, digest, kernel=kernel, backend="cuda")
 
-    def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str) -> StreamedCsr:
+    def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> StreamedCsr:
         streaming = self._streaming
         assert streaming is not None
         if self._layouts or self._products:  # they have the room, and the pinned memory
             n_entries = max(1, streaming.piece_entries // BESIDE)
             streaming = replace(streaming, held="store", kept_bytes=0, piece_entries=n_entries)
-        options: dict[str, Any] = {"is_pattern": self.stored.info.is_pattern, "threads": self.threads}
+        is_pattern = self.stored.info.is_pattern or not weights
+        options: dict[str, Any] = {"is_pattern": is_pattern, "threads": self.threads}
         return StreamedCsr(self.stored, self.start, self.stop, dtype, streaming, **options, kernel=kernel)
 
     def _read_pattern(self) -> CsrBlock:

@@ -145,6 +145,7 @@ class DistributedMatrix(DescribedMatrix):
         kernel: str = "auto",
         precision: str | None = None,
         threads: int | None = None,
+        weights: bool = True,
     ) -> Any:
         """alpha * D @ x + beta * y, each worker its rows.
 
@@ -153,6 +154,7 @@ class DistributedMatrix(DescribedMatrix):
         x : (n_cols,) or (n_cols, k), real: an array of NumPy or CuPy, which is sent to every worker; or a dask array of
             either, whose chunks go from worker to worker
         y : (n_rows,) or (n_rows, k); needed unless beta is 0, when it is not read
+        weights : False takes each stored entry as 1
         others : as for `mgspmv.api.spmv`
 
         Returns
@@ -167,7 +169,7 @@ class DistributedMatrix(DescribedMatrix):
         ClosedError : the matrix was closed
         """
         if _is_dask(x):
-            return self._multiply_lazy(x, alpha, beta, y, kernel, precision, threads)
+            return self._multiply_lazy(x, y, alpha, beta, precision, (kernel, threads, weights))
         is_on_device = _is_cuda(x)
         x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
         x = check_vectors("x", x, self.shape[1], "columns")
@@ -182,7 +184,7 @@ class DistributedMatrix(DescribedMatrix):
         y_sent: list[Any] = [None] * len(keys)
         if beta != 0:
             y_sent = list(self.cluster.scatter_each([out[a:b] for a, b in slices], self.members, "send y"))
-        options = (alpha, beta, chosen, kernel, threads)
+        options = (alpha, beta, chosen, kernel, threads, weights)
         futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
         try:
             results = self.cluster.settle(futures, self.members, "product")
@@ -285,7 +287,7 @@ class DistributedMatrix(DescribedMatrix):
         ]
 
     def _multiply_lazy(
-        self, x: Any, alpha: float, beta: float, y: Any, kernel: str, precision: str | None, threads: int | None
+        self, x: Any, y: Any, alpha: float, beta: float, precision: str | None, options: tuple[Any, ...]
     ) -> Any:
         import dask.array as da
         from distributed import futures_of
@@ -310,7 +312,7 @@ class DistributedMatrix(DescribedMatrix):
             ys = self._compute_pieces(permute(y.astype(chosen), self.order), rows)
         x = permute(x.astype(chosen), self.order)
         pieces = self._compute_pieces(x, x.chunks[0])
-        futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, kernel, threads))
+        futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, *options))
         self._pending.update(futures)
         chunks = [
             da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)

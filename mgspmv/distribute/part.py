@@ -135,6 +135,7 @@ class Part:
         dtype: Literal["float32", "float64"],
         kernel: str = "auto",
         threads: int | None = None,
+        weights: bool = True,
     ) -> Any:
         """alpha A x + beta y for the rows of this part.
 
@@ -143,13 +144,14 @@ class Part:
         x : (n_cols,) or (n_cols, k) of all columns, of `dtype`; a NumPy array, or one of CuPy
         y : (n_rows,) or (n_rows, k) of these rows; not read when beta is 0
         dtype : `float32` or `float64`, of values, x and the product
+        weights : False takes each entry as 1
 
         Returns
         -------
         As x is, NumPy or CuPy.
         """
         x, is_numpy = get_array(x)
-        bound = self.bind(dtype, dtype, kernel, threads)
+        bound = self.bind(dtype if weights else None, dtype, kernel, threads)
         held = np.ascontiguousarray(x if self._halo is None else self._halo.select(x))
         shape = (self.stop - self.start, *x.shape[1:])
         product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(get_array(y)[0], dtype, order="C")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.iterate.vectors import Weights, make_vector
+from mgspmv.iterate.vectors import Weights, make_weights
 
 ROUNDING = 1e-6
 """How much less than the stored edges weigh an out-weight may be, of itself: sums in float32 are off by that."""
@@ -32,7 +32,7 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
     ShapeError : an array of another length
     OptionError : an unknown id; a weight that is negative, not finite, or less than the stored out-edges weigh
     """
-    weight = make_vector("out_weight", given, len(stored), vertex_ids)
+    weight = make_weights("out_weight", given, len(stored), vertex_ids)
     is_less = weight < stored * (1.0 - ROUNDING)
     if is_less.any():
         place = int(is_less.argmax())

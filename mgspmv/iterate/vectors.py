@@ -32,21 +32,35 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     ShapeError : an array of another length
     OptionError : an unknown id; a weight that is negative or not finite; a sum of 0
     """
-    vector = make_vector(name, weights, n, vertex_ids)
+    vector = make_weights(name, weights, n, vertex_ids)
     if not vector.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
     return _normalize(vector)
 
 
-def make_vector(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+def make_weights(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     """(n,) float64 weights, finite and not negative; parameters and errors as for `make_distribution`."""
-    vector = (
-        _from_mapping(name, weights, n, vertex_ids) if isinstance(weights, Mapping) else _from_array(name, weights, n)
-    )
+    vector = _to_vector(name, weights, n, vertex_ids)
     if not np.isfinite(vector).all() or (vector < 0).any():
         place = int(np.flatnonzero(~np.isfinite(vector) | (vector < 0))[0])
         label = place if vertex_ids is None else vertex_ids[place]
         raise OptionError(f"{name} must be finite and not negative; vertex {label} has {vector[place]}")
+    return vector
+
+
+def make_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    """(n,) float64: numbers of any sign as a user gave them; parameters as for `make_distribution`.
+
+    Raises
+    ------
+    ShapeError : an array of another length
+    OptionError : an unknown id; a number that is not finite
+    """
+    vector = _to_vector(name, numbers, n, vertex_ids)
+    if not np.isfinite(vector).all():
+        place = int(np.flatnonzero(~np.isfinite(vector))[0])
+        label = place if vertex_ids is None else vertex_ids[place]
+        raise OptionError(f"{name} must be finite; vertex {label} has {vector[place]}")
     return vector
 
 
@@ -83,6 +97,12 @@ def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | N
     if not is_known.all():
         raise OptionError(f"{name} has the id {wanted[~is_known][0]}, which no vertex has")
     return places
+
+
+def _to_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    if isinstance(numbers, Mapping):
+        return _from_mapping(name, numbers, n, vertex_ids)
+    return _from_array(name, numbers, n)
 
 
 def _from_mapping(name: str, weights: Mapping[Any, float], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:

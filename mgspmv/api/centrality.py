@@ -1,0 +1,313 @@
+"""Centralities and stationary vectors: power iteration with one step each, in NetworkX's conventions.
+
+Row i of a graph's store holds the in-edges of vertex i, so that A x sums over who points to a vertex. `A.T` in place of
+A gives the same of the graph with every arc turned round.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+
+from mgspmv.api.arguments import read_number
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.placing import find_distributed
+from mgspmv.api.powers import (
+    Run,
+    Running,
+    check_converged,
+    check_vertices,
+    conclude,
+    make_solution,
+    make_start,
+    open_products,
+    take_product,
+)
+from mgspmv.errors import DanglingError, KindError, MissingTransposeError, OptionError
+from mgspmv.iterate.operator import check_transpose
+from mgspmv.iterate.power import normalize
+from mgspmv.iterate.vectors import Weights
+from mgspmv.model import Status
+from mgspmv.order import restore
+from mgspmv.results import Solution
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+    AnyMatrix = Matrix | DistributedMatrix
+
+
+class Hits(NamedTuple):
+    """What `hits` finds."""
+
+    hubs: Solution
+    """How good a vertex is at pointing to authorities."""
+    authorities: Solution
+    """How much good hubs point to a vertex."""
+
+
+def hits(
+    A: AnyMatrix,
+    *,
+    nstart: Weights | None = None,
+    normalized: bool = True,
+    transpose: DistributedMatrix | None = None,
+    **running: Unpack[Running],
+) -> Hits:
+    """Hubs and authorities (HITS) of the vertices of a graph.
+
+        h = A^T a;   a' = A h / max(A h);   stop on |a' - a|
+
+    Parameters
+    ----------
+    A : of kind `graph` or `stochastic` with the stored transpose, opened by `open_matrix` or distributed
+    nstart : the first authorities, as (n,) array or a mapping of the source's ids, others 0; default 1 everywhere
+    normalized : hubs and authorities sum to 1; else authorities have Euclidean norm 1, and hubs are A^T a, whose norm
+        is the largest singular value: the vectors of NetworkX's `hits`, and not negative where NetworkX's may be
+    transpose : `A.T` distributed, where A is distributed
+    running : others as of `power_iteration`: tol, tol_mode, max_iter, weights, precision, backend, threads, client,
+        device_memory, host_memory, timeout, throw, on_event, on_progress
+
+    Returns
+    -------
+    Hubs and authorities, each a Solution, of the same run: the change is that of the authorities before they are
+    normalised, whose largest is 1 then. Where several components have the same largest singular value, what is found
+    depends on the start.
+
+    Raises
+    ------
+    KindError : the store is of kind `matrix`
+    MissingTransposeError : the store does not hold the transpose, or it was not distributed
+    ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
+    others : as of `power_iteration`
+    """
+    run = Run(**running, norm="max")
+    _check_graph(A, run, "HITS")
+    other = _find_transpose(A, run, transpose)
+    start = make_start(A, "nstart", nstart, 1.0)
+    with ExitStack() as stack:
+        in_edges, out_edges = (stack.enter_context(open_products(M, run)) for M in (A, other))
+        outcome = run.iterate(in_edges.after(out_edges), take_product, start)
+        authorities = normalize(outcome.values, "l1" if normalized else "l2")
+        hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
+    found = {"hubs": normalize(hubs, "l1") if normalized else hubs, "authorities": authorities}
+    asked = {"normalized": normalized}
+    made = Hits(*(make_solution(A, run, replace(outcome, values=v), f"HITS {k}", asked) for k, v in found.items()))
+    check_converged(run, outcome.status, made, "HITS")
+    return made
+
+
+def katz(
+    A: AnyMatrix,
+    *,
+    alpha: float = 0.1,
+    beta: float | Weights = 1.0,
+    nstart: Weights | None = None,
+    normalized: bool = True,
+    **running: Unpack[Running],
+) -> Solution:
+    """Katz centrality of the vertices of a graph.
+
+        x' = alpha A x + beta;   stop on |x' - x|
+
+    Parameters
+    ----------
+    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
+    alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A)
+    beta : a number for all vertices, or a (n,) array or a mapping of the source's ids, others 0
+    nstart : the first x, likewise; default 0 everywhere
+    normalized : divide the result by its Euclidean norm
+    running : as for `hits`
+
+    Returns
+    -------
+    Solution; changes are those of x before it is normalised.
+
+    Raises
+    ------
+    KindError : the store is of kind `matrix`
+    ConvergenceError : not converged, with the `solution` attached; alpha may be too large
+    others : as of `power_iteration`
+    """
+    run = Run(**running)
+    _check_graph(A, run, "Katz centrality")
+    factor, added = read_number("alpha", alpha), _make_beta(A, beta)
+    start = make_start(A, "nstart", nstart, 0.0)
+    with open_products(A, run) as products:
+        b = products.put(added) if len(added) > 1 else float(added[0])
+
+        def update(y: Any, x: Any) -> Any:
+            y *= factor
+            y += b
+            return y
+
+        outcome = run.iterate(products, update, start)
+    values = normalize(outcome.values, "l2") if normalized and outcome.status != Status.NON_FINITE else outcome.values
+    said = float(added[0]) if isinstance(beta, Real) else "vector"
+    asked = {"alpha": factor, "beta": said, "normalized": normalized}
+    return conclude(A, run, replace(outcome, values=values), "Katz centrality", asked, _KATZ_ADVICE)
+
+
+_KATZ_ADVICE = dict.fromkeys(
+    (Status.MAX_ITER, Status.NON_FINITE),
+    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha, or, where changes "
+    "become less, a larger max_iter or tol",
+)
+
+
+def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
+    """Eigenvector centrality of the vertices of a graph: the vector of the largest eigenvalue, of Euclidean norm 1.
+
+        x' = (x + A x) / ||x + A x||_2;   stop on |x' - x|
+
+    A + I has the eigenvectors of A, and converges on bipartite graphs too.
+
+    Parameters
+    ----------
+    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
+    nstart : the first x, as (n,) array or a mapping of the source's ids, others 0; divided by its sum, as in NetworkX;
+        default uniform
+    running : as for `hits`
+
+    Returns
+    -------
+    Solution. Of a graph that is not strongly connected it may depend on the start, and have zeros; of one without
+    cycles the largest eigenvalue is 0, and changes vanish slowly.
+
+    Raises
+    ------
+    KindError : the store is of kind `matrix`
+    OptionError : a start that sums to 0
+    ConvergenceError : not converged, with the `solution` attached
+    others : as of `power_iteration`
+    """
+    run = Run(**running, norm="l2")
+    _check_graph(A, run, "eigenvector centrality")
+    start = make_start(A, "nstart", nstart, 1.0)
+    total = start.sum()
+    if total == 0:
+        raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
+
+    def update(y: Any, x: Any) -> Any:
+        y += x
+        return y
+
+    with open_products(A, run) as products:
+        outcome = run.iterate(products, update, start / total)
+    return conclude(A, run, outcome, "eigenvector centrality", {})
+
+
+def stationary(
+    A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
+) -> Solution:
+    """The stationary vector of a Markov chain: A x = x, with sum 1.
+
+        x' = (1 - lazy) A x + lazy x, over its sum;   stop on |x' - x|
+
+    Parameters
+    ----------
+    A : of kind `stochastic` with no empty column, opened by `open_matrix` or distributed: entry (i, j) is the
+        probability of going from j to i
+    nstart : the first x, as (n,) array or a mapping of the source's ids, others 0; default uniform
+    lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change what is stationary; without it a
+        chain that is periodic does not converge
+    running : as for `hits`, but for `weights`
+
+    Returns
+    -------
+    Solution. Of a chain with several closed classes the start decides which mixture of their vectors it is.
+
+    Raises
+    ------
+    KindError : the store is not of kind `stochastic`
+    DanglingError : an empty column, from which the chain goes nowhere
+    ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
+    others : as of `power_iteration`
+    """
+    run = Run(**running, norm="l1")
+    _check_chain(A, run)
+    stays = read_number("lazy", lazy)
+    if not 0 <= stays < 1:
+        raise OptionError(f"lazy must be at least 0 and less than 1, not {lazy!r}")
+    start = make_start(A, "nstart", nstart, 1.0)
+    if (start < 0).any() or not start.any():
+        raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
+
+    def update(y: Any, x: Any) -> Any:
+        if stays:
+            y *= 1.0 - stays
+            y += stays * x
+        return y
+
+    with open_products(A, run) as products:
+        outcome = run.iterate(products, update, normalize(start, "l1"))
+    advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
+    return conclude(A, run, outcome, "stationary vector", {"lazy": stays}, advice)
+
+
+_PERIODIC_ADVICE = (
+    "max_iter was reached first; where changes do not become less the chain is periodic: pass lazy=0.5 (--lazy 0.5), "
+    "which has the same stationary vector; else raise max_iter or tol"
+)
+
+
+def _check_graph(A: Any, run: Run, what: str) -> None:
+    """
+    Raises
+    ------
+    KindError : rows need not be in-edges
+    """
+    find_distributed(A, run.client)
+    kind = (A.stored.original or A.stored).info.kind
+    if kind == "matrix":
+        raise KindError(
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {what} ingest its source "
+            "again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to power_iteration"
+        )
+    check_vertices(A, what)
+
+
+def _check_chain(A: Any, run: Run) -> None:
+    find_distributed(A, run.client)
+    if A.is_transpose or A.kind != "stochastic":
+        what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
+        raise KindError(
+            f"{A.info.url} is {what}, and a stationary vector is one of a chain, whose columns sum to 1; ingest it "
+            "with kind='stochastic', or use pagerank for a graph"
+        )
+    if not run.weights:
+        raise OptionError("a stochastic matrix is its weights; leave weights=True")
+    check_vertices(A, "a stationary vector")
+    degrees = restore(A.stored.read_array("out_degree"), A.order)
+    if not degrees.all():
+        places = np.flatnonzero(degrees == 0)
+        label = places[0] if A.vertex_ids is None else A.vertex_ids[places[0]]
+        raise DanglingError(
+            f"{len(places)} of {len(degrees)} columns are empty, first {label}, and from there the chain goes nowhere; "
+            "give them entries that sum to 1, or use pagerank, which says where it goes then"
+        )
+
+
+def _find_transpose(A: Any, run: Run, transpose: Any) -> Any:
+    if isinstance(A, Matrix):
+        if transpose is not None:
+            raise OptionError("transpose is for a distributed matrix; an opened one has it in its store")
+        return A.T
+    if transpose is None:
+        raise MissingTransposeError(
+            "HITS needs the transpose on the cluster: distribute A.T too, and pass that as transpose; or pass the "
+            "opened matrix and client"
+        )
+    check_transpose(A, transpose)
+    return transpose
+
+
+def _make_beta(A: Any, beta: Any) -> np.ndarray:
+    """(n,) float64, or (1,) for one number for all."""
+    if isinstance(beta, Real):
+        return np.array([read_number("beta", beta)])
+    return make_start(A, "beta", beta, 0.0)

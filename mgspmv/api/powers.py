@@ -1,0 +1,327 @@
+"""Power iteration with a stored or distributed matrix, and what is shared by those that stand on it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+
+from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.errors import ConvergenceError, OptionError, ShapeError
+from mgspmv.iterate.options import DEFAULT_TOL
+from mgspmv.iterate.pagerank import Outcome
+from mgspmv.iterate.power import Norm, PowerOptions, Products, Update, iterate_power
+from mgspmv.iterate.vectors import Weights, make_vector
+from mgspmv.kernels.device import describe_device, get, put, zeros
+from mgspmv.kernels.select import Backend
+from mgspmv.model import Event, Status, TolMode, check_choice
+from mgspmv.order import invert, permute
+from mgspmv.results import Solution, describe_matrix
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+
+class Running(TypedDict, total=False):
+    """Keywords of `power_iteration` that those that stand on it take too."""
+
+    tol: float | None
+    tol_mode: TolMode
+    max_iter: int
+    weights: bool
+    precision: Literal["float64", "float32"]
+    backend: Literal["auto", "cpu", "cuda"]
+    threads: int | None
+    client: Any
+    device_memory: str | int | None
+    host_memory: str | int | None
+    timeout: float
+    throw: bool
+    on_event: Callable[[Event], None] | None
+    on_progress: Progress | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call: the keywords of `power_iteration`, checked, and what happened in it."""
+
+    tol: float | None = None
+    tol_mode: TolMode = "l1"
+    max_iter: int = 100
+    norm: Norm = "none"
+    weights: bool = True
+    precision: Literal["float64", "float32"] = "float64"
+    backend: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    client: Any = None
+    device_memory: str | int | None = None
+    host_memory: str | int | None = None
+    timeout: float = 30.0
+    throw: bool = True
+    on_event: Callable[[Event], None] | None = None
+    on_progress: Progress | None = None
+    began: float = field(default_factory=time.perf_counter)
+    """When it was called."""
+    events: list[Event] = field(default_factory=list)
+    """What each iteration did."""
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        check_choice("precision", self.precision, ("float64", "float32"))
+        _ = self.options
+
+    @property
+    def options(self) -> PowerOptions:
+        """When to stop, and how to normalise."""
+        return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """Most bytes to take."""
+        return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
+
+    def iterate(self, products: Products, update: Update, x: np.ndarray) -> Outcome:
+        """Iterate from x to the end, and say so to who listens."""
+        loaded = time.perf_counter()
+        outcome = iterate_power(products, update, x, self.options, self._emit, run=uuid.uuid4().hex[:12])
+        outcome.seconds["load"] = loaded - self.began
+        return outcome
+
+    def _emit(self, event: Event) -> None:
+        self.events.append(event)
+        if self.on_event is not None:
+            self.on_event(event)
+
+
+def power_iteration(
+    A: Matrix | DistributedMatrix,
+    update: Update | None = None,
+    x: Weights | None = None,
+    *,
+    norm: Norm = "none",
+    tol: float | None = None,
+    tol_mode: TolMode = "l1",
+    max_iter: int = 100,
+    weights: bool = True,
+    precision: Literal["float64", "float32"] = "float64",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    client: Any = None,
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
+    throw: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
+) -> Solution:
+    """Multiply a vector by a matrix again and again, with a step of the user's between.
+
+        y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
+
+    Parameters
+    ----------
+    A : square, of any kind, opened by `open_matrix` or distributed; `A.T` too
+    update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
+        normalised. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
+        into x. Default: y, which with `norm` is the power method
+    x : the start, as (n,) array or a mapping of the source's ids, others 0; not normalised; default 1 / n everywhere
+    norm : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
+        absolute, `none`. Zeros stay zeros
+    tol : stop when the change is below; default 1e-6
+    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `fixed` makes
+        exactly max_iter iterations and takes no tol
+    max_iter : most iterations; converging on the last one is converging
+    weights : False takes each stored entry as 1
+    precision : of vectors and values; norms and changes are summed in float64
+    backend, threads : as for `spmv`
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call. On a cluster each product
+        is a round of tasks, and everything else is done in this process
+    device_memory, host_memory, timeout : as for `spmv`; rows that a device has no room for come by in each product
+    throw : raise when the tolerance was not met; False returns the solution with its status
+    on_event : called with what each iteration did
+    on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
+
+    Returns
+    -------
+    Solution with `values` of shape (n,). The same bits at each run, for any number of threads, blocks and workers.
+    `error_bound_l1` is infinite: nothing is known of a user's step.
+
+    Raises
+    ------
+    ShapeError : the matrix is not square; x, or what `update` gives, has another shape
+    OptionError : an option that makes no sense; what `update` gives is no array like y
+    BackendError : `cuda` and no device, or CuPy is not installed
+    CapacityError : the matrix does not fit into the memory that is free
+    ClusterError : a worker is gone, or silent for too long
+    ConvergenceError : not converged, with the `solution` attached
+    """
+    run = Run(
+        tol, tol_mode, max_iter, norm, weights, precision, backend, threads, client, device_memory, host_memory,
+        timeout, throw, on_event, on_progress,
+    )  # fmt: skip
+    if update is not None and not callable(update):
+        raise OptionError(f"update must be a function of (y, x), not {update!r}")
+    find_distributed(A, client)
+    check_vertices(A, "power iteration")
+    start = make_start(A, "x", x, 1.0 / A.shape[0])
+    with open_products(A, run) as products:
+        outcome = run.iterate(products, update or take_product, start)
+    return conclude(A, run, outcome, "power iteration", {"norm": norm})
+
+
+def take_product(y: Any, x: Any) -> Any:
+    """The plain step: x' = A x."""
+    return y
+
+
+def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
+    """(n,) float64: the vector that was given for an argument, or one number everywhere."""
+    if given is None:
+        return np.full(A.shape[0], default)
+    return make_vector(name, given, A.shape[0], A.vertex_ids)
+
+
+def check_vertices(A: Matrix | DistributedMatrix, what: str) -> None:
+    """
+    Raises
+    ------
+    ShapeError : the matrix is not square
+    OptionError : it has no rows
+    """
+    if A.shape[0] != A.shape[1]:
+        raise ShapeError(f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and {what} needs a square one")
+    if A.shape[0] == 0:
+        raise OptionError(f"{A.info.url} has no rows, so there is nothing to iterate")
+
+
+@contextmanager
+def open_products(A: Matrix | DistributedMatrix, run: Run) -> Iterator[Products]:
+    """Products with A where it is, or where the run wants it; what was distributed for them goes with the context."""
+    distributed = find_distributed(A, run.client)
+    computes = choose_computing(run.backend, A, run.client)
+    is_free = distributed is None and (run.client is not None or computes == "cuda")
+    check_memory(is_free, run.device_memory, run.host_memory)
+    if distributed is not None:
+        distributed.check_open()
+        yield _multiply_there(distributed, run)
+        return
+    assert isinstance(A, Matrix)
+    if run.client is None:
+        yield _multiply_here(A, run, computes)
+        return
+    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
+    reads |= {"backend": run.backend, "timeout": run.timeout, "on_progress": run.on_progress} | run.limits
+    with A.distribute_for_products(run.client, **reads) as distributed:
+        yield _multiply_there(distributed, run)
+
+
+def conclude(
+    A: Matrix | DistributedMatrix,
+    run: Run,
+    outcome: Outcome,
+    method: str,
+    asked: Mapping[str, Any],
+    advice: Mapping[Status, str] | None = None,
+) -> Solution:
+    """The solution of a run; parameters and errors as of `make_solution` and `check_converged`."""
+    solution = make_solution(A, run, outcome, method, asked)
+    check_converged(run, outcome.status, solution, method, advice)
+    return solution
+
+
+def make_solution(
+    A: Matrix | DistributedMatrix, run: Run, outcome: Outcome, method: str, asked: Mapping[str, Any]
+) -> Solution:
+    """What a run found.
+
+    Parameters
+    ----------
+    method : what was computed
+    asked : options of its own
+    """
+    tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
+    options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
+    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision}
+    changes = tuple(event.change for event in run.events)
+    reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
+    matrix = describe_matrix(A.info, outcome.hardware, outcome.transport)
+    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events))
+
+
+def check_converged(
+    run: Run, status: Status, solution: Any, method: str, advice: Mapping[Status, str] | None = None
+) -> None:
+    """
+    Parameters
+    ----------
+    solution : what is attached to the error
+    advice : what to do, by status, in place of the status's own
+
+    Raises
+    ------
+    ConvergenceError : the run did not converge, and is to raise then
+    """
+    if not run.throw or status.is_success:
+        return
+    made = f"{len(run.events)} iterations, the last change was {run.events[-1].change:.3g}"
+    said = (advice or {}).get(status, status.advice)
+    raise ConvergenceError(f"{method} ended as {status} after {made}: {said}", solution)
+
+
+def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
+    dtype, n = run.precision, A.shape[0]
+    binding: dict[str, Any] = {"threads": run.threads, "weights": run.weights}
+    streamed = A.bind_streamed(dtype, **(binding | run.limits)) if backend == "cuda" else None
+    if streamed is not None:
+        place = Products(partial(_multiply_into, streamed.multiply, partial(zeros, n, dtype)), put, get, "", 0)
+        place = replace(place, hardware=describe_device(), nbytes=streamed.nbytes)
+    else:
+        kernels = A.bind_products(dtype, backend=backend, **binding)
+        first = kernels[0]
+
+        def multiply(x: Any, y: Any) -> None:
+            for kernel in kernels:
+                start = kernel.block.row_offset
+                kernel.multiply(x, y[start : start + kernel.block.n_rows])
+
+        into = partial(_multiply_into, multiply, partial(first.zeros, n, dtype))
+        place = Products(into, first.put, first.get, first.describe(), sum(k.nbytes for k in kernels))
+    return _in_order_of_source(place, A.order, dtype)
+
+
+def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any], x: Any) -> Any:
+    y = make()
+    multiply(x, y)
+    return y
+
+
+def _in_order_of_source(products: Products, order: np.ndarray | None, dtype: str) -> Products:
+    """The products of a store whose rows may be renumbered, with vectors in the order of its source."""
+
+    def place(vector: np.ndarray) -> Any:
+        return products.put(np.ascontiguousarray(vector, dtype))
+
+    if order is None:
+        return replace(products, put=place)
+    there, back = products.put(order), products.put(invert(order))
+    return replace(products, put=place, multiply=lambda x: permute(products.multiply(permute(x, there)), back))
+
+
+def _multiply_there(D: DistributedMatrix, run: Run) -> Products:
+    asked: dict[str, Any] = {"precision": run.precision, "threads": run.threads, "weights": run.weights}
+    where = "hosts" if D.backend == "cpu" else "devices" if D.backend == "cuda" else "hosts and devices"
+    return Products(
+        partial(D.multiply, **asked),
+        partial(np.ascontiguousarray, dtype=run.precision),
+        np.asarray,
+        f"{len(D.workers)} workers on {where}",
+        0,
+    )

@@ -1,0 +1,364 @@
+"""HITS, Katz, eigenvector centrality and stationary vectors against NetworkX, igraph and dense algebra."""
+
+from __future__ import annotations
+
+import math
+
+import igraph
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from scipy.sparse.linalg import eigs
+
+import mgspmv as mg
+from mgspmv.api.centrality import Hits
+from mgspmv.errors import (
+    ConvergenceError,
+    DanglingError,
+    KindError,
+    MissingTransposeError,
+    OptionError,
+    ShapeError,
+)
+from mgspmv.model import Status
+
+SURE = {"tol": 1e-13, "max_iter": 2000}
+
+
+def store_graph(source, store=None, **options):
+    store = zarr.storage.MemoryStore() if store is None else store
+    mg.ingest(source, store, **{"kind": "graph", "transpose": True, **options})
+    return mg.open_matrix(store)
+
+
+def make_graph(n=40, seed=3, density=0.15):
+    """A strongly connected graph with weights."""
+    rng = np.random.default_rng(seed)
+    G = nx.gnp_random_graph(n, density, seed=seed, directed=True)
+    nx.add_cycle(G, range(n))
+    nx.set_edge_attributes(
+        G, {edge: float(w) for edge, w in zip(G.edges, rng.random(len(G.edges)) + 0.5, strict=True)}, "weight"
+    )
+    return G
+
+
+def in_order(ranks, n):
+    return np.array([ranks[k] for k in range(n)])
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    G = make_graph()
+    return G, store_graph(G, tmp_path_factory.mktemp("graph") / "g.zarr")
+
+
+@pytest.fixture(scope="module", params=["none", "degree"])
+def renumbered(request):
+    G = make_graph()
+    return G, store_graph(G, order=request.param)
+
+
+# --- HITS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_hits_as_networkx(renumbered, normalized):
+    G, A = renumbered
+    hubs, authorities = mg.hits(A, normalized=normalized, **SURE)
+    wanted = nx.hits(G, tol=0, normalized=normalized)
+    for solution, found in zip((hubs, authorities), wanted, strict=True):
+        np.testing.assert_allclose(solution.values, np.abs(in_order(found, 40)), rtol=1e-10)
+        assert solution.status is Status.CONVERGED
+        assert solution.options["normalized"] is normalized
+    assert (hubs.options["method"], authorities.options["method"]) == ("HITS hubs", "HITS authorities")
+    assert hubs.changes == authorities.changes
+
+
+def test_hits_as_igraph(graph):
+    G, A = graph
+    other = igraph.Graph(n=40, edges=list(G.edges), directed=True)
+    weights = list(nx.get_edge_attributes(G, "weight").values())
+    for w, options in ((weights, {}), (None, {"weights": False})):
+        hubs, authorities = mg.hits(A, **options, **SURE)
+        np.testing.assert_allclose(hubs.values / hubs.values.max(), other.hub_score(weights=w), rtol=1e-8)
+        np.testing.assert_allclose(
+            authorities.values / authorities.values.max(), other.authority_score(weights=w), rtol=1e-8
+        )
+
+
+def test_hits_of_the_transpose_are_exchanged(graph):
+    _, A = graph
+    found, turned = mg.hits(A, **SURE), mg.hits(A.T, **SURE)
+    np.testing.assert_allclose(found.hubs.values, turned.authorities.values, rtol=1e-9)
+    np.testing.assert_allclose(found.authorities.values, turned.hubs.values, rtol=1e-9)
+
+
+def test_hits_have_the_ids_of_the_source():
+    A = store_graph(nx.DiGraph([("u", "v"), ("u", "w"), ("v", "w")]))
+    hubs, authorities = mg.hits(A, **SURE)
+    assert hubs.top(1)[0][0] == "u"
+    assert authorities.top(1)[0][0] == "w"
+    golden = (math.sqrt(5) - 1) / 2
+    np.testing.assert_allclose(hubs.values, [1 / (1 + golden), golden / (1 + golden), 0], rtol=1e-10, atol=1e-15)
+
+
+def test_hits_start():
+    """Two components alike: what is found depends on the start."""
+    A = store_graph((np.array([0, 2]), np.array([1, 3])))
+    assert mg.hits(A).authorities.values.tolist() == [0, 0.5, 0, 0.5]
+    assert mg.hits(A, nstart={1: 3.0, 3: 1.0}).authorities.values.tolist() == [0, 0.75, 0, 0.25]
+    assert mg.hits(A, nstart=[0, 3, 0, 1]).hubs.values.tolist() == [0.75, 0, 0.25, 0]
+
+
+def test_hits_without_edges_are_zero():
+    hubs, authorities = mg.hits(store_graph(sp.coo_array((3, 3))))
+    assert (hubs.values.tolist(), authorities.values.tolist()) == ([0] * 3, [0] * 3)
+
+
+def test_hits_need_the_transpose(in_process, graph, tmp_path):
+    with pytest.raises(MissingTransposeError, match=r"does not hold the transpose; ingest it with transpose=True"):
+        mg.hits(store_graph(make_graph(), transpose=False))
+    _, A = graph
+    with pytest.raises(OptionError, match="transpose is for a distributed matrix"):
+        mg.hits(A, transpose=A.T)
+    wanted, client = mg.hits(A, tol=1e-8), in_process(3)
+    with A.distribute(client) as D, A.T.distribute(client) as DT:
+        with pytest.raises(MissingTransposeError, match=r"HITS needs the transpose on the cluster: distribute A\.T"):
+            mg.hits(D)
+        with pytest.raises(OptionError, match="transpose must be that of"):
+            mg.hits(D, transpose=D)
+        found = mg.hits(D, transpose=DT, tol=1e-8)
+    once = mg.hits(A, client=client, tol=1e-8)
+    for own, other, third in zip(wanted, found, once, strict=True):
+        assert own.digest() == other.digest() == third.digest()
+
+
+def test_hits_without_convergence(graph):
+    _, A = graph
+    with pytest.raises(ConvergenceError, match=r"^HITS ended as max_iter after 2 iterations") as e:
+        mg.hits(A, max_iter=2)
+    assert isinstance(e.value.solution, Hits)
+    kept = mg.hits(A, max_iter=2, throw=False)
+    assert [s.digest() for s in kept] == [s.digest() for s in e.value.solution]
+    assert kept.hubs.status is Status.MAX_ITER
+
+
+# --- Katz ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("weight", [None, "weight"])
+def test_katz_as_networkx(renumbered, weight, normalized):
+    G, A = renumbered
+    beta = {k: 1.0 + k % 3 for k in range(40)}
+    options = {"alpha": 0.05, "normalized": normalized}
+    for given in (1.0, 0.3, beta, list(beta.values())):
+        wanted = nx.katz_centrality_numpy(G, beta=beta if isinstance(given, list) else given, weight=weight, **options)
+        solution = mg.katz(A, beta=given, weights=weight is not None, **options, **SURE)
+        np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-11)
+    assert solution.options["beta"] == "vector"
+    reversed_ = mg.katz(A.T, weights=weight is not None, **options, **SURE)
+    wanted = nx.katz_centrality_numpy(G.reverse(), weight=weight, **options)
+    np.testing.assert_allclose(reversed_.values, in_order(wanted, 40), rtol=1e-11)
+
+
+def test_katz_makes_the_iterations_of_networkx(graph):
+    G, A = graph
+    solution = mg.katz(A, alpha=0.05, tol_mode="l1_per_node", nstart=dict.fromkeys(range(40), 2.0))
+    n = solution.iterations
+    nx.katz_centrality(G, 0.05, weight="weight", nstart=dict.fromkeys(range(40), 2.0), max_iter=n)
+    with pytest.raises(nx.PowerIterationFailedConvergence):
+        nx.katz_centrality(G, 0.05, weight="weight", nstart=dict.fromkeys(range(40), 2.0), max_iter=n - 1)
+
+
+@pytest.mark.parametrize(("alpha", "status"), [(0.9, "non_finite"), (0.2, "max_iter")])
+def test_katz_with_too_large_alpha(graph, alpha, status):
+    _, A = graph
+    with pytest.raises(ConvergenceError, match=rf"^Katz centrality ended as {status} .*alpha must be below 1 /") as e:
+        mg.katz(A, alpha=alpha, max_iter=1000 if status == "non_finite" else 20)
+    assert e.value.solution.status == status
+
+
+def test_katz_refuses(graph):
+    _, A = graph
+    for wrong, message in (
+        ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
+        ({"alpha": "small"}, "alpha must be a finite number, not 'small'"),
+        ({"beta": math.inf}, "beta must be a finite number, not inf"),
+        ({"beta": "foo"}, "beta must hold real numbers"),
+        ({"beta": {99: 1.0}}, "beta has the id 99, which no vertex has"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            mg.katz(A, **wrong)
+    with pytest.raises(ShapeError, match=r"beta has shape \(2,\)"):
+        mg.katz(A, beta=[1, 2])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'damping'"):
+        mg.katz(A, damping=0.5)
+
+
+# --- eigenvector centrality ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [None, "weight"])
+def test_eigenvector_centrality_as_networkx(renumbered, weight):
+    G, A = renumbered
+    solution = mg.eigenvector_centrality(A, weights=weight is not None, **SURE)
+    np.testing.assert_allclose(solution.values, in_order(nx.eigenvector_centrality_numpy(G, weight), 40), rtol=1e-10)
+    turned = mg.eigenvector_centrality(A.T, weights=weight is not None, **SURE)
+    wanted = nx.eigenvector_centrality_numpy(G.reverse(), weight)
+    np.testing.assert_allclose(turned.values, in_order(wanted, 40), rtol=1e-10)
+
+
+def test_eigenvector_centrality_as_igraph(graph):
+    G, A = graph
+    other = igraph.Graph(n=40, edges=list(G.edges), directed=True)
+    weights = list(nx.get_edge_attributes(G, "weight").values())
+    wanted = other.eigenvector_centrality(weights=weights)
+    found = mg.eigenvector_centrality(A, **SURE).values
+    np.testing.assert_allclose(found / found.max(), wanted, rtol=1e-8)
+
+
+def test_eigenvector_centrality_makes_the_iterations_of_networkx(graph):
+    G, A = graph
+    start = {k: 1.0 + k for k in range(40)}
+    solution = mg.eigenvector_centrality(A, tol_mode="l1_per_node", nstart=start)
+    wanted = nx.eigenvector_centrality(G, weight="weight", nstart=start, max_iter=solution.iterations)
+    np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-12)
+    with pytest.raises(nx.PowerIterationFailedConvergence):
+        nx.eigenvector_centrality(G, weight="weight", nstart=start, max_iter=solution.iterations - 1)
+
+
+def test_eigenvector_centrality_of_bipartite_graphs():
+    A = store_graph(nx.star_graph(9))
+    np.testing.assert_allclose(mg.eigenvector_centrality(A, **SURE).values, [math.sqrt(0.5), *[math.sqrt(1 / 18)] * 9])
+    with pytest.raises(ConvergenceError):
+        mg.power_iteration(A, norm="l2")
+
+
+def test_eigenvector_centrality_refuses(graph):
+    _, A = graph
+    for zero in (np.zeros(40), {0: 1.0, 1: -1.0}):
+        with pytest.raises(OptionError, match="nstart sums to 0"):
+            mg.eigenvector_centrality(A, nstart=zero)
+    with pytest.raises(ConvergenceError, match=r"^eigenvector centrality ended as max_iter after 1 iterations"):
+        mg.eigenvector_centrality(A, max_iter=1)
+
+
+@pytest.mark.parametrize("name", ["graphs/wiki-Vote.txt.gz", "graphs/polblogs.txt.gz"])
+def test_real_graphs(name, ingested):
+    A = ingested(name, transpose=True)
+    own = A.to_scipy()
+    value, vector = eigs(own, k=1, which="LR", v0=np.ones(A.shape[0]))
+    wanted = np.abs(vector[:, 0].real)
+    found = mg.eigenvector_centrality(A, **SURE).values
+    assert np.abs(found - wanted / np.linalg.norm(wanted)).max() <= 1e-9
+    alpha = 0.5 / value[0].real
+    katz = mg.katz(A, alpha=alpha, normalized=False, **SURE).values
+    assert np.abs(katz - alpha * (own @ katz) - 1).max() <= 1e-12
+    hubs, authorities = mg.hits(A, tol=1e-13, max_iter=5000)
+    again = own @ (own.T @ authorities.values)
+    assert np.abs(again / again.sum() - authorities.values).max() <= 1e-12
+    back = own.T @ authorities.values
+    assert np.abs(back / back.sum() - hubs.values).max() <= 1e-12
+
+
+# --- stationary vectors ----------------------------------------------------------------------------------------------
+
+
+def make_chain(n=30, seed=0):
+    steps = np.random.default_rng(seed).random((n, n))
+    return steps / steps.sum(axis=0)
+
+
+def store_chain(steps, **options):
+    return store_graph(steps, kind="stochastic", **options)
+
+
+@pytest.mark.parametrize("order", ["none", "dealt"])
+@pytest.mark.parametrize("lazy", [0.0, 0.3])
+def test_stationary(order, lazy):
+    steps = make_chain()
+    solution = mg.stationary(store_chain(steps, order=order), lazy=lazy, **SURE)
+    values, vectors = np.linalg.eig(steps)
+    wanted = vectors[:, np.argmax(values.real)].real
+    np.testing.assert_allclose(solution.values, wanted / wanted.sum(), rtol=1e-11)
+    assert abs(solution.values.sum() - 1) <= 1e-14
+    assert solution.options["lazy"] == lazy
+
+
+def test_periodic_chain():
+    A = store_chain(np.array([[0, 0, 1.0], [1, 0, 0], [0, 1, 0]]))
+    with pytest.raises(ConvergenceError, match=r"^stationary vector ended as max_iter .* periodic: pass lazy=0\.5"):
+        mg.stationary(A, nstart={0: 1.0})
+    lazy = mg.stationary(A, nstart={0: 1.0}, lazy=0.5, **SURE)
+    np.testing.assert_allclose(lazy.values, [1 / 3] * 3, rtol=1e-12)
+    with pytest.raises(ConvergenceError, match="raise max_iter, or tol to a change seen"):
+        mg.stationary(A, nstart={0: 1.0}, lazy=0.5, max_iter=2)
+
+
+def test_start_decides_between_closed_classes():
+    A = store_chain(np.array([[1.0, 0.5, 0], [0, 0, 0], [0, 0.5, 1]]))
+    np.testing.assert_allclose(mg.stationary(A, nstart={0: 1.0, 1: 3.0}, **SURE).values, [0.625, 0, 0.375], atol=1e-14)
+
+
+def test_stationary_refuses():
+    chain = store_chain(make_chain(3))
+    for wrong, message in (
+        ({"lazy": 1.0}, "lazy must be at least 0 and less than 1, not 1.0"),
+        ({"lazy": None}, "lazy must be a finite number, not None"),
+        ({"weights": False}, "a stochastic matrix is its weights"),
+        ({"nstart": [0, 0, 0]}, "nstart must not be negative, nor 0 everywhere"),
+        ({"nstart": [1, -1, 1]}, "nstart must not be negative"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            mg.stationary(chain, **wrong)
+    with pytest.raises(KindError, match=r"is a store of kind 'graph', and a stationary vector .* kind='stochastic'"):
+        mg.stationary(store_graph(nx.path_graph(3)))
+    with pytest.raises(KindError, match="is the transpose of a store"):
+        mg.stationary(chain.T)
+    with pytest.raises(DanglingError, match=r"^1 of 3 columns are empty, first 1, and from there the chain goes"):
+        mg.stationary(store_chain(np.array([[0, 0, 1.0], [1, 0, 0], [0, 0, 0]])))
+
+
+# --- what all need ---------------------------------------------------------------------------------------------------
+
+CALLS = [mg.hits, mg.katz, mg.eigenvector_centrality]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_matrices_are_refused(call):
+    A = store_graph(np.eye(3), kind="matrix")
+    for matrix in (A, A.T):
+        with pytest.raises(KindError, match="is a store of kind 'matrix', whose rows need not be in-edges; for"):
+            call(matrix)
+    with pytest.raises(OptionError, match="has no rows"):
+        call(store_graph(sp.coo_array((0, 0))))
+    with pytest.raises(OptionError, match=r"A must be a matrix opened by open_matrix, not 'g\.zarr'"):
+        call("g.zarr")
+
+
+@pytest.mark.parametrize("call", [mg.katz, mg.eigenvector_centrality])
+def test_cluster_has_the_same_bits(call, graph, in_process):
+    _, A = graph
+    options = {"weights": False, "nstart": np.arange(1.0, 41)} | ({"alpha": 0.05} if call is mg.katz else {})
+    with A.distribute(in_process(3)) as D:
+        assert call(D, **options).digest() == call(A, **options).digest()
+
+
+@pytest.mark.gpu
+def test_device(graph):
+    G, A = graph
+    beta = np.arange(40.0)
+    for call in (
+        lambda k: mg.katz(A, alpha=0.05, beta=beta, backend=k, **SURE),
+        lambda k: mg.hits(A, backend=k, **SURE).hubs,
+    ):
+        np.testing.assert_allclose(call("cuda").values, call("cpu").values, rtol=1e-9)
+    chain = store_chain(make_chain())
+    for backend in ("cuda", "cpu"):
+        found = mg.stationary(chain, lazy=0.25, backend=backend, **SURE).values
+        np.testing.assert_allclose(make_chain() @ found, found, rtol=1e-11)
+    found = mg.eigenvector_centrality(A, backend="cuda", **SURE).values
+    np.testing.assert_allclose(found, in_order(nx.eigenvector_centrality_numpy(G, "weight"), 40), rtol=1e-9)

@@ -1,0 +1,243 @@
+"""Power iteration with stored matrices: against NumPy, the same bits everywhere, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import mgspmv as mg
+from mgspmv.api import power_iteration
+from mgspmv.errors import BackendError, ClosedError, ConvergenceError, OptionError, ShapeError
+from mgspmv.kernels.cpu import SERIAL_NNZ
+from mgspmv.kernels.device import has_device
+from mgspmv.model import Status
+
+
+def store_matrix(source, store=None, **options):
+    store = zarr.storage.MemoryStore() if store is None else store
+    mg.ingest(source, store, **{"kind": "matrix", **options})
+    return mg.open_matrix(store)
+
+
+def make_own(n=40, seed=0, density=0.2):
+    """Positive numbers at random places and on the diagonal."""
+    rng = np.random.default_rng(seed)
+    return (sp.random_array((n, n), density=density, rng=rng) + sp.eye_array(n)).tocsr()
+
+
+def find_dominant(own):
+    """Eigenvector of the largest eigenvalue, with sum 1."""
+    values, vectors = np.linalg.eig(own.toarray())
+    found = vectors[:, np.argmax(values.real)].real
+    return found / found.sum()
+
+
+@pytest.fixture(scope="module")
+def square(tmp_path_factory):
+    own = make_own()
+    return own, store_matrix(own, tmp_path_factory.mktemp("square") / "a.zarr", transpose=True)
+
+
+def test_power_method(square):
+    own, A = square
+    for matrix, wanted in ((A, own), (A.T, own.T)):
+        solution = power_iteration(matrix, norm="l1", tol=1e-14, max_iter=300)
+        np.testing.assert_allclose(solution.values, find_dominant(wanted), rtol=1e-10)
+    assert solution.status is Status.CONVERGED
+    assert solution.iterations == len(solution.changes) == len(solution.events)
+    assert solution.error_bound_l1 == math.inf
+    assert "error" not in repr(solution)
+    assert solution.edges_per_s > 0
+    assert set(solution.seconds) == {"load", "product", "exchange"}
+    assert solution.options == {
+        "method": "power iteration",
+        "norm": "l1",
+        "tol": 1e-14,
+        "tol_mode": "l1",
+        "max_iter": 300,
+        "weights": True,
+        "precision": "float64",
+    }
+    assert (solution.matrix["digest"], solution.matrix["nnz"]) == (A.info.digest, own.nnz)
+
+
+def test_solution_can_be_saved(square, tmp_path):
+    solution = power_iteration(square[1], norm="max")
+    for name in ("s.zarr", "s.parquet"):
+        solution.save(tmp_path / name)
+        loaded = mg.load_solution(tmp_path / name)
+        assert loaded.to_dict() == solution.to_dict()
+        assert loaded.error_bound_l1 == math.inf
+    assert solution.top(1)[0] == (int(np.argmax(solution.values)), 1.0)
+
+
+def test_step_of_a_user():
+    own = make_own() * 0.01
+    A, b = store_matrix(own), np.arange(40.0)
+    solution = power_iteration(A, lambda y, x: b + y, tol=1e-12)
+    np.testing.assert_allclose(solution.values, np.linalg.solve(np.eye(40) - own.toarray(), b), rtol=1e-12)
+
+
+def test_start_as_array_and_as_mapping():
+    A = store_matrix(edges([(10, 20), (20, 30), (30, 10)]), kind="graph")
+    assert A.vertex_ids.tolist() == [10, 20, 30]
+    moved = [
+        power_iteration(A, x=x, tol_mode="fixed", max_iter=1).values.tolist()
+        for x in ({10: 1.0, 20: -2.0}, np.array([1.0, -2.0, 0.0]), [1, -2, 0])
+    ]
+    assert moved == [[0.0, 1.0, -2.0]] * 3
+    assert power_iteration(A, tol_mode="fixed", max_iter=1).values.tolist() == [1 / 3] * 3
+
+
+def edges(arcs):
+    return tuple(map(np.array, zip(*arcs, strict=True)))
+
+
+@pytest.mark.parametrize("order", ["none", "degree", "rcm"])
+def test_vectors_are_in_the_order_of_the_source(order):
+    own, b = make_own(), np.arange(40.0)
+    seen = []
+
+    def update(y, x):
+        seen.append((y.copy(), x.copy()))
+        return 0.05 * y + b
+
+    solution = power_iteration(store_matrix(own, order=order), update, tol_mode="fixed", max_iter=3)
+    for y, x in seen:
+        np.testing.assert_allclose(y, own @ x, rtol=1e-13)
+    np.testing.assert_allclose(solution.values, 0.05 * seen[-1][0] + b)
+
+
+def test_weights_may_be_left_out():
+    own = make_own()
+    ones = (own != 0).astype(float)
+    A, pattern = store_matrix(own), store_matrix(own, ignore_weights=True)
+    options = {"norm": "l1", "tol": 1e-13, "max_iter": 300}
+    unweighted, of_pattern = power_iteration(A, weights=False, **options), power_iteration(pattern, **options)
+    np.testing.assert_allclose(unweighted.values, find_dominant(ones), rtol=1e-10)
+    assert unweighted.digest() == of_pattern.digest()
+    assert (unweighted.options["weights"], of_pattern.options["weights"]) == (False, False)
+    assert unweighted.digest() != power_iteration(A, **options).digest()
+
+
+def test_precision():
+    A = store_matrix(make_own())
+    single = power_iteration(A, lambda y, x: y, norm="l1", precision="float32", max_iter=200)
+    assert single.values.dtype == np.float32
+    np.testing.assert_allclose(single.values, find_dominant(make_own()), rtol=1e-4)
+
+
+def test_the_same_bits_for_any_number_of_threads_and_blocks():
+    n = 20_000
+    A = store_matrix(make_own(n, density=6 / n))
+    assert A.nnz > SERIAL_NNZ
+    digests = {
+        (s.digest(), s.changes)
+        for n_blocks, threads in ((1, 1), (1, 2), (7, 2))
+        for s in [power_iteration(A.load(n_blocks), norm="l2", tol_mode="fixed", max_iter=5, threads=threads)]
+    }
+    assert len(digests) == 1
+
+
+def test_cluster_has_the_same_bits(square, in_process):
+    _, A = square
+    options = {"norm": "l2", "tol": 1e-10, "max_iter": 200}
+    here, client, said = power_iteration(A, **options), in_process(3), []
+    with A.distribute(client) as D:
+        there = power_iteration(D, **options)
+        unweighted = power_iteration(D, weights=False, **options)
+        with pytest.raises(OptionError, match="the matrix is on a cluster already; leave client out"):
+            power_iteration(D, client=client)
+        with pytest.raises(OptionError, match="device_memory and host_memory limit what a run on CUDA takes"):
+            power_iteration(D, device_memory="1GB")
+    with pytest.raises(ClosedError):
+        power_iteration(D)
+    once = power_iteration(A, client=client, weights=False, on_progress=lambda *news: said.append(news), **options)
+    assert (there.digest(), there.changes) == (here.digest(), here.changes)
+    assert there.matrix["hardware"] == "3 workers on hosts"
+    assert once.digest() == unweighted.digest() == power_iteration(A, weights=False, **options).digest()
+    assert said[-1] == ("load", 3, 3)
+
+
+def test_events(square):
+    events = []
+    solution = power_iteration(square[1], norm="l1", on_event=events.append)
+    assert tuple(events) == solution.events
+
+
+def test_without_convergence(square):
+    _, A = square
+    with pytest.raises(ConvergenceError, match=r"^power iteration ended as max_iter after 3 iterations, the last") as e:
+        power_iteration(A, norm="l1", tol=1e-14, max_iter=3)
+    assert e.value.solution.iterations == 3
+    kept = power_iteration(A, norm="l1", tol=1e-14, max_iter=3, throw=False)
+    assert (kept.status, kept.digest()) == (Status.MAX_ITER, e.value.solution.digest())
+    with pytest.raises(ConvergenceError, match="ended as non_finite"):
+        power_iteration(A, lambda y, x: 1e300 * y, max_iter=10)
+
+
+def test_what_is_refused(square):
+    own, A = square
+    for wrong, message in (
+        ({"update": 3}, r"update must be a function of \(y, x\), not 3"),
+        ({"x": np.full(40, math.nan)}, "x must be finite; vertex 0 has nan"),
+        ({"x": {77: 1.0}}, "x has the id 77, which no vertex has"),
+        ({"precision": "exact"}, "precision must be one of 'float64', 'float32', not 'exact'"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"backend": "gpu"}, "backend must be one of"),
+        ({"tol": -1}, "tol must be a positive number, not -1"),
+        ({"norm": "l7"}, "norm must be one of"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            power_iteration(A, **wrong)
+    with pytest.raises(ShapeError, match=r"x has shape \(3,\) but the matrix has 40 vertices"):
+        power_iteration(A, x=np.ones(3))
+    with pytest.raises(OptionError, match="A must be a matrix opened by open_matrix, not a csr_array"):
+        power_iteration(own)
+    with pytest.raises(ShapeError, match="is a matrix of 3 x 4, and power iteration needs a square one"):
+        power_iteration(store_matrix(np.ones((3, 4))))
+    with pytest.raises(OptionError, match="has no rows, so there is nothing to iterate"):
+        power_iteration(store_matrix(sp.coo_array((0, 0))))
+
+
+@pytest.mark.skipif(has_device(), reason="there is a CUDA device")
+def test_without_a_device(square):
+    with pytest.raises(BackendError, match="backend='cuda' needs"):
+        power_iteration(square[1], backend="cuda")
+
+
+# --- on a device -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["none", "degree"])
+@pytest.mark.parametrize("limits", [{}, {"device_memory": 24 << 20}], ids=["held", "streamed"])
+def test_device(order, limits):
+    import cupy
+
+    n = 200_000
+    own = make_own(n, density=20 / n)
+    A, b, seen = store_matrix(own, order=order), np.arange(n) / n, []
+
+    def update(y, x):
+        seen.append((type(y), type(x)))
+        y *= 0.01
+        y += cupy.asarray(b)
+        return y
+
+    runs = [
+        power_iteration(A, update, backend="cuda", norm="l2", tol_mode="fixed", max_iter=5, **limits) for _ in range(2)
+    ]
+    here = power_iteration(A, lambda y, x: 0.01 * y + b, backend="cpu", norm="l2", tol_mode="fixed", max_iter=5)
+    assert set(seen) == {(cupy.ndarray, cupy.ndarray)}
+    assert len({(s.digest(), s.changes) for s in runs}) == 1
+    np.testing.assert_allclose(runs[0].values, here.values, rtol=1e-12)
+    np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9)
+    unweighted = [
+        power_iteration(A, backend=k, norm="l1", weights=False, tol_mode="fixed", max_iter=3) for k in ("cuda", "cpu")
+    ]
+    np.testing.assert_allclose(unweighted[0].values, unweighted[1].values, rtol=1e-12)
