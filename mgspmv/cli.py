@@ -13,11 +13,13 @@ import sys
 import time
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial, wraps
+from inspect import signature
 from itertools import pairwise
-from math import isnan
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast, get_args
 
 import typer
@@ -132,6 +134,20 @@ Scratch = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Keep what is read, and go on with what an ingest kept that was broken off.")
 ]
+Output = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="RANKS", help="Where all ranks go: .zarr, .parquet or .csv; repeatable."),
+]
+Tol = Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")]
+TolModeName = Annotated[
+    str, typer.Option(metavar="l1|l1_per_node|linf|fixed", help="Norm of the change; fixed makes max-iter iterations.")
+]
+MaxIter = Annotated[int, typer.Option(help="Most iterations.")]
+Start = Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from: .npy, or lines `id weight`.")]
+EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")]
+ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
+Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
+Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 
@@ -788,14 +804,14 @@ def pagerank(
         ),
     ] = None,
     alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
-    tol: Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")] = None,
+    tol: Tol = None,
     tol_mode: Annotated[
         str,
         typer.Option(
             metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
         ),
     ] = "l1",
-    max_iter: Annotated[int, typer.Option(help="Most iterations.")] = 100,
+    max_iter: MaxIter = 100,
     personalization: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
     ] = None,
@@ -805,11 +821,11 @@ def pagerank(
             metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."
         ),
     ] = None,
-    nstart: Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from.")] = None,
+    nstart: Start = None,
     out_weight: Annotated[
         str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
     ] = None,
-    ignore_weights: Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")] = False,
+    ignore_weights: EntriesAsOne = False,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")
     ] = False,
@@ -829,7 +845,7 @@ def pagerank(
     ] = "auto",
     device_memory: DeviceMemory = None,
     host_memory: HostMemory = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")] = 10,
+    top: Top = 10,
     scaler: Annotated[
         str,
         typer.Option(
@@ -844,7 +860,6 @@ def pagerank(
     from mgspmv import api
     from mgspmv.ingest.weights import read_vectors
     from mgspmv.model import check_choice
-    from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target, generate_csv
     from mgspmv.scores import Scaler
 
@@ -862,17 +877,11 @@ def pagerank(
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
     options |= {"device_memory": device_memory, "host_memory": host_memory}
-    failure = None
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         files = (personalization, dangling, nstart, out_weight)
         vectors = read_vectors(*files, string_ids=matrix.info.vertex_ids == "string")
-        change = _find_change(tol, tol_mode, matrix.shape[0])
-        with open_progress(tol=change, max_iter=max_iter) as progress, _open_client(place, progress) as client:
-            listening: dict[str, Any] = {"on_event": progress.on_event, "on_progress": progress.on_progress}
-            try:
-                solution = api.pagerank(matrix, **options, **vectors, client=client, **listening)
-            except ConvergenceError as error:
-                solution, failure = error.solution, error
+        rank = partial(api.pagerank, matrix, **options, **vectors)
+        solution, failure = _listen(rank, place, _find_change(tol, tol_mode, matrix.shape[0]), max_iter)
     solution = solution.scale(cast(Scaler, scaler))
     for path in targets:
         solution.save(path, overwrite=overwrite)
@@ -880,6 +889,164 @@ def pagerank(
     if summary:
         answer = _add_summary(answer, solution.summarize())
     return replace(answer, lines=generate_csv(solution)) if prints else answer
+
+
+def _listen(
+    compute: Callable[..., Any], place: Place, change: float | None, max_iter: int
+) -> tuple[Any, ConvergenceError | None]:
+    """Iterate where it is wanted, and show how it gets on; what was reached, and why that is no success.
+
+    Parameters
+    ----------
+    compute : called with `client`, `on_event` and `on_progress`
+    change : at which it stops; None where that is not known
+    """
+    from mgspmv.monitor.progress import open_progress
+
+    with open_progress(tol=change, max_iter=max_iter) as progress, _open_client(place, progress) as client:
+        try:
+            return compute(client=client, on_event=progress.on_event, on_progress=progress.on_progress), None
+        except ConvergenceError as error:
+            return error.solution, error
+
+
+# --- iterations over products ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What the commands that stand on power iteration share: their options, and what they do with them."""
+
+    store: StorePath
+    output: Output = None
+    tol: Tol = None
+    tol_mode: TolModeName = "l1"
+    max_iter: MaxIter = 100
+    nstart: Start = None
+    ignore_weights: EntriesAsOne = False
+    precision: ProductPrecision = "float64"
+    backend: Backend = "auto"
+    threads: Threads = None
+    cluster: ClusterKind = None
+    workers: Workers = None
+    scheduler: Scheduler = None
+    timeout: Timeout = 30.0
+    device_memory: DeviceMemory = None
+    host_memory: HostMemory = None
+    top: Top = 10
+    overwrite: Overwrite = False
+    json: Json = False
+
+    def compute(
+        self, call: str, files: Sequence[str] = (), targets: Sequence[str] = (), **own: Any
+    ) -> tuple[Any, ConvergenceError | None]:
+        """Call a function of the API.
+
+        Parameters
+        ----------
+        files : those of its own options that name files with a number for each vertex
+        targets : where more goes than `output`
+        """
+        from mgspmv import api
+        from mgspmv.ingest.weights import read_weights
+        from mgspmv.results import check_target
+
+        place = Place(self.cluster, self.workers, self.threads, self.scheduler, self.timeout)
+        for path in (*(self.output or []), *targets):
+            check_target(path, overwrite=self.overwrite)
+        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "threads")}
+        options |= {name: getattr(self, name) for name in ("timeout", "device_memory", "host_memory")}
+        options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
+        with api.open_matrix(self.store) as matrix:
+            given = {"nstart": self.nstart} | {name: options.pop(name) for name in files}
+            strings = matrix.info.vertex_ids == "string"
+            vectors = {k: read_weights(path, string_ids=strings) for k, path in given.items() if path is not None}
+            find = partial(getattr(api, call), matrix, **options, **vectors)
+            return _listen(find, place, _find_change(self.tol, self.tol_mode, matrix.shape[0]), self.max_iter)
+
+    def answer(self, call: str, files: Sequence[str] = (), **own: Any) -> Answer:
+        """Call a function that finds one vector, write that, and say what it is."""
+        solution, failure = self.compute(call, files, **own)
+        return self.write(solution, self.output or [], failure)
+
+    def write(self, solution: Solution, targets: Sequence[str], failure: ConvergenceError | None) -> Answer:
+        """Write a vector, and say what it is."""
+        for path in targets:
+            solution.save(path, overwrite=self.overwrite)
+        return _answer_ranks(solution, solution.top(self.top), list(targets), failure)
+
+
+def _take_iteration(command: Callable[..., Answer]) -> Callable[..., Answer]:
+    """A command whose first argument is an `Iteration`, with the options of that in its place."""
+    shared, own = signature(Iteration, eval_str=True), signature(command, eval_str=True)
+
+    @wraps(command)
+    def run(**options: Any) -> Answer:
+        iteration = Iteration(**{name: options.pop(name) for name in shared.parameters})
+        return command(iteration, **options)
+
+    parameters = [*shared.parameters.values(), *list(own.parameters.values())[1:]]
+    taken: Any = run
+    taken.__signature__ = own.replace(parameters=parameters)
+    taken.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+@app.command()
+@_take_iteration
+def hits(
+    iteration: Iteration,
+    hubs: Annotated[
+        list[str] | None, typer.Option("--hubs", metavar="HUBS", help="Where hubs go, as --output; repeatable.")
+    ] = None,
+    normalized: Normalized = True,
+) -> Answer:
+    """Find hubs and authorities of a graph; --output is for authorities. The store must hold the transpose."""
+    found, failure = iteration.compute("hits", targets=hubs or [], normalized=normalized)
+    answers = {
+        "hubs": iteration.write(found.hubs, hubs or [], None),
+        "authorities": iteration.write(found.authorities, iteration.output or [], None),
+    }
+    parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
+    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure)
+
+
+@app.command()
+@_take_iteration
+def katz(
+    iteration: Iteration,
+    alpha: Annotated[float, typer.Option(help="Attenuation, below 1 / (the largest eigenvalue).")] = 0.1,
+    beta: Annotated[str, typer.Option(metavar="NUMBER|FILE", help="What each vertex has of itself.")] = "1.0",
+    normalized: Normalized = True,
+) -> Answer:
+    """Find the Katz centrality of the vertices of a graph."""
+    number = _parse_number(beta)
+    files = () if number is not None else ("beta",)
+    return iteration.answer("katz", files, alpha=alpha, beta=beta if files else number, normalized=normalized)
+
+
+@app.command()
+@_take_iteration
+def eigenvector(iteration: Iteration) -> Answer:
+    """Find the eigenvector centrality of the vertices of a graph."""
+    return iteration.answer("eigenvector_centrality")
+
+
+@app.command()
+@_take_iteration
+def stationary(
+    iteration: Iteration,
+    lazy: Annotated[float, typer.Option(help="Probability of staying; periodic chains need one.")] = 0.0,
+) -> Answer:
+    """Find the stationary vector of a Markov chain, a store of kind stochastic."""
+    return iteration.answer("stationary", lazy=lazy)
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @app.command()
@@ -1328,7 +1495,7 @@ def _answer_ranks(
         "status": f"{solution.status}: {solution.status.advice}",
         "iterations": f"{solution.iterations}",
         "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
-        "L1 error at most": solution.describe_error(),
+        **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
         "edges per second": f"{solution.edges_per_s:.3g}",
         "memory": _describe_memory(solution.memory),

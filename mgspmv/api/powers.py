@@ -20,9 +20,10 @@ from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.iterate.pagerank import Outcome
 from mgspmv.iterate.power import Norm, PowerOptions, Products, Update, iterate_power
 from mgspmv.iterate.vectors import Weights, make_vector
+from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import describe_device, get, put, zeros
-from mgspmv.kernels.select import Backend
-from mgspmv.model import Event, Status, TolMode, check_choice
+from mgspmv.kernels.select import Backend, bind_kernel
+from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution, describe_matrix
 
@@ -286,6 +287,8 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
     else:
         kernels = A.bind_products(dtype, backend=backend, **binding)
         first = kernels[0]
+        if backend == "cpu":
+            _compile_product(first, dtype)
 
         def multiply(x: Any, y: Any) -> None:
             for kernel in kernels:
@@ -295,6 +298,13 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
         into = partial(_multiply_into, multiply, partial(first.zeros, n, dtype))
         place = Products(into, first.put, first.get, first.describe(), sum(k.nbytes for k in kernels))
     return _in_order_of_source(place, A.order, dtype)
+
+
+def _compile_product(kernel: BoundKernel, dtype: str) -> None:
+    """Compile the product, or load it from Numba's cache, so that no iteration is timed with it."""
+    b, nothing = kernel.block, np.empty(0, dtype)
+    empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
+    bind_kernel(empty, kernel.precision).multiply(nothing, nothing)
 
 
 def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any], x: Any) -> Any:
