@@ -1,0 +1,455 @@
+"""A backend of NetworkX: some of its functions, with its conventions, computed by mgspmv.
+
+NetworkX finds this module by the entry point `networkx.backends` and calls its functions by their names. It imports
+nothing heavy, as `import networkx` imports it. A graph is converted once, by NetworkX's own cache, and kept as store in
+memory; `StoredGraph` stands for one that is in a store anyway.
+
+What is not computed here as NetworkX does it raises NotImplementedError, at which NetworkX takes the next backend, or
+its own function where it may.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.errors import ConvergenceError, KindError, OptionError, SourceError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mgspmv.api import Matrix
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+    AnyMatrix = Matrix | DistributedMatrix
+
+MIN_EDGES = 20_000
+"""Edges from which NetworkX takes this backend of itself: for fewer, converting takes longer than its own function."""
+FARTHEST = 2.0
+"""Most that two distributions are apart in L1."""
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+class StoredGraph:
+    """A stored or distributed matrix as a graph for NetworkX: `nx.pagerank(StoredGraph(A))`.
+
+    Parameters
+    ----------
+    matrix : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    transpose : `A.T` distributed, for `hits` of a distributed one
+    weight : the attribute by which NetworkX's functions are asked for the stored values; for another one, and for None,
+        each stored edge counts as 1
+
+    Raises
+    ------
+    OptionError : what is no such matrix
+    KindError : a store of kind `matrix`, whose rows need not be in-edges
+    """
+
+    __networkx_backend__ = "mgspmv"
+
+    def __init__(
+        self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
+    ) -> None:
+        from mgspmv.api.placing import find_distributed
+
+        find_distributed(matrix, None)
+        if (matrix.stored.original or matrix.stored).info.kind == "matrix":
+            raise KindError(
+                f"{matrix.info.url} is a store of kind 'matrix', whose rows need not be in-edges; ingest its source "
+                "again with kind='graph' (entry (i, j) is the arc i -> j)"
+            )
+        self.matrix, self.transpose, self.weight = matrix, transpose, weight
+
+    def __len__(self) -> int:
+        return self.matrix.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        ids = self.matrix.vertex_ids
+        return iter(range(len(self)) if ids is None else ids.tolist())
+
+    def is_directed(self) -> bool:
+        """A store holds arcs."""
+        return True
+
+    def is_multigraph(self) -> bool:
+        """Whether the store may hold an edge more than once."""
+        return self.matrix.info.duplicates == "keep"
+
+    def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
+        """The matrix of in-edges, and whether to use its values for this attribute."""
+        return self.matrix, weight is not None and weight == self.weight
+
+    def to_networkx(self) -> Any:
+        """The same as NetworkX's own graph, whose edges all go through Python."""
+        import networkx as nx
+
+        from mgspmv.api import open_matrix
+
+        nodes, kind = list(self), nx.MultiDiGraph if self.is_multigraph() else nx.DiGraph
+        stored = self.matrix.stored
+        entries = open_matrix(stored.place, stored.info.version).to_scipy().tocoo()
+        graph = kind()
+        graph.add_nodes_from(nodes)
+        arcs = zip(entries.col.tolist(), entries.row.tolist(), entries.data.tolist(), strict=True)
+        graph.add_weighted_edges_from(((nodes[i], nodes[j], w) for i, j, w in arcs), weight=self.weight)
+        return graph
+
+
+class ConvertedGraph:
+    """A graph of NetworkX, whose edges are arrays; a store of them is made, in memory, for each weight asked for.
+
+    Parameters
+    ----------
+    graph : of NetworkX
+    attributes : of edges, each with what an edge without it has
+    """
+
+    __networkx_backend__ = "mgspmv"
+
+    def __init__(self, graph: Any, attributes: Mapping[Any, Any]) -> None:
+        import numpy as np
+
+        self.nodes = list(graph)
+        self.attributes = dict(graph.graph)
+        self._is_directed, self._is_multigraph = graph.is_directed(), graph.is_multigraph()
+        number = dict(zip(self.nodes, range(len(self.nodes)), strict=True))
+        ends = [(number[u], number[v]) for u, v in graph.edges()]
+        self._arcs = np.array(ends, np.int64).reshape(-1, 2).T.copy()
+        self._weights = {
+            name: np.array([w for _, _, w in graph.edges(data=name, default=other)], np.float64)
+            for name, other in attributes.items()
+        }
+        self._opened: dict[tuple[Any, bool], Matrix] = {}
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.nodes)
+
+    def is_directed(self) -> bool:
+        return bool(self._is_directed)
+
+    def is_multigraph(self) -> bool:
+        return bool(self._is_multigraph)
+
+    def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
+        """The matrix of in-edges with this attribute as weight, and whether to use its values.
+
+        Parameters
+        ----------
+        weight : an attribute that was converted; None for 1
+        transpose : whether it has its transpose
+        """
+        from zarr.storage import MemoryStore
+
+        from mgspmv.api import ingest, open_matrix
+
+        key = (weight, transpose)
+        if key not in self._opened:
+            store, columns = MemoryStore(), (*self._arcs, *self._read_weights(weight))
+            options: dict[str, Any] = {"kind": "graph", "n_vertices": len(self), "transpose": transpose}
+            ingest(columns, store, symmetrize=not self._is_directed, **options)
+            self._opened[key] = open_matrix(store)
+        return self._opened[key], True
+
+    def _read_weights(self, weight: Any) -> list[np.ndarray]:
+        """The weights of the edges; none where each is 1 and there is one of it."""
+        import numpy as np
+
+        if weight is not None:
+            return [self._weights[weight]]
+        return [np.ones(self._arcs.shape[1])] if self._is_multigraph else []
+
+    def to_networkx(self) -> Any:
+        """The same as NetworkX's own graph, with the attributes that were converted."""
+        import networkx as nx
+
+        kinds = {(False, False): nx.Graph, (False, True): nx.MultiGraph}
+        kinds |= {(True, False): nx.DiGraph, (True, True): nx.MultiDiGraph}
+        graph = kinds[self.is_directed(), self.is_multigraph()](**self.attributes)
+        graph.add_nodes_from(self.nodes)
+        values = {name: weights.tolist() for name, weights in self._weights.items()}
+        for k, (i, j) in enumerate(self._arcs.T.tolist()):
+            graph.add_edge(self.nodes[i], self.nodes[j], **{name: value[k] for name, value in values.items()})
+        return graph
+
+
+AnyGraph = StoredGraph | ConvertedGraph
+
+
+# --- what NetworkX asks a backend for --------------------------------------------------------------------------------
+
+
+def get_info() -> dict[str, Any]:
+    """What NetworkX says of the backend."""
+    calls = {"pagerank": "mgspmv.pagerank", "katz_centrality": "mgspmv.katz", "hits": "Matrix.as_linear_operator"}
+    calls["eigenvector_centrality"] = "mgspmv.eigenvector_centrality"
+    functions = {
+        name: {"additional_parameters": {"**options": f"others of {call}, such as threads or precision"}}
+        for name, call in calls.items()
+    }
+    return {
+        "backend_name": "mgspmv",
+        "project": "mgspmv",
+        "package": "mgspmv",
+        "short_summary": "Sparse products on matrices too large for one GPU.",
+        "functions": functions,
+    }
+
+
+def convert_from_nx(
+    graph: Any,
+    *,
+    edge_attrs: Mapping[Any, Any] | None = None,
+    node_attrs: Any = None,
+    preserve_edge_attrs: bool = False,
+    preserve_node_attrs: bool = False,
+    preserve_graph_attrs: bool = False,
+    name: str | None = None,
+    graph_name: str | None = None,
+) -> AnyGraph:
+    """A graph of NetworkX for the functions here, which read no attributes but those of `edge_attrs`.
+
+    Raises
+    ------
+    NotImplementedError : all attributes are wanted
+    """
+    if preserve_edge_attrs or preserve_node_attrs:
+        raise NotImplementedError("mgspmv converts the attributes of edges that are named, and no others")
+    return graph if isinstance(graph, AnyGraph) else ConvertedGraph(graph, edge_attrs or {})
+
+
+def convert_to_nx(obj: Any, *, name: str | None = None) -> Any:
+    """What a function here gave, or a graph, as NetworkX's."""
+    return obj.to_networkx() if isinstance(obj, AnyGraph) else obj
+
+
+def can_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
+    """Whether a call can be computed here, as far as can be seen without looking at the graph; or why not."""
+    weight = inspect.signature(_FUNCTIONS[name]).bind(*args, **kwargs).arguments.get("weight")
+    return "weight is a function; name an attribute" if callable(weight) else True
+
+
+def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
+    """Whether computing it here is likely to be faster; or why not."""
+    graph = args[0] if args else kwargs["G"]
+    cache = getattr(graph, "__networkx_cache__", None) or {}
+    is_converted = isinstance(graph, AnyGraph) or "mgspmv" in cache.get("backends", {})
+    if is_converted or graph.number_of_edges() >= MIN_EDGES:
+        return True
+    return f"the graph has fewer than {MIN_EDGES:,} edges, and converting it takes longer than computing"
+
+
+def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise what NetworkX wants: its own error without convergence, and NotImplementedError for what is not here."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        import networkx as nx
+
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        max_iter = bound.arguments["max_iter"]
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except ConvergenceError as error:
+            raise nx.PowerIterationFailedConvergence(max_iter) from error
+        except (OptionError, SourceError) as error:
+            raise NotImplementedError(f"mgspmv does not compute {function.__name__} of this: {error}") from error
+
+    return call
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+@_as_networkx
+def pagerank(
+    G: AnyGraph,
+    alpha: float = 0.85,
+    personalization: Mapping[Any, float] | None = None,
+    max_iter: int = 100,
+    tol: float = 1.0e-6,
+    nstart: Mapping[Any, float] | None = None,
+    weight: Any = "weight",
+    dangling: Mapping[Any, float] | None = None,
+    **options: Any,
+) -> dict[Any, float]:
+    """As `networkx.pagerank`; options are others of `mgspmv.pagerank`."""
+    from mgspmv import api
+
+    if len(G) == 0:
+        return {}
+    given = {"personalization": personalization, "nstart": nstart, "dangling": dangling}
+    vectors: dict[str, Any] = {name: _find_values(G, numbers) for name, numbers in given.items() if numbers is not None}
+    if "personalization" in vectors and vectors["personalization"].sum() == 0:
+        raise ZeroDivisionError("personalization sums to 0")
+    _check_max_iter(max_iter)
+    matrix, weights = G.open(weight)
+    stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
+    if len(G) * tol >= FARTHEST:  # whatever the first iteration gives is close enough
+        stop = {"tol_mode": "fixed", "max_iter": 1}
+    return _name(G, api.pagerank(matrix, alpha=alpha, weights=weights, **vectors, **stop, **options).values)
+
+
+@_as_networkx
+def hits(
+    G: AnyGraph,
+    max_iter: int = 100,
+    tol: float = 1.0e-8,
+    nstart: Mapping[Any, float] | None = None,
+    normalized: bool = True,
+    **options: Any,
+) -> tuple[dict[Any, float], dict[Any, float]]:
+    """As `networkx.hits`, which takes the singular vectors that SciPy finds with products of the matrix.
+
+    The start is 1 everywhere unless it is given, so that the same is found each time, and the sum of the authorities is
+    not negative. Options are those of `Matrix.as_linear_operator`.
+    """
+    import networkx as nx
+    import numpy as np
+    from scipy.sparse.linalg import ArpackNoConvergence, svds
+
+    if len(G) == 0:
+        return {}, {}
+    _check_max_iter(max_iter)
+    start = np.ones(len(G)) if nstart is None else np.array([nstart[node] for node in G], np.float64)
+    matrix, _ = G.open("weight", transpose=True)
+    arcs = _find_operator(G, matrix, options)
+    try:
+        _, _, vt = svds(arcs, k=1, v0=start, maxiter=max_iter, tol=tol)
+    except ArpackNoConvergence as error:
+        raise nx.PowerIterationFailedConvergence(max_iter) from error
+    authorities = vt.ravel() if vt.sum() >= 0 else -vt.ravel()
+    hubs = arcs.matvec(authorities)
+    if normalized:
+        hubs, authorities = hubs / hubs.sum(), authorities / authorities.sum()
+    return _name(G, hubs), _name(G, authorities)
+
+
+@_as_networkx
+def katz_centrality(
+    G: AnyGraph,
+    alpha: float = 0.1,
+    beta: float | Mapping[Any, float] = 1.0,
+    max_iter: int = 1000,
+    tol: float = 1.0e-6,
+    nstart: Mapping[Any, float] | None = None,
+    normalized: bool = True,
+    weight: Any = None,
+    **options: Any,
+) -> dict[Any, float]:
+    """As `networkx.katz_centrality`; options are others of `mgspmv.katz`."""
+    from mgspmv import api
+
+    if len(G) == 0:
+        return {}
+    own: dict[str, Any] = {"alpha": alpha, "beta": _find_beta(G, beta), "normalized": normalized}
+    return _iterate(api.katz, G, max_iter, tol, nstart, weight, **own, **options)
+
+
+@_as_networkx
+def eigenvector_centrality(
+    G: AnyGraph,
+    max_iter: int = 100,
+    tol: float = 1.0e-6,
+    nstart: Mapping[Any, float] | None = None,
+    weight: Any = None,
+    **options: Any,
+) -> dict[Any, float]:
+    """As `networkx.eigenvector_centrality`; options are others of `mgspmv.eigenvector_centrality`."""
+    import networkx as nx
+
+    from mgspmv import api
+
+    if len(G) == 0:
+        raise nx.NetworkXPointlessConcept("cannot compute centrality for the null graph")
+    if nstart is not None and not any(nstart.values()):
+        raise nx.NetworkXError("initial vector cannot have all zero values")
+    if nstart is not None and sum(nstart.values()) == 0:
+        raise ZeroDivisionError("initial vector sums to 0")
+    return _iterate(api.eigenvector_centrality, G, max_iter, tol, nstart, weight, **options)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "pagerank": pagerank,
+    "hits": hits,
+    "katz_centrality": katz_centrality,
+    "eigenvector_centrality": eigenvector_centrality,
+}
+
+
+def _iterate(
+    call: Callable[..., Any],
+    G: AnyGraph,
+    max_iter: int,
+    tol: float,
+    nstart: Mapping[Any, float] | None,
+    weight: Any,
+    **options: Any,
+) -> dict[Any, float]:
+    """What stands on power iteration, with NetworkX's tolerance."""
+    import numpy as np
+
+    _check_max_iter(max_iter)
+    if nstart is not None:
+        _check_nodes(G, nstart)
+        options["nstart"] = np.array([nstart[node] for node in G], np.float64)
+    matrix, weights = G.open(weight)
+    stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
+    return _name(G, call(matrix, weights=weights, **stop, **options).values)
+
+
+def _check_max_iter(max_iter: int) -> None:
+    import networkx as nx
+
+    if max_iter <= 0:
+        raise nx.PowerIterationFailedConvergence(max_iter)
+
+
+def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
+    """
+    Raises
+    ------
+    KeyError : a number for what is no node
+    """
+    if len(numbers) > len(G):
+        known = set(G)
+        raise KeyError(next(node for node in numbers if node not in known))
+
+
+def _find_beta(G: AnyGraph, beta: Any) -> Any:
+    """One number, or an array of one for each node."""
+    import networkx as nx
+    import numpy as np
+
+    try:
+        return float(beta)
+    except (TypeError, ValueError, AttributeError) as error:
+        if set(beta) != set(G):
+            raise nx.NetworkXError("beta dictionary must have a value for every node") from error
+    return np.array([beta[node] for node in G], np.float64)
+
+
+def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
+    """(n,) float64: the numbers of nodes; 0 for those that have none, and what is no node does not count."""
+    import numpy as np
+
+    return np.array([numbers.get(node, 0) for node in G], np.float64)
+
+
+def _find_operator(G: AnyGraph, matrix: Any, options: Mapping[str, Any]) -> Any:
+    """SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
+    if isinstance(G, StoredGraph) and G.transpose is not None:
+        return G.transpose.as_linear_operator(matrix, **options)
+    return matrix.as_linear_operator(**options).T
+
+
+def _name(G: AnyGraph, values: Any) -> dict[Any, float]:
+    return dict(zip(G, values.tolist(), strict=True))
