@@ -218,7 +218,9 @@ def _check_update(new: Any, x: Any) -> Any:
         raise OptionError(f"update gave {new.dtype}; give real numbers")
     if _is_same(new, x):
         raise OptionError("update gave x, or the array that it gave before; give a new one, or y, which it may change")
-    return np.require(new, x.dtype, ("C", "W")) if isinstance(new, np.ndarray) else new.astype(x.dtype, order="C", copy=False)
+    if isinstance(new, np.ndarray):
+        return np.require(new, x.dtype, ("C", "W"))
+    return new.astype(x.dtype, order="C", copy=False)
 
 
 def _is_same(new: Any, x: Any) -> bool:
