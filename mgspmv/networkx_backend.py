@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MIN_EDGES = 20_000
 """Edges from which NetworkX takes this backend of itself: for fewer, converting takes longer than its own function."""
+MOST_NEGATIVE = 1e-4
+"""How far below 0 rounding may be in a vector of Euclidean norm 1."""
 FARTHEST = 2.0
 """Most that two distributions are apart in L1."""
 
@@ -125,6 +127,7 @@ class ConvertedGraph:
             for name, other in attributes.items()
         }
         self._opened: dict[tuple[Any, bool], Matrix] = {}
+        self.transpose = None
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -188,10 +191,10 @@ AnyGraph = StoredGraph | ConvertedGraph
 
 def get_info() -> dict[str, Any]:
     """What NetworkX says of the backend."""
-    calls = {"pagerank": "mgspmv.pagerank", "katz_centrality": "mgspmv.katz", "hits": "Matrix.as_linear_operator"}
-    calls["eigenvector_centrality"] = "mgspmv.eigenvector_centrality"
+    calls = {"pagerank": "pagerank", "hits": "hits", "katz_centrality": "katz"}
+    calls["eigenvector_centrality"] = "eigenvector_centrality"
     functions = {
-        name: {"additional_parameters": {"**options": f"others of {call}, such as threads or precision"}}
+        name: {"additional_parameters": {"**options": f"others of mgspmv.{call}, such as threads or precision"}}
         for name, call in calls.items()
     }
     return {
@@ -307,30 +310,29 @@ def hits(
     normalized: bool = True,
     **options: Any,
 ) -> tuple[dict[Any, float], dict[Any, float]]:
-    """As `networkx.hits`, which takes the singular vectors that SciPy finds with products of the matrix.
+    """As `networkx.hits`; options are others of `mgspmv.hits`.
 
-    The start is 1 everywhere unless it is given, so that the same is found each time, and the sum of the authorities is
-    not negative. Options are those of `Matrix.as_linear_operator`.
+    By power iteration and, where max_iter of its steps do not reach the tolerance, from there by SciPy's `svds`, which
+    is what NetworkX takes. Of several vectors for the same singular value, as every bipartite graph has them, it is
+    what the start leads to, 1 everywhere unless it is given, and not any mixture.
     """
-    import networkx as nx
     import numpy as np
-    from scipy.sparse.linalg import ArpackNoConvergence, svds
+
+    from mgspmv import api
 
     if len(G) == 0:
         return {}, {}
     _check_max_iter(max_iter)
     start = np.ones(len(G)) if nstart is None else np.array([nstart[node] for node in G], np.float64)
-    matrix, _ = G.open("weight", transpose=True)
-    arcs = _find_operator(G, matrix, options)
-    try:
-        _, _, vt = svds(arcs, k=1, v0=start, maxiter=max_iter, tol=tol)
-    except ArpackNoConvergence as error:
-        raise nx.PowerIterationFailedConvergence(max_iter) from error
-    authorities = vt.ravel() if vt.sum() >= 0 else -vt.ravel()
-    hubs = arcs.matvec(authorities)
-    if normalized:
-        hubs, authorities = hubs / hubs.sum(), authorities / authorities.sum()
-    return _name(G, hubs), _name(G, authorities)
+    matrix, weights = G.open("weight", transpose=True)
+    own: dict[str, Any] = {"weights": weights, "transpose": G.transpose, "normalized": False, "throw": False}
+    found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, **own, **options)
+    hubs, authorities = found.hubs.values, found.authorities.values
+    if not found.authorities.status.is_success:
+        arcs = _find_operator(G, matrix, weights=weights)
+        is_positive = not weights or matrix.info.min_weight is None or matrix.info.min_weight >= 0
+        hubs, authorities = _find_singular(arcs, authorities, max_iter, tol, is_positive=is_positive)
+    return _name(G, _sum_to_1(hubs, normalized)), _name(G, _sum_to_1(authorities, normalized))
 
 
 @_as_networkx
@@ -444,11 +446,44 @@ def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
     return np.array([numbers.get(node, 0) for node in G], np.float64)
 
 
-def _find_operator(G: AnyGraph, matrix: Any, options: Mapping[str, Any]) -> Any:
+def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
     """SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
-    if isinstance(G, StoredGraph) and G.transpose is not None:
-        return G.transpose.as_linear_operator(matrix, **options)
-    return matrix.as_linear_operator(**options).T
+    if G.transpose is not None:
+        return G.transpose.as_linear_operator(matrix, weights=weights)
+    return matrix.as_linear_operator(weights=weights).T
+
+
+def _find_singular(
+    arcs: Any, start: np.ndarray, max_iter: int, tol: float, *, is_positive: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hubs and authorities by SciPy's `svds`; authorities have Euclidean norm 1.
+
+    Parameters
+    ----------
+    arcs : operator of the matrix whose entry (i, j) is the arc i -> j
+    is_positive : whether no weight is negative
+
+    Raises
+    ------
+    PowerIterationFailedConvergence : neither do so many of its iterations reach the tolerance, or what they reach has
+        both signs though no weight is negative, which is a mixture of several vectors
+    """
+    import networkx as nx
+    from scipy.sparse.linalg import ArpackNoConvergence, svds
+
+    try:
+        _, _, vt = svds(arcs, k=1, v0=start, maxiter=max_iter, tol=tol)
+    except ArpackNoConvergence as error:
+        raise nx.PowerIterationFailedConvergence(max_iter) from error
+    authorities = vt.ravel() if vt.sum() >= 0 else -vt.ravel()
+    if is_positive and authorities.min() < -MOST_NEGATIVE:
+        raise nx.PowerIterationFailedConvergence(max_iter)
+    return arcs.matvec(authorities), authorities
+
+
+def _sum_to_1(values: np.ndarray, normalized: bool) -> np.ndarray:
+    total = values.sum()
+    return values / total if normalized and total else values
 
 
 def _name(G: AnyGraph, values: Any) -> dict[Any, float]:

@@ -7,16 +7,18 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.sparse.linalg import aslinearoperator
 
 import mgspmv as mg
 from mgspmv import networkx_backend
-from mgspmv.errors import KindError, MissingTransposeError, OptionError
+from mgspmv.errors import ConvergenceError, KindError, MissingTransposeError, OptionError
 from mgspmv.networkx_backend import MIN_EDGES, ConvertedGraph, StoredGraph
 
 OWN = {"backend": "mgspmv"}
@@ -200,7 +202,41 @@ def test_arguments_of_the_others():
     check_close(nx.hits(G, nstart=beta, **OWN), nx.hits(G))
     found, wanted = nx.hits(G, normalized=False, **OWN), nx.hits(G, normalized=False)
     for own, other in zip(found, wanted, strict=True):
-        assert list(own.values()) == pytest.approx([abs(value) for value in other.values()], abs=1e-9)
+        assert list(own.values()) == pytest.approx([abs(value) for value in other.values()], abs=1e-8)
+
+
+def test_hits_take_singular_vectors_where_power_iteration_is_slow():
+    G = nx.path_graph(60)
+    G.add_edge(0, 0)
+    with pytest.raises(ConvergenceError):
+        mg.hits(networkx_backend.convert_from_nx(G).open(None, transpose=True)[0], tol=1e-8)
+    check_close(nx.hits(G, **OWN), nx.hits(G), rel=1e-4)
+
+
+def test_hits_of_several_vectors_are_what_the_start_leads_to():
+    for G in (
+        nx.complete_bipartite_graph(2, 2),
+        nx.star_graph(4),
+        nx.disjoint_union(nx.path_graph(3), nx.path_graph(3)),
+    ):
+        hubs, authorities = nx.hits(G, **OWN)
+        A = nx.to_numpy_array(G)
+        a, h = np.array(list(authorities.values())), np.array(list(hubs.values()))
+        assert a.min() > 0
+        np.testing.assert_allclose(A.T @ A @ a / (A.T @ A @ a).sum(), a, rtol=1e-12)
+        np.testing.assert_allclose(A @ a / (A @ a).sum(), h, rtol=1e-12)
+        assert nx.hits(G, **OWN) == (hubs, authorities)
+    assert nx.hits(nx.empty_graph(2), **OWN) == ({0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0})
+    assert nx.hits(nx.DiGraph([(0, 0)]), **OWN) == ({0: 1.0}, {0: 1.0})
+
+
+def test_singular_vectors_of_both_signs_are_no_hits():
+    arcs = aslinearoperator(np.array([[2.0, -1, 0], [-1, 2, 0], [0, 0, 1]]))
+    find = partial(networkx_backend._find_singular, arcs, np.array([1.0, 0.5, 1]), 100, 1e-12)
+    _, authorities = find(is_positive=False)
+    np.testing.assert_allclose(np.abs(authorities), [math.sqrt(0.5), math.sqrt(0.5), 0], atol=1e-12)
+    with pytest.raises(nx.PowerIterationFailedConvergence):
+        find(is_positive=True)
 
 
 def test_options_of_mgspmv_are_passed_on():
@@ -219,6 +255,8 @@ def test_negative_weights():
     G.add_weighted_edges_from([(0, 1, 2.0), (1, 2, 1.0), (2, 0, 1.0), (0, 2, -0.5), (1, 0, 1.0)])
     for function in SIMPLE:
         check_close(function(G, weight="weight", **OWN), function(G, weight="weight"), rel=1e-6)
+    check_close(nx.hits(G, **OWN), nx.hits(G))
+    check_close(nx.hits(G, max_iter=5, tol=1e-12, **OWN), nx.hits(G))
     check_close(nx.pagerank(G, weight=None, **OWN), nx.pagerank(G, weight=None))
     with pytest.raises(NotImplementedError) as caught:
         nx.pagerank(G, **OWN)
@@ -259,8 +297,6 @@ def test_errors_are_those_of_networkx(given):
             nx.katz_centrality(G, beta=beta, **given)
     with pytest.raises(nx.PowerIterationFailedConvergence):
         nx.katz_centrality(nx.complete_graph(30), 0.9, **given)
-    with pytest.raises(ValueError, match="k"):
-        nx.hits(nx.DiGraph([(0, 0)]), **given)
 
 
 def test_what_is_not_computed_here():
@@ -369,6 +405,10 @@ def test_stored_graphs(stored):
     renamed = StoredGraph(A, weight="cost")
     check_close(nx.pagerank(renamed, weight="cost"), nx.pagerank(G), rel=1e-12)
     check_close(nx.pagerank(renamed), nx.pagerank(G, weight=None), rel=1e-12)
+    unweighted = G.copy()
+    nx.set_edge_attributes(unweighted, 1.0, "weight")
+    check_close(nx.hits(renamed), nx.hits(unweighted))
+    check_close(nx.hits(renamed, max_iter=5, tol=1e-12), nx.hits(unweighted, tol=1e-12), rel=1e-9)
 
 
 def test_stored_graph_can_be_had_as_networkx(stored):

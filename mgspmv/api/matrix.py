@@ -272,6 +272,7 @@ class Matrix(DescribedMatrix):
         precision: Literal["float32", "float64"] | None = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
         threads: int | None = None,
+        weights: bool = True,
     ) -> LinearOperator:
         """The matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
 
@@ -282,6 +283,7 @@ class Matrix(DescribedMatrix):
         ----------
         precision : of products; default the dtype of the values, float64 for a pattern, and float64 where x has that
         backend, threads : as for `spmv`
+        weights : False takes each stored entry as 1
 
         Raises
         ------
@@ -292,7 +294,8 @@ class Matrix(DescribedMatrix):
 
         check_threads(threads)
         check_choice("precision", precision, ("float32", "float64", None))
-        options: dict[str, Any] = {"precision": precision, "threads": threads, "backend": choose_backend(backend)}
+        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
+        options |= {"backend": choose_backend(backend)}
         transpose = self.T if self._transpose is not None or self.info.has_transpose else None
         return MatrixOperator(
             self.shape,
@@ -481,12 +484,14 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         device_memory: int | None = None,
         host_memory: int | None = None,
+        weights: bool = True,
     ) -> np.ndarray:
         """alpha * A @ x + beta * y in this process; see `mgspmv.api.spmv`.
 
         Parameters
         ----------
         device_memory, host_memory : in bytes
+        weights : False takes each stored entry as 1
         """
         computes = choose_backend(backend)
         x = check_vectors("x", x, self.shape[1], "columns")
@@ -495,15 +500,16 @@ class Matrix(DescribedMatrix):
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
         if beta != 0:
             out = permute(out, self.order)
+        binding: dict[str, Any] = {"kernel": kernel, "threads": threads, "weights": weights}
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory}
-        streamed = self.bind_streamed(chosen, kernel=kernel, threads=threads, **limits) if computes == "cuda" else None
+        streamed = self.bind_streamed(chosen, **binding, **limits) if computes == "cuda" else None
         if streamed is not None:
             x, out = put(x), put(out)
             streamed.multiply(x, out, alpha, beta)
             product = get(out)
         else:
             kernel = choose_for_vectors(kernel, computes, self.shape, x.shape[1] if x.ndim == 2 else 1)
-            kernels = self.bind_products(chosen, kernel=kernel, threads=threads, backend=computes, tune=tune)
+            kernels = self.bind_products(chosen, **binding, backend=computes, tune=tune)
             x, out = kernels[0].put(x), kernels[0].put(out)
             for bound in kernels:
                 start = bound.block.row_offset

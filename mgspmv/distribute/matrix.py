@@ -202,6 +202,7 @@ class DistributedMatrix(DescribedMatrix):
         *,
         precision: Literal["float32", "float64"] | None = None,
         threads: int | None = None,
+        weights: bool = True,
     ) -> LinearOperator:
         """The matrix as `scipy.sparse.linalg.LinearOperator`, each of whose products is a round of tasks.
 
@@ -213,6 +214,7 @@ class DistributedMatrix(DescribedMatrix):
             this matrix was, and the workers hold it until the operator is gone
         precision : as for `Matrix.as_linear_operator`
         threads : of each worker
+        weights : False takes each stored entry as 1
 
         Raises
         ------
@@ -227,7 +229,7 @@ class DistributedMatrix(DescribedMatrix):
             transpose = self._distribute_transpose()
         elif transpose is not None:
             check_transpose(self, transpose)
-        options: dict[str, Any] = {"precision": precision, "threads": threads}
+        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
         return MatrixOperator(
             self.shape,
             precision or choose_dtype(self.dtype),

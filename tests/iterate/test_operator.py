@@ -81,6 +81,14 @@ def test_dtype(stored, precision, wanted):
     assert operator.matvec(np.ones(17, wanted)).dtype == wanted
 
 
+def test_weights_may_be_left_out(rectangle):
+    own, A = rectangle
+    operator, ones = A.as_linear_operator(weights=False), (own != 0).astype(float)
+    np.testing.assert_allclose(operator.matvec(np.arange(17.0)), ones @ np.arange(17.0), rtol=1e-14)
+    np.testing.assert_allclose(operator.rmatvec(np.arange(30.0)), ones.T @ np.arange(30.0), rtol=1e-14)
+    np.testing.assert_allclose(A.matvec(np.arange(17.0)), own @ np.arange(17.0), rtol=1e-14)
+
+
 def test_renumbered_store_has_vectors_in_the_order_of_the_source():
     own = make_spd()
     A = store_matrix(own, order="rcm", transpose=True)
@@ -173,6 +181,8 @@ def test_operator_of_a_distributed_matrix(in_process, tmp_path):
             np.testing.assert_array_equal(operator.matvec(x), A @ x)
         for operator in (passed, whole, DT.as_linear_operator(D).T):
             np.testing.assert_array_equal(operator.rmatvec(y), A.T @ y)
+        unweighted = D.as_linear_operator(weights=False)
+        np.testing.assert_array_equal(unweighted.matvec(x), A.as_linear_operator(weights=False).matvec(x))
         np.testing.assert_allclose(svds(whole, k=2)[1], svds(own, k=2)[1], rtol=1e-12)
         with pytest.raises(MissingTransposeError, match=r"distribute A\.T too, and pass that as transpose"):
             alone.rmatvec(y)
