@@ -27,9 +27,11 @@ if TYPE_CHECKING:
         ingest,
         katz,
         list_versions,
+        load_batch,
         load_solution,
         open_matrix,
         pagerank,
+        pagerank_batch,
         power_iteration,
         reorder,
         spmv,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         update,
         verify,
     )
+    from mgspmv.batch_results import BatchSolution
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.partition import Plan
@@ -56,9 +59,11 @@ _HOMES = {
         "ingest",
         "katz",
         "list_versions",
+        "load_batch",
         "load_solution",
         "open_matrix",
         "pagerank",
+        "pagerank_batch",
         "power_iteration",
         "reorder",
         "spmv",
@@ -67,6 +72,7 @@ _HOMES = {
         "update",
         "verify",
     ),
+    "mgspmv.batch_results": ("BatchSolution",),
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
     "mgspmv.partition": ("Plan",),
@@ -76,6 +82,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BatchSolution",
     "DistributedMatrix",
     "Event",
     "Matrix",
@@ -92,9 +99,11 @@ __all__ = [
     "ingest",
     "katz",
     "list_versions",
+    "load_batch",
     "load_solution",
     "open_matrix",
     "pagerank",
+    "pagerank_batch",
     "power_iteration",
     "reorder",
     "run_pipeline",

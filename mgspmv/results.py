@@ -39,9 +39,11 @@ SUFFIXES = (".zarr", ".parquet", ".csv")
 CHUNK_ELEMENTS = 2**20
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
+SAMPLED = 16
+"""One in so many ranks is looked at for a bound of the highest."""
 
-_ZARR_KEY = "mgspmv_solution"
-_PARQUET_KEY = b"mgspmv"
+ZARR_KEY = "mgspmv_solution"
+PARQUET_KEY = b"mgspmv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +239,18 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     StoreUnfinishedError : its writing was never finished
     MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
     """
+    check_source(path)
+    return _read_zarr(str(path)) if Path(path).suffix == ".zarr" else _read_parquet(str(path))
+
+
+def check_source(path: str | os.PathLike[str]) -> None:
+    """Raise unless there is something at `path` whose suffix is one that ranks are loaded from.
+
+    Raises
+    ------
+    OptionError : another suffix; CSV holds the ranks only
+    StoreNotFoundError : there is nothing
+    """
     suffix = Path(path).suffix
     if suffix == ".csv":
         raise OptionError(f"{path}: CSV holds the ranks only; save as .zarr or .parquet what is to be loaded again")
@@ -246,7 +260,6 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
         )
     if not is_url(path) and not Path(path).exists():
         raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
-    return _read_zarr(str(path)) if suffix == ".zarr" else _read_parquet(str(path))
 
 
 def describe_matrix(
@@ -275,6 +288,17 @@ def describe_matrix(
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
     """Positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
+    if k < len(values) // (4 * SAMPLED):
+        # No less than the k-th highest of some of them is the k-th highest of all.
+        least = np.partition(values[::SAMPLED], -k)[-k]
+        places = np.flatnonzero(values >= least)
+        if len(places) >= k:  # there are NaN otherwise
+            highest: np.ndarray = places[_select_highest(values[places], k)]
+            return highest
+    return _select_highest(values, k)
+
+
+def _select_highest(values: np.ndarray, k: int) -> np.ndarray:
     keys = np.where(np.isnan(values), -np.inf, values)
     k = min(k, len(keys))
     if k == 0:
@@ -309,15 +333,15 @@ def check_target(
 
 
 def _is_taken(path: str | os.PathLike[str]) -> bool:
-    return _open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)
+    return open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)
 
 
 def _is_solution_group(url: str) -> bool:
-    group = _open_group(url)
-    return group is not None and _ZARR_KEY in group.attrs
+    group = open_group(url)
+    return group is not None and ZARR_KEY in group.attrs
 
 
-def _open_group(url: str) -> Any:
+def open_group(url: str) -> Any:
     """The Zarr group at a path or URL; None where there is none."""
     import zarr
 
@@ -332,21 +356,22 @@ def _open_group(url: str) -> Any:
 def _write_zarr(solution: Solution, url: str) -> None:
     import zarr
 
-    group = zarr.open_group(url, mode="w", attributes={_ZARR_KEY: None})
-    _write_array(group, "values", solution.values)
+    group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+    write_array(group, "values", solution.values)
     if solution.vertex_ids is not None:
-        _write_array(group, "vertex_ids", solution.vertex_ids)
-    group.attrs[_ZARR_KEY] = _describe(solution)
+        write_array(group, "vertex_ids", solution.vertex_ids)
+    group.attrs[ZARR_KEY] = _describe(solution)
 
 
-def _write_array(group: Any, name: str, array: np.ndarray) -> None:
+def write_array(group: Any, name: str, array: np.ndarray) -> None:
+    """Write an array of one or two dimensions into a Zarr group, in chunks with checksums."""
     from zarr.codecs import BloscCodec, Crc32cCodec
 
     stored = group.create_array(
         name,
         shape=array.shape,
         dtype=str if array.dtype == object else array.dtype,
-        chunks=(min(CHUNK_ELEMENTS, max(1, len(array))),),
+        chunks=_choose_chunks(array.shape),
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
         # A chunk that was not written could not be told from one that was lost.
         config={"write_empty_chunks": True},
@@ -354,22 +379,50 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     stored[:] = array
 
 
-def _read_zarr(url: str) -> Solution:
-    group = _open_group(url)
+def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Parts of rows, or several whole ones."""
+    n_in_row = min(CHUNK_ELEMENTS, max(1, shape[-1]))
+    return (*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in shape[:-1]), n_in_row)
+
+
+def open_ranks(url: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]]:
+    """A Zarr group of ranks, and what it says of itself.
+
+    Raises
+    ------
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no such group
+    """
+    group = open_group(url)
     if group is None:
         raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
-    if _ZARR_KEY not in group.attrs:
+    if ZARR_KEY not in group.attrs:
         raise StoreFormatError(f"{url} is a Zarr group of something else than ranks")
-    if group.attrs[_ZARR_KEY] is None:
+    if group.attrs[ZARR_KEY] is None:
         raise StoreUnfinishedError(f"the ranks at {url} were begun and never finished; compute them again")
-    described = _check_described(url, group.attrs[_ZARR_KEY])
-    ids = None if described["vertex_ids"] is None else _read_array(url, group, "vertex_ids")
-    if ids is not None and described["vertex_ids"] == "string":
-        ids = ids.astype(object)
-    return _compose(url, _read_array(url, group, "values"), ids, described)
+    return group, check_described(url, group.attrs[ZARR_KEY], is_batch=is_batch)
 
 
-def _read_array(url: str, group: Any, name: str) -> np.ndarray:
+def read_ids(url: str, group: Any, name: str, dtype: str | None) -> np.ndarray | None:
+    """The ids of vertices in a group: int64, or `string` as object; None where they are 0..n-1."""
+    if dtype is None:
+        return None
+    ids = read_array(url, group, name)
+    return ids.astype(object) if dtype == "string" else ids
+
+
+def _read_zarr(url: str) -> Solution:
+    group, described = open_ranks(url)
+    ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
+    return _compose(url, read_array(url, group, "values"), ids, described)
+
+
+def read_array(url: str, group: Any, name: str) -> np.ndarray:
+    """Read what `write_array` wrote.
+
+    Raises
+    ------
+    StoreDamagedError, MissingChunkError, ChecksumError : it is not what was written
+    """
     array = group.get(name)
     if array is None:
         raise StoreDamagedError(f"{url}: the array {name} is missing")
@@ -393,11 +446,23 @@ def _write_parquet(solution: Solution, path: str) -> None:
     import pyarrow.parquet as pq
 
     ids = np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
-    table = _to_table(ids, solution.values).replace_schema_metadata({_PARQUET_KEY: json.dumps(_describe(solution))})
+    table = _to_table(ids, solution.values).replace_schema_metadata({PARQUET_KEY: json.dumps(_describe(solution))})
     pq.write_table(table, path, write_page_checksum=True)
 
 
 def _read_parquet(path: str) -> Solution:
+    table, described = read_rank_table(path)
+    ids = None if described["vertex_ids"] is None else table["id"].to_numpy()
+    return _compose(path, table["rank"].to_numpy(), ids, described)
+
+
+def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]]:
+    """A Parquet table of ranks, and what it says of itself.
+
+    Raises
+    ------
+    StoreFormatError, StoreDamagedError, ChecksumError : it is none, or not what was written
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -405,12 +470,10 @@ def _read_parquet(path: str) -> Solution:
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
     except (pa.ArrowException, OSError) as error:
         raise _refuse_parquet(path, error) from error
-    metadata = (table.schema.metadata or {}).get(_PARQUET_KEY)
+    metadata = (table.schema.metadata or {}).get(PARQUET_KEY)
     if metadata is None:
         raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
-    described = _check_described(path, json.loads(metadata))
-    ids = None if described["vertex_ids"] is None else table["id"].to_numpy()
-    return _compose(path, table["rank"].to_numpy(), ids, described)
+    return table, check_described(path, json.loads(metadata), is_batch=is_batch)
 
 
 def _refuse_parquet(path: str, error: Exception) -> StoreError:
@@ -456,7 +519,16 @@ def _describe(solution: Solution) -> dict[str, Any]:
     return {key: to_json(value) for key, value in described.items()}
 
 
-def _check_described(path: str, described: dict[str, Any]) -> dict[str, Any]:
+def check_described(path: str, described: dict[str, Any], *, is_batch: bool = False) -> dict[str, Any]:
+    """What a file says of itself, if it is of this format version, and of a batch or of one vector as is wanted.
+
+    Raises
+    ------
+    StoreFormatError : it is not
+    """
+    if ("labels" in described) != is_batch:
+        held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
+        raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
     found = described.get("format_version")
     if found != FORMAT_VERSION:
         raise StoreFormatError(

@@ -1,5 +1,6 @@
 """The Python API: everything a user calls, composed from the parts."""
 
+from mgspmv.api.batch import pagerank_batch
 from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
 from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import power_iteration
@@ -7,6 +8,7 @@ from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
 from mgspmv.api.stores import export, generate, ingest, reorder, update, verify
 from mgspmv.api.subgraphs import subgraph
+from mgspmv.batch_results import load_batch
 from mgspmv.results import load_solution
 from mgspmv.store import drop_versions, list_versions
 
@@ -21,9 +23,11 @@ __all__ = [
     "ingest",
     "katz",
     "list_versions",
+    "load_batch",
     "load_solution",
     "open_matrix",
     "pagerank",
+    "pagerank_batch",
     "power_iteration",
     "reorder",
     "spmv",

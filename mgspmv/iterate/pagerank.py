@@ -237,14 +237,19 @@ class Loop:
             yield Event(self._run, 0, self.iteration, change, **vars(times))
 
     def _judge(self, change: float, is_wrong: bool) -> Status | None:
-        is_fixed = self._options.tol_mode == "fixed"
-        if is_wrong:
-            return Status.NON_FINITE
-        if not is_fixed and change < self._threshold:
-            return Status.CONVERGED
-        if self.iteration < self._options.max_iter:
-            return None
-        return Status.COMPLETED if is_fixed else Status.MAX_ITER
+        return judge(self._options, self._threshold, self.iteration, change, is_wrong)
+
+
+def judge(options: PageRankOptions, threshold: float, iteration: int, change: float, is_wrong: bool) -> Status | None:
+    """How a run ends after so many iterations, of which the last had this change; None when it goes on."""
+    is_fixed = options.tol_mode == "fixed"
+    if is_wrong:
+        return Status.NON_FINITE
+    if not is_fixed and change < threshold:
+        return Status.CONVERGED
+    if iteration < options.max_iter:
+        return None
+    return Status.COMPLETED if is_fixed else Status.MAX_ITER
 
 
 @dataclass(frozen=True, eq=False)

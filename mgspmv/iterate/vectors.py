@@ -35,7 +35,7 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     vector = make_weights(name, weights, n, vertex_ids)
     if not vector.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
-    return _normalize(vector)
+    return normalize(vector, n)
 
 
 def make_weights(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
@@ -108,12 +108,12 @@ def _to_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | Non
 def _from_mapping(name: str, weights: Mapping[Any, float], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     vector = np.zeros(n)
     if weights:
-        vector[find_positions(name, list(weights), n, vertex_ids)] = _to_float64(name, list(weights.values()))
+        vector[find_positions(name, list(weights), n, vertex_ids)] = to_float64(name, list(weights.values()))
     return vector
 
 
 def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
-    vector = _to_float64(name, weights)
+    vector = to_float64(name, weights)
     if vector.shape != (n,):
         raise ShapeError(
             f"{name} has shape {vector.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
@@ -121,7 +121,7 @@ def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
     return vector
 
 
-def _to_float64(name: str, numbers: Any) -> np.ndarray:
+def to_float64(name: str, numbers: Any) -> np.ndarray:
     try:
         array = np.asarray(numbers)
         if array.dtype.kind in "biufO":
@@ -131,9 +131,14 @@ def _to_float64(name: str, numbers: Any) -> np.ndarray:
     raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
 
 
-def _normalize(vector: np.ndarray) -> np.ndarray:
-    """Non-negative numbers over their sum, made in fixed point of two words: no order of the vertices changes it."""
-    bits = 62 - math.frexp(len(vector))[1]
+def normalize(vector: np.ndarray, n: int) -> np.ndarray:
+    """Non-negative numbers over their sum, made in fixed point of two words: no order of the vertices changes it.
+
+    Parameters
+    ----------
+    vector : of n numbers, or those of them that are not 0
+    """
+    bits = 62 - math.frexp(n)[1]
     scaled = np.ldexp(vector, bits - math.frexp(float(vector.max()))[1])
     total, rest = 0, scaled
     for _ in range(2):

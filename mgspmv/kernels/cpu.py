@@ -22,6 +22,9 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from mgspmv.errors import OptionError
+from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
+from mgspmv.kernels.lanes import load, spread, store, to_float64, to_type_of
+from mgspmv.kernels.many import fit_width
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -34,6 +37,8 @@ from mgspmv.model import (
 from mgspmv.partition import split_rows
 
 PARTS_PER_THREAD = 32
+COLUMNS_AT_ONCE = 16
+"""Of a product: with more in a row of x, the rows of x that are needed often fit the caches less."""
 SERIAL_NNZ = 1 << 16
 """Blocks with fewer nonzeros are left to the calling thread: waking others takes longer than the product."""
 FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
@@ -84,8 +89,12 @@ class CpuBlock:
 
         Products of float32 are rounded to float32; sums are made in float64 and rounded once to the dtype of y.
         """
-        kernel = _multiply if x.ndim == 1 else _multiply_many
-        self._run(kernel, *self._csr, x, y, float(alpha), float(beta))
+        if x.ndim == 1:
+            self._run(_multiply, *self._csr, x, y, float(alpha), float(beta))
+            return
+        for first in range(0, x.shape[1], COLUMNS_AT_ONCE):
+            columns = slice(first, first + COLUMNS_AT_ONCE)
+            self._multiply_columns(x[:, columns], y[:, columns], float(alpha), float(beta))
 
     def multiply_exact(self, z: np.ndarray, y: np.ndarray) -> None:
         """y = A z in fixed point of 2^-62; each contribution is rounded once, to nearest even, and the sum is exact.
@@ -187,6 +196,17 @@ class CpuBlock:
     def describe(self) -> str:
         """What computes."""
         return f"{platform.machine()}, {self.threads} threads"
+
+    def _multiply_columns(self, x: np.ndarray, y: np.ndarray, alpha: float, beta: float) -> None:
+        """In copies of a width that the kernel is compiled for, whose rows do not lie across cache lines."""
+        n_columns = x.shape[1]
+        width = fit_width(n_columns)
+        lined_x, lined_y = (zeros_in_lines(len(v), width, v.dtype) for v in (x, y))
+        lined_x[:, :n_columns] = x
+        if beta != 0:
+            lined_y[:, :n_columns] = y
+        self._run(_multiply_many, *self._csr, lined_x, lined_y, alpha, beta, (0,) * width)
+        y[:] = lined_y[:, :n_columns]
 
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -300,17 +320,15 @@ def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
 
 
 @njit(nogil=True, cache=True)
-def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta):
-    totals = np.empty(x.shape[1])
+def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
+    none = spread(0.0, width)
     part = _take(counter)
     while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            totals[:] = 0
-            for k in range(indptr[i], indptr[i + 1]):
-                for c in range(len(totals)):
-                    totals[c] += _contribute(data, k, x[np.uint64(indices[k]), c], 0.0)
-            for c in range(len(totals)):
-                y[i, c] = alpha * totals[c] if beta == 0 else alpha * totals[c] + beta * y[i, c]
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            total = alpha * sum_row_many(indices, data, x, indptr[i], indptr[i + np.uint64(1)], none, width)
+            if beta != 0.0:
+                total = total + beta * to_float64(load(y, i, width))
+            store(y, i, to_type_of(total, y))
         part = _take(counter)
 
 

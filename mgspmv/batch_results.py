@@ -1,0 +1,324 @@
+"""The ranks of many vectors and how they were reached: whole, or the highest of each; files in Zarr and Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
+from mgspmv.files import is_url, write_beside
+from mgspmv.model import Status
+from mgspmv.results import (
+    FORMAT_VERSION,
+    PARQUET_KEY,
+    ZARR_KEY,
+    Solution,
+    check_source,
+    check_target,
+    open_ranks,
+    read_array,
+    read_ids,
+    read_rank_table,
+    to_json,
+    write_array,
+)
+
+BATCH_SUFFIXES = (".zarr", ".parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSolution:
+    """PageRank of a graph's vertices for many vectors: `values`, or of each the highest ranks.
+
+    `batch[label]` is the `Solution` of a vector, where values are kept.
+
+    Raises
+    ------
+    ShapeError : arrays that do not fit each other
+    """
+
+    labels: tuple[Any, ...]
+    """Names of the vectors, strings or integers; their numbers where none were given."""
+    alphas: np.ndarray
+    """float64, (n_vectors,): damping of each."""
+    statuses: tuple[Status, ...]
+    """How the iteration of each ended."""
+    changes: tuple[tuple[float, ...], ...]
+    """|x' - x| at each iteration of each, in the norm of `tol_mode`."""
+    error_bounds_l1: np.ndarray
+    """float64, (n_vectors,): ||ranks - exact ranks||_1 of each is at most this."""
+    values: np.ndarray | None
+    """float64 or float32, (n_vectors, n): the ranks, in the order of the store's vertices; None with `top`."""
+    top_ids: np.ndarray | None
+    """int64 or strings (object), (n_vectors, k): ids of the highest ranks of each, the highest first; with `top`."""
+    top_ranks: np.ndarray | None
+    """float64 or float32, (n_vectors, k): these ranks; with `top`."""
+    seconds: dict[str, float]
+    """Seconds by phase, of all together: load, compile, product, enter, residual, keep."""
+    vertex_ids: np.ndarray | None
+    """int64 or strings (object), (n,): the source's names of the vertices; None when they are 0..n-1."""
+    options: dict[str, Any]
+    """What was asked for, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
+    matrix: dict[str, Any]
+    """As in `Solution`."""
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        kept = [a for a in (self.values, self.top_ids, self.top_ranks) if a is not None]
+        per_vector: tuple[Sized, ...] = (self.alphas, self.statuses, self.changes, self.error_bounds_l1, *kept)
+        if any(len(each) != n for each in per_vector) or len(set(self.labels)) != n:
+            raise ShapeError(f"there are {n} labels of vectors, which must be different, and something for each")
+        if len(kept) != (1 if self.values is not None else 2):
+            raise ShapeError("a batch has either values, or the ids and the ranks of the highest")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Solution]:
+        return (self[label] for label in self.labels)
+
+    def __getitem__(self, label: Any) -> Solution:
+        """The solution of a vector, by its label, or by its number where labels are names.
+
+        Its seconds and events are empty: vectors share them.
+
+        Raises
+        ------
+        OptionError : no vector has this label; only the highest ranks were kept
+        """
+        k = self._find(label)
+        if self.values is None:
+            raise OptionError(f"of vector {label!r} only the highest ranks were kept: see top(); leave top out for all")
+        options = self.options | {"alpha": float(self.alphas[k])}
+        return Solution(
+            values=self.values[k],
+            status=self.statuses[k],
+            iterations=len(self.changes[k]),
+            changes=self.changes[k],
+            seconds={},
+            error_bound_l1=float(self.error_bounds_l1[k]),
+            vertex_ids=self.vertex_ids,
+            options=options,
+            matrix=self.matrix,
+        )
+
+    def __repr__(self) -> str:
+        n_good = sum(status.is_success for status in self.statuses)
+        kept = "the highest ranks" if self.values is None else f"{self.values.shape[1]} ranks"
+        return (
+            f"<BatchSolution: {len(self)} vectors, {n_good} of them ended well, {self.options['steps']} passes of up "
+            f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
+        )
+
+    @property
+    def iterations(self) -> np.ndarray:
+        """int64, (n_vectors,): iterations made of each."""
+        return np.array([len(changes) for changes in self.changes], np.int64)
+
+    def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
+        """Give for each label the k highest ranks as (vertex id, rank), as `Solution.top` does.
+
+        Parameters
+        ----------
+        k : default all that were kept, or 10
+
+        Raises
+        ------
+        OptionError : k is less than 1, or more than were kept
+        """
+        if k is not None and k < 1:
+            raise OptionError(f"k must be at least 1, not {k}")
+        if self.values is not None:
+            return {label: self[label].top(k or 10) for label in self.labels}
+        assert self.top_ids is not None
+        assert self.top_ranks is not None
+        if k is not None and k > max(self.top_ids.shape[1], self.options["top"]):
+            raise OptionError(
+                f"the {self.top_ids.shape[1]} highest ranks were kept, and not {k}; rank again with top={k}"
+            )
+        pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
+        highest = [list(zip(ids, ranks, strict=True)) for ids, ranks in pairs]
+        return dict(zip(self.labels, highest, strict=True))
+
+    def digest(self) -> str:
+        """SHA-256 of what was kept, ranks in little-endian bytes, in hexadecimal: same bits, same digest."""
+        ranks = self.top_ranks if self.values is None else self.values
+        assert ranks is not None
+        digest = hashlib.sha256(np.ascontiguousarray(ranks, dtype=ranks.dtype.newbyteorder("<")).data)
+        if self.top_ids is not None:
+            digest.update(json.dumps(self.top_ids.tolist()).encode())
+        return digest.hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all but ranks and ids as JSON values; a float that is not finite becomes a string, its name."""
+        rows = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
+        vectors = [
+            {
+                "label": label,
+                "alpha": alpha,
+                "status": status.value,
+                "iterations": len(changes),
+                "change": changes[-1] if changes else None,
+                "error_bound_l1": bound,
+            }
+            for label, alpha, status, changes, bound in rows
+        ]
+        summary = {"vectors": vectors, "seconds": self.seconds, "digest": self.digest()}
+        return {
+            key: to_json(value) for key, value in (summary | {"options": self.options, "matrix": self.matrix}).items()
+        }
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write what was kept to `path`, in the format that its suffix names; `load_batch` reads it.
+
+        `.zarr`: a group with the array `values`, or `top_ids` and `top_ranks`, and with `vertex_ids`, the rest in its
+        attributes; also at a URL. `.parquet`: columns `vector`, `id` and `rank`, a row for each rank that was kept,
+        vector after vector, the rest in the metadata of its schema under `mgspmv`.
+
+        Raises
+        ------
+        OptionError : another suffix
+        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
+        StoreError : it cannot be written
+        """
+        check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
+        if is_url(path):
+            _write_zarr(self, str(path))
+            return
+        write = {".zarr": _write_zarr, ".parquet": _write_parquet}[Path(path).suffix]
+        with write_beside(path) as part:
+            write(self, str(part))
+
+    def _find(self, label: Any) -> int:
+        if label in self.labels:
+            return self.labels.index(label)
+        if isinstance(label, int | np.integer) and isinstance(self.labels[0], str) and 0 <= label < len(self):
+            return int(label)
+        raise OptionError(f"there is no vector {label!r}; labels has the {len(self)} there are")
+
+
+def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
+    """Read what `BatchSolution.save` wrote; the bits are as they were.
+
+    Raises
+    ------
+    OptionError : another suffix
+    StoreNotFoundError : there is nothing at this path
+    StoreFormatError : not a batch, or one of another format version
+    StoreUnfinishedError : its writing was never finished
+    MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
+    """
+    check_source(path)
+    return _read_zarr(str(path)) if Path(path).suffix == ".zarr" else _read_parquet(str(path))
+
+
+def _list_arrays(batch: BatchSolution) -> dict[str, np.ndarray]:
+    arrays = {name: getattr(batch, name) for name in ("values", "top_ids", "top_ranks", "vertex_ids")}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _write_zarr(batch: BatchSolution, url: str) -> None:
+    import zarr
+
+    group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+    for name, array in _list_arrays(batch).items():
+        write_array(group, name, array)
+    group.attrs[ZARR_KEY] = _describe(batch)
+
+
+def _read_zarr(url: str) -> BatchSolution:
+    group, described = open_ranks(url, is_batch=True)
+    ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
+    if described["top"] is None:
+        return _compose(url, described, ids, values=read_array(url, group, "values"))
+    top_ids = read_ids(url, group, "top_ids", described["vertex_ids"] or "int64")
+    return _compose(url, described, ids, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks"))
+
+
+def _write_parquet(batch: BatchSolution, path: str) -> None:
+    """A vector at a time, as the rows of all would take several times the memory of the ranks."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    id_type = pa.large_string() if _name_id_type(batch) == "string" else pa.int64()
+    label_type = pa.large_string() if isinstance(batch.labels[0], str) else pa.int64()
+    ranks = batch.top_ranks if batch.values is None else batch.values
+    assert ranks is not None
+    fields = {"vector": pa.dictionary(pa.int32(), label_type), "id": id_type, "rank": pa.from_numpy_dtype(ranks.dtype)}
+    schema = pa.schema(fields, metadata={PARQUET_KEY: json.dumps(_describe(batch))})
+    labels = pa.array(batch.labels, label_type)
+    ids = np.arange(ranks.shape[1]) if batch.vertex_ids is None else batch.vertex_ids
+    n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
+    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        for first in range(0, len(batch), n_at_once):
+            some = ranks[first : first + n_at_once]
+            numbers = np.repeat(np.arange(first, first + len(some), dtype=np.int32), ranks.shape[1])
+            own = np.tile(ids, len(some)) if batch.top_ids is None else batch.top_ids[first : first + len(some)].ravel()
+            vectors = pa.DictionaryArray.from_arrays(pa.array(numbers), labels)
+            writer.write_table(pa.table([vectors, pa.array(own, id_type), pa.array(some.ravel())], schema=schema))
+
+
+ROWS_AT_ONCE = 2**20
+"""Rows of a table that are made before they are written, or those of a vector."""
+
+
+def _read_parquet(path: str) -> BatchSolution:
+    table, described = read_rank_table(path, is_batch=True)
+    n_vectors = len(described["labels"])
+    ranks = table["rank"].to_numpy().reshape(n_vectors, -1)
+    ids = table["id"].to_numpy().reshape(n_vectors, -1)
+    if described["top"] is None:
+        return _compose(path, described, None if described["vertex_ids"] is None else ids[0], values=ranks)
+    return _compose(path, described, None, top_ids=ids, top_ranks=ranks)
+
+
+def _name_id_type(batch: BatchSolution) -> str | None:
+    ids = batch.top_ids if batch.vertex_ids is None else batch.vertex_ids
+    return None if ids is None else "string" if ids.dtype == object else "int64"
+
+
+def _describe(batch: BatchSolution) -> dict[str, Any]:
+    described = {
+        "format_version": FORMAT_VERSION,
+        "labels": list(batch.labels),
+        "alphas": batch.alphas.tolist(),
+        "statuses": [status.value for status in batch.statuses],
+        "changes": batch.changes,
+        "error_bounds_l1": batch.error_bounds_l1.tolist(),
+        "seconds": batch.seconds,
+        "top": None if batch.top_ids is None else batch.top_ids.shape[1],
+        "vertex_ids": _name_id_type(batch),
+        "options": batch.options,
+        "matrix": batch.matrix,
+        "digest": batch.digest(),
+    }
+    return {key: to_json(value) for key, value in described.items()}
+
+
+def _compose(path: str, described: dict[str, Any], ids: np.ndarray | None, **kept: np.ndarray | None) -> BatchSolution:
+    arrays = {"values": None, "top_ids": None, "top_ranks": None} | kept
+    try:
+        batch = BatchSolution(
+            labels=tuple(described["labels"]),
+            alphas=np.array(described["alphas"], np.float64),
+            statuses=tuple(Status(status) for status in described["statuses"]),
+            changes=tuple(tuple(float(change) for change in own) for own in described["changes"]),
+            error_bounds_l1=np.array([float(bound) for bound in described["error_bounds_l1"]]),
+            seconds={phase: float(elapsed_s) for phase, elapsed_s in described["seconds"].items()},
+            vertex_ids=ids,
+            options=described["options"],
+            matrix=described["matrix"],
+            **arrays,
+        )
+    except ShapeError as error:
+        raise StoreDamagedError(f"{path}: {error}") from error
+    if batch.digest() != described["digest"]:
+        raise ChecksumError(f"{path}: the ranks do not match their digest")
+    return batch

@@ -1,0 +1,381 @@
+"""PageRank of many vectors in one pass over the matrix at a time.
+
+Vectors take the columns of a pass, and each has its own damping, jumps, dangling mass and end. One that has ended
+leaves its column to the next that waits; when none waits, the pass becomes narrower. How vectors come together changes
+nothing of any of them: each makes the iterations that `mgspmv.iterate.pagerank` makes of it alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mgspmv.exchange.transport import LocalTransport
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import bound_error, bound_mass_rounding, judge
+from mgspmv.iterate.queries import Query
+from mgspmv.kernels.many import BoundMany, Terms, fit_width, narrow_widths
+from mgspmv.model import FIXED_POINT, Event, Status, StepSums
+
+RESIDUAL_WIDTH = 16
+"""Most vectors whose error is bounded at a time."""
+
+Keep = Callable[[int, np.ndarray], None]
+"""Called with the number of a vector that has ended, and its ranks, (n,) in the order of the stored rows; they are
+overwritten afterwards."""
+
+
+@dataclass(frozen=True, eq=False)
+class ManyRows:
+    """What the owner of a block has of all vectors; arrays are where the block is."""
+
+    kernel: BoundMany
+    weight: Any
+    """(n_rows,) float64 out-weights; 0 for dangling vertices."""
+    dangling: Any
+    """d, float64: (n_rows,), (1,) or, for p of each vector, (0,)."""
+
+    @property
+    def start(self) -> int:
+        return self.kernel.block.row_offset
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.kernel.block.n_rows
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a vector ended."""
+
+    status: Status
+    changes: tuple[float, ...]
+    """|x' - x| of each of its iterations, in the norm of `tol_mode`."""
+    error_bound_l1: float
+    """||its ranks - exact ranks||_1 is at most this; infinite where ranks are not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchOutcome:
+    """How a batch ended."""
+
+    endings: list[Ending]
+    """In the order of the vectors."""
+    steps: int
+    """Passes over the matrix with a step in each."""
+    hardware: str
+    """What computed."""
+    seconds: dict[str, float]
+    """By phase."""
+
+
+class Pass:
+    """The columns that vectors are computed in, on blocks that make up the whole matrix.
+
+    Parameters
+    ----------
+    rows : the blocks of this process
+    width : columns, one of `mgspmv.kernels.many.WIDTHS`
+    x_dtype : of the ranks
+
+    Attributes
+    ----------
+    queries : the vector of each column; None where there is none
+    """
+
+    def __init__(self, rows: Sequence[ManyRows], width: int, x_dtype: Any) -> None:
+        kernel = rows[0].kernel
+        self._rows, self.width = rows, width
+        self._x = [r.kernel.zeros_many(r.stop - r.start, width, x_dtype) for r in rows]
+        zeros = lambda n, dtype: kernel.zeros_many(n, width, dtype)  # noqa: E731
+        self._transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, zeros)
+        self._terms: list[Terms] = []
+        self.queries: list[Query | None] = [None] * width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of vectors."""
+        return int(self._transport.nbytes + sum(x.nbytes for x in self._x))
+
+    def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
+        """Give columns other vectors. Needs `scale` before the next step.
+
+        Parameters
+        ----------
+        vectors : the first x of each, (len(columns), n), or (len(columns), 1) for one number everywhere
+        """
+        for column, query in zip(columns, queries, strict=True):
+            self.queries[column] = query
+        for r, x in zip(self._rows, self._x, strict=True):
+            r.kernel.fill(x, columns, vectors if vectors.shape[1] == 1 else vectors[:, r.start : r.stop])
+        self._terms = [self._make_terms(r) for r in self._rows]
+
+    def jump(self, column: int, share: float) -> None:
+        """Let the x of a column be share * p."""
+        query = self.queries[column]
+        assert query is not None
+        for r, x in zip(self._rows, self._x, strict=True):
+            r.kernel.fill(x, np.array([column]), r.kernel.put(np.full((1, 1), share * query.base)))
+            own = _cut(query, r)
+            x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
+
+    def take(self, columns: np.ndarray, out: Any) -> None:
+        """out[j] = x of columns[j]: (len(columns), n)."""
+        for r, x in zip(self._rows, self._x, strict=True):
+            r.kernel.take(x, columns, out[:, r.start : r.stop])
+
+    def scale(self) -> list[StepSums]:
+        """Make z of x; the sums that belong to each x."""
+        slots = [self._transport.slot(r.start, r.stop) for r in self._rows]
+        sums = [r.kernel.scale_many(x, r.weight, z) for r, x, z in zip(self._rows, self._x, slots, strict=True)]
+        self._transport.exchange(StepSums())
+        return _add_columns(sums)
+
+    def step(self, mass: np.ndarray) -> list[StepSums]:
+        """One step of all columns; `mass` is (width,), of the x before it."""
+        sums = []
+        for r, x, terms in zip(self._rows, self._x, self._terms, strict=True):
+            slot = self._transport.slot(r.start, r.stop)
+            sums.append(r.kernel.step_many(self._transport.z, x, slot, r.weight, mass, terms))
+        self._transport.exchange(StepSums())
+        return _add_columns(sums)
+
+    def residual(self, mass: np.ndarray) -> np.ndarray:
+        """(width,): how far a step would move x, in L1, at most; blocks and z must be of precision `float64`."""
+        parts = zip(self._rows, self._x, self._terms, strict=True)
+        total: np.ndarray = sum(
+            (r.kernel.residual_many(self._transport.z, x, mass, terms) for r, x, terms in parts), np.zeros(self.width)
+        )
+        return total
+
+    def _make_terms(self, r: ManyRows) -> Terms:
+        """Of all columns on the rows of a block."""
+        alpha, base = np.zeros(self.width), np.zeros(self.width)
+        rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+        for column, query in enumerate(self.queries):
+            if query is not None:
+                alpha[column], base[column], own = query.alpha, query.base, _cut(query, r)
+                rows.append(query.rows[own] - r.start)
+                columns.append(np.full(len(rows[-1]), column))
+                weights.append(query.weights[own])
+        order = np.argsort(np.concatenate(rows), kind="stable")
+        entries = (r.kernel.put(np.concatenate(part)[order]) for part in (rows, columns, weights))
+        return Terms(alpha, r.dangling, base, *entries)
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A vector in the pass."""
+
+    number: int
+    column: int
+    mass: float = 0.0
+    is_wrong: bool = False
+    changes: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaver:
+    """A vector that has ended, and whose error is still to be bounded."""
+
+    seat: _Seat
+    status: Status
+
+
+class Batch:
+    """Iterates all vectors to their ends.
+
+    Parameters
+    ----------
+    rows : blocks that make up the whole matrix
+    queries : the vectors
+    options : of all of them, but for `alpha`, which is each one's own
+    threshold : of the change, from `PageRankOptions.threshold`
+    width : most vectors in a pass
+    n_dangling : dangling vertices of the matrix
+    starts_at_jump : whether the first x is (1 - alpha) p; else it is uniform
+    keep : takes the ranks of each
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[ManyRows],
+        queries: Sequence[Query],
+        options: PageRankOptions,
+        threshold: float,
+        width: int,
+        *,
+        n_dangling: int,
+        starts_at_jump: bool,
+        keep: Keep,
+    ) -> None:
+        self._rows, self._queries, self._options, self._threshold = rows, queries, options, threshold
+        self._n_dangling, self._starts_at_jump, self._keep = n_dangling, starts_at_jump, keep
+        self._n = rows[0].kernel.block.n_cols
+        self._x_dtype = np.dtype(np.float32 if options.precision == "float32" else np.float64)
+        self._residual_width = min(width, RESIDUAL_WIDTH)
+        self._waiting = deque(range(len(queries)))
+        self._seats: list[_Seat] = []
+        self._left: list[_Leaver] = []
+        self._room = rows[0].kernel.zeros_many(self._residual_width, self._n, self._x_dtype)
+        self._wide: Pass | None = None
+        self._endings: dict[int, Ending] = {}
+        self._width = width
+        self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
+
+    def run(self, emit: Callable[[Event, int], None], run: str = "") -> BatchOutcome:
+        """To the end.
+
+        Parameters
+        ----------
+        emit : gets what each step did, its change being the greatest of all vectors, and how many vectors have ended
+        """
+        kernel, steps = self._rows[0].kernel, 0
+        with self._time("compile"):
+            kernel.compile_many(narrow_widths(self._width), self._residual_width)
+        with self._time("enter"):
+            self._pass = Pass(self._rows, self._width, self._x_dtype)
+            self._seat_waiting()
+        while self._seats:
+            steps += 1
+            event = self._step(steps, run)
+            ended = [(seat, status) for seat in self._seats if (status := self._judge(seat)) is not None]
+            self._release(ended)
+            emit(event, len(self._queries) - len(self._waiting) - len(self._seats))
+        self._bound_errors()
+        return BatchOutcome(
+            [self._endings[k] for k in range(len(self._queries))], steps, kernel.describe(), self.seconds
+        )
+
+    def _step(self, steps: int, run: str) -> Event:
+        mass = np.zeros(self._pass.width)
+        for seat in self._seats:
+            mass[seat.column] = seat.mass
+        began = time.perf_counter()
+        sums = self._pass.step(mass)
+        elapsed_s = time.perf_counter() - began
+        self.seconds["product"] += elapsed_s
+        for seat in self._seats:
+            own = sums[seat.column]
+            seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, seat.is_wrong or own.n_wrong > 0
+            seat.changes.append(self._options.measure(own))
+        held = sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
+        greatest = max(seat.changes[-1] for seat in self._seats)
+        return Event(run, 0, steps, greatest, (elapsed_s,), (0.0,), (0.0,), (0,), (held,))
+
+    def _judge(self, seat: _Seat) -> Status | None:
+        return judge(self._options, self._threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)
+
+    # --- entering and leaving ---
+
+    def _release(self, ended: Sequence[tuple[_Seat, Status]]) -> None:
+        """Take the ranks of those that have ended, and fill their columns or narrow the pass."""
+        if not ended:
+            return
+        rest = deque(ended)
+        while rest:
+            some = [rest.popleft() for _ in range(min(len(rest), self._residual_width - len(self._left)))]
+            with self._time("enter"):
+                columns = np.array([seat.column for seat, _ in some])
+                self._pass.take(columns, self._room[len(self._left) : len(self._left) + len(some)])
+            self._left += [_Leaver(*pair) for pair in some]
+            if len(self._left) == self._residual_width:
+                self._bound_errors()
+        gone = {id(seat) for seat, _ in ended}
+        self._seats = [seat for seat in self._seats if id(seat) not in gone]
+        with self._time("enter"):
+            if self._waiting:
+                self._seat_waiting()
+            elif self._seats and fit_width(len(self._seats)) < self._pass.width:
+                self._narrow(fit_width(len(self._seats)))
+            # A column that nobody takes goes on with the vector that has left it, which nobody looks at.
+
+    def _seat_waiting(self) -> None:
+        """Let vectors that wait take the columns that are free."""
+        taken = {seat.column for seat in self._seats}
+        free = [c for c in range(self._pass.width) if c not in taken][: len(self._waiting)]
+        new = [_Seat(self._waiting.popleft(), column) for column in free]
+        queries = [self._queries[seat.number] for seat in new]
+        uniform = self._rows[0].kernel.put(np.full((len(new), 1), 1.0 / self._n))
+        self._pass.enter(np.array(free), queries, uniform)
+        if self._starts_at_jump:
+            for seat, query in zip(new, queries, strict=True):
+                self._pass.jump(seat.column, 1.0 - query.alpha)
+        sums = self._pass.scale()
+        for seat in new:
+            own = sums[seat.column]
+            seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, own.n_wrong > 0
+        self._seats += new
+
+    def _narrow(self, width: int) -> None:
+        """Go on in a pass of fewer columns."""
+        held = self._rows[0].kernel.zeros_many(len(self._seats), self._n, self._x_dtype)
+        self._pass.take(np.array([seat.column for seat in self._seats]), held)
+        del self._pass  # before the next one is made, so that both are never there at once
+        self._pass = Pass(self._rows, width, self._x_dtype)
+        for column, seat in enumerate(self._seats):
+            seat.column = column
+        queries = [self._queries[seat.number] for seat in self._seats]
+        self._pass.enter(np.arange(len(self._seats)), queries, held)
+        self._pass.scale()
+
+    # --- errors ---
+
+    def _bound_errors(self) -> None:
+        """Bound the errors of the vectors that have left, and hand their ranks on."""
+        if not self._left:
+            return
+        with self._time("residual"):
+            bounds = self._find_bounds()
+        with self._time("keep"):
+            ranks = self._rows[0].kernel.get(self._room[: len(self._left)])
+            for leaver, bound, vector in zip(self._left, bounds, ranks, strict=True):
+                seat = leaver.seat
+                self._endings[seat.number] = Ending(leaver.status, tuple(seat.changes), bound)
+                self._keep(seat.number, vector)
+        self._left = []
+
+    def _find_bounds(self) -> list[float]:
+        if self._wide is None:
+            wide = [ManyRows(r.kernel.with_precision("float64"), r.weight, r.dangling) for r in self._rows]
+            self._wide = Pass(wide, self._residual_width, self._x_dtype)
+        queries = [self._queries[leaver.seat.number] for leaver in self._left]
+        self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
+        self._wide.scale()
+        mass = np.zeros(self._residual_width)
+        mass[: len(queries)] = [leaver.seat.mass for leaver in self._left]
+        residuals = self._wide.residual(mass)[: len(queries)]
+        rounding = bound_mass_rounding(self._n_dangling)
+        bounds = [bound_error(r + q.alpha * rounding, q.alpha) for q, r in zip(queries, residuals, strict=True)]
+        is_wrong = [leaver.status == Status.NON_FINITE for leaver in self._left]
+        return [math.inf if wrong else bound for wrong, bound in zip(is_wrong, bounds, strict=True)]
+
+    @contextmanager
+    def _time(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - began
+
+
+def count_bytes(precision: str, z_itemsize: int, width: int) -> int:
+    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass, out-weights,
+    and of those whose errors are bounded the ranks twice, and z in float64."""
+    rank = 4 if precision == "float32" else 8
+    return width * (rank + 2 * z_itemsize) + min(width, RESIDUAL_WIDTH) * (2 * rank + 2 * 8) + 8
+
+
+def _cut(query: Query, r: ManyRows) -> slice:
+    """Which of the entries of a vector are in the rows of a block."""
+    first, last = np.searchsorted(query.rows, (r.start, r.stop))
+    return slice(int(first), int(last))
+
+
+def _add_columns(of_blocks: Sequence[list[StepSums]]) -> list[StepSums]:
+    return [sum(sums, StepSums()) for sums in zip(*of_blocks, strict=True)]

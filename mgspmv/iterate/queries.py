@@ -1,0 +1,223 @@
+"""The vectors that a batch of PageRank asks for: dampings, and personalisations as the few entries that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError, ShapeError
+from mgspmv.iterate.vectors import find_positions, normalize, to_float64
+from mgspmv.order import invert
+
+VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
+"""Columns of a table of personalisations; the last one may be missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A vector that is asked for."""
+
+    label: Any
+    """Its name, or its number."""
+    alpha: float
+    """Damping."""
+    base: float
+    """p of a vertex that is not listed: 0, or 1/n of a uniform one."""
+    rows: np.ndarray
+    """(m,) int64, ascending: the vertices that are listed, by the numbers of the stored rows."""
+    weights: np.ndarray
+    """(m,) float64: p there."""
+
+
+def make_queries(
+    personalization: Any,
+    alphas: Sequence[float],
+    n: int,
+    vertex_ids: np.ndarray | None,
+    order: np.ndarray | None = None,
+) -> list[Query]:
+    """The vectors of a batch from what the user gave; see `mgspmv.api.pagerank_batch`.
+
+    Parameters
+    ----------
+    alphas : one for all, or one for each
+    n : vertices
+    vertex_ids : (n,) ascending ids of the store, None for 0..n-1
+    order : of the stored rows; what the user gave is in the order of the source
+
+    Raises
+    ------
+    ShapeError : numbers of vectors and dampings, or of entries and vertices, that do not match
+    OptionError : no vector; an unknown id; weights that are no distribution; the vector is named
+    """
+    queries = [_make_query(*named, n, vertex_ids) for named in _list_vectors(personalization, n)]
+    if not queries:
+        raise OptionError("personalization has no vector; give at least one, or None for a uniform one")
+    _check_labels([query.label for query in queries])
+    if len(queries) == 1 < len(alphas):
+        queries = [replace(queries[0], label=number) for number in range(len(alphas))]
+    if len(alphas) not in (1, len(queries)):
+        raise ShapeError(
+            f"there are {len(alphas)} values of alpha but {len(queries)} vectors; pass one for all or one for each"
+        )
+    dampings = alphas if len(alphas) > 1 else [alphas[0]] * len(queries)
+    places = None if order is None else invert(order)
+    return [_place(q, alpha, places) for q, alpha in zip(queries, dampings, strict=True)]
+
+
+def _check_labels(labels: list[Any]) -> None:
+    if not any(all(isinstance(label, kind) for label in labels) for kind in (str, Integral)):
+        odd = next((label for label in labels if not isinstance(label, type(labels[0]))), labels[0])
+        raise OptionError(f"the names of vectors must be all strings or all integers; one is {odd!r}")
+
+
+# --- what users give -------------------------------------------------------------------------------------------------
+
+
+def _list_vectors(given: Any, n: int) -> Iterable[tuple[Any, Any]]:
+    """Each vector by its label: (positions, weights), a mapping of ids, ids, an id, or None."""
+    if given is None:
+        return [(0, None)]
+    if hasattr(given, "tocsr"):
+        return _list_sparse(given, n)
+    if hasattr(given, "__arrow_c_stream__"):
+        return _list_table(given)
+    if isinstance(given, np.ndarray) and given.ndim == 2:
+        return _list_dense(given, n)
+    if isinstance(given, Mapping):
+        is_one = bool(given) and all(isinstance(weight, Real) for weight in given.values())
+        return [(0, given)] if is_one else list(given.items())
+    if _is_sequence(given):
+        return list(enumerate(given))
+    raise OptionError(
+        "personalization must be a sequence of vectors or a mapping of names to them (each a mapping of ids to "
+        f"weights, ids, or an id), a table, or a matrix with a row for each vector, not {_name_type(given)}"
+    )
+
+
+def _list_sparse(given: Any, n: int) -> Iterable[tuple[int, Any]]:
+    _check_columns(given.shape, n)
+    rows = given.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    for k in range(rows.shape[0]):
+        own = slice(rows.indptr[k], rows.indptr[k + 1])
+        yield k, (rows.indices[own].astype(np.int64), to_float64(_name(k), rows.data[own]))
+
+
+def _list_dense(given: np.ndarray, n: int) -> Iterable[tuple[int, Any]]:
+    _check_columns(given.shape, n)
+    for k, row in enumerate(given):
+        weights = to_float64(_name(k), row)
+        places = np.flatnonzero(weights)
+        yield k, (places, weights[places])
+
+
+def _check_columns(shape: tuple[int, ...], n: int) -> None:
+    if shape[1] != n:
+        raise ShapeError(
+            f"personalization has shape {tuple(shape)} but the matrix has {n} vertices; pass shape (n_vectors, {n})"
+        )
+
+
+def _list_table(given: Any) -> Iterable[tuple[Any, Any]]:
+    """Of a table with a row for each entry of each vector, which come in the order of their first rows."""
+    import pyarrow as pa
+
+    table = pa.table(given)
+    missing = [name for name in (VECTOR, VERTEX) if name not in table.column_names]
+    if missing:
+        raise OptionError(
+            f"personalization is a table with the columns {', '.join(table.column_names) or '(none)'}; it needs "
+            f"{VECTOR} and {VERTEX}, and may have {WEIGHT}"
+        )
+    for name in set(table.column_names) & {VECTOR, VERTEX, WEIGHT}:
+        if table[name].null_count:
+            raise OptionError(f"personalization is a table with {table[name].null_count} missing values in {name}")
+    labels = table[VECTOR].combine_chunks().dictionary_encode()
+    of_vector = labels.indices.to_numpy()
+    order = np.argsort(of_vector, kind="stable")
+    bounds = np.searchsorted(of_vector[order], np.arange(len(labels.dictionary) + 1))
+    vertices = table[VERTEX].to_numpy()[order]
+    weights = table[WEIGHT].to_numpy()[order] if WEIGHT in table.column_names else np.ones(len(order))
+    for k, label in enumerate(labels.dictionary.to_pylist()):
+        own = slice(bounds[k], bounds[k + 1])
+        yield label, _Entries(vertices[own].tolist(), weights[own])
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """Some ids and the weight of each; an id may come again."""
+
+    ids: list[Any]
+    weights: Any
+
+
+# --- one vector ------------------------------------------------------------------------------------------------------
+
+
+def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -> Query:
+    """In the order of the source, with a damping that is still to come."""
+    name = _name(label)
+    if given is None:
+        return Query(label, 0.0, 1.0 / n, np.empty(0, np.int64), np.empty(0))
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
+        places, weights = given
+    else:
+        entries = _list_entries(name, given)
+        places, weights = find_positions(name, entries.ids, n, vertex_ids), to_float64(name, entries.weights)
+    if not len(places):
+        raise OptionError(f"{name} has no vertex; give it at least one, or None for a uniform one")
+    is_wrong = ~np.isfinite(weights) | (weights < 0)
+    if is_wrong.any():
+        k = int(np.flatnonzero(is_wrong)[0])
+        wrong = places[k] if vertex_ids is None else vertex_ids[places[k]]
+        raise OptionError(f"{name} must be finite and not negative; vertex {wrong} has {weights[k]}")
+    if not weights.any():
+        raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
+    order = np.argsort(places, kind="stable")
+    rows, weights = places[order], weights[order]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    return Query(label, 0.0, 0.0, rows[first].astype(np.int64), normalize(np.add.reduceat(weights, first), n))
+
+
+def _list_entries(name: str, given: Any) -> _Entries:
+    if isinstance(given, _Entries):
+        return given
+    if isinstance(given, Mapping):
+        return _Entries(list(given), list(given.values()))
+    if isinstance(given, str | Integral):
+        return _Entries([given], [1.0])
+    if _is_sequence(given):
+        ids = given.tolist() if isinstance(given, np.ndarray) else list(given)
+        return _Entries(ids, np.ones(len(ids)))
+    raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {_name_type(given)}")
+
+
+def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
+    """With a damping, and in the order of the stored rows, `places` being the row of each vertex of the source."""
+    if places is None:
+        return replace(query, alpha=alpha)
+    rows = places[query.rows].astype(np.int64)
+    order = np.argsort(rows)
+    return replace(query, alpha=alpha, rows=rows[order], weights=query.weights[order])
+
+
+def _is_sequence(given: Any) -> bool:
+    if isinstance(given, np.ndarray):
+        return given.ndim == 1
+    return isinstance(given, Sequence | AbstractSet) and not isinstance(given, str | bytes)
+
+
+def _name(label: Any) -> str:
+    return f"personalization of vector {label!r}"
+
+
+def _name_type(given: Any) -> str:
+    return repr(given) if isinstance(given, str | bytes | Real) else f"a {type(given).__name__}"

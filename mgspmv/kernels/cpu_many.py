@@ -1,0 +1,229 @@
+"""The kernels of PageRank for many vectors at once on the CPU: the executable specification of the CUDA ones.
+
+    z = x / w (0 where w = 0);   m_c = sum of x over dangling vertices
+    x' = alpha_c (A z + m_c d) + (1 - alpha_c) p_c
+
+Vectors are columns: x and z are (n, width), row after row, so that an entry brings one run of memory for all vectors.
+The sums of a row are kept in vector registers, a lane a vector, while the row's entries are read once; rows of z some
+entries ahead are asked for beforehand. Each vector is computed as `CpuBlock` computes one alone, in the same order and
+to the same bits. Threads take parts of rows as there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
+from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
+from mgspmv.kernels.lanes import choose, load, magnitude, spread, store, to_float64, to_integer, to_type_of
+from mgspmv.kernels.many import Terms
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums
+
+
+class CpuMany(CpuBlock):
+    """The kernels of `CpuBlock` and those of many vectors, bound to one block; parameters as there.
+
+    `BoundMany` says what each method computes.
+    """
+
+    best_width = 16
+    """A row of z is then one or two cache lines, and its sums are two registers of AVX-512, or four of AVX."""
+
+    def scale_many(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> list[StepSums]:
+        sums = self._new_many_sums(x.shape[1])
+        self._run(_scale_many, x, weight, z, self._unit, sums, (0,) * x.shape[1])
+        return _add_up_many(sums)
+
+    def step_many(
+        self, z: np.ndarray, x: np.ndarray, z_next: np.ndarray, weight: np.ndarray, mass: np.ndarray, terms: Terms
+    ) -> list[StepSums]:
+        zero = np.int64(0) if self.precision == "exact" else np.float64(0)
+        sums = self._new_many_sums(x.shape[1])
+        vectors = (z, x, z_next, weight, self._unit, zero)
+        self._run(_step_many, *self._csr, *vectors, *_list_terms(mass, terms), sums, (0,) * x.shape[1])
+        return _add_up_many(sums)
+
+    def residual_many(self, z: np.ndarray, x: np.ndarray, mass: np.ndarray, terms: Terms) -> np.ndarray:
+        width = x.shape[1]
+        sums = np.zeros((len(self._bounds) - 1, width))
+        value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
+        self._run(_residual_many, *self._csr, z, x, value_rounding, *_list_terms(mass, terms), sums, (0,) * width)
+        total: np.ndarray = np.ascontiguousarray(sums.T).sum(axis=1)
+        return total
+
+    def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+        self._run(_take_columns, x, columns, out)
+
+    def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
+        self._run(_fill_columns, x, columns, vectors)
+
+    def compile_many(self, widths: tuple[int, ...], residual_width: int) -> None:
+        b = self.block
+        empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
+        kernel, plain, weight = CpuMany(empty, self.precision), CpuMany(empty, "float64"), np.empty(0)
+        dtype = np.float32 if self.precision == "float32" else np.float64
+        none = np.empty(0, np.int64)
+        for width in {*widths, residual_width}:
+            terms = Terms(np.zeros(width), weight, np.zeros(width), none, none, weight)
+            x, z, wide = (kernel.zeros_many(0, width, d) for d in (dtype, self.z_dtype, np.float64))
+            kernel.take(x, none, x.T)
+            kernel.fill(x, none, np.zeros((0, 1)))
+            kernel.fill(x, none, x.T)
+            if width in widths:
+                kernel.scale_many(x, weight, z)
+                kernel.step_many(z, x, z, weight, terms.alpha, terms)
+            if width == residual_width:
+                plain.scale_many(x, weight, wide)
+                plain.residual_many(wide, x, terms.alpha, terms)
+
+    def with_precision(self, precision: Precision) -> CpuMany:
+        return CpuMany(self.block, precision, self.threads)
+
+    def zeros_many(self, n: int, width: int, dtype: Any) -> np.ndarray:
+        return zeros_in_lines(n, width, dtype)
+
+    def _new_many_sums(self, width: int) -> np.ndarray:
+        return np.zeros((len(self._bounds) - 1, 4, width), np.int64)
+
+
+def _add_up_many(sums: np.ndarray) -> list[StepSums]:
+    change, _, dangling, wrong = sums.sum(axis=0).tolist()
+    greatest = sums[:, 1].max(axis=0).tolist()
+    return [StepSums(*own) for own in zip(change, greatest, dangling, wrong, strict=True)]
+
+
+def _list_terms(mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:
+    """As the kernels take them."""
+    scalars = (terms.alpha, terms.alpha * mass, 1.0 - terms.alpha)
+    return (*scalars, terms.dangling, terms.base, *terms.entries)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+# Each takes (counter, bounds) first, as those of `CpuBlock` do, and last a tuple of as many elements as there are
+# vectors.
+
+
+@njit(nogil=True, cache=True)
+def _finish_row(i, new, change, weight, z_next, unit, sums, width):
+    """Next z of a row; its part of the sums (4, width): change, greatest change, dangling mass, wrong ranks."""
+    zero = spread(0.0, width)
+    is_dangling = weight == 0.0
+    ratio = zero if is_dangling else (new / weight) / unit
+    is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
+    fixed_change = to_integer(choose(is_right, change, zero) * CHANGE_POINT)
+    greatest = load(sums, 1, width)
+    store(sums, 0, load(sums, 0, width) + fixed_change)
+    store(sums, 1, choose(greatest < fixed_change, fixed_change, greatest))
+    if is_dangling:
+        store(sums, 2, load(sums, 2, width) + to_integer(choose(is_right, new, zero) * FIXED_POINT))
+    store(sums, 3, load(sums, 3, width) + (spread(np.int64(1), width) - to_integer(is_right)))
+    store(z_next, i, to_type_of(ratio, z_next))
+
+
+@njit(nogil=True, cache=True)
+def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            new = to_float64(load(x, i, width))
+            _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, sums[part], width)
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width):
+    """What is added to the sums of row i where p differs from its base, from entry `place` of p on; and the next."""
+    store(scratch, 0, rest)
+    d_stride = min(1, len(dangling) - 1)
+    while place < len(rows) and rows[place] == i:
+        c, p = columns[place], weights[place]
+        d = dangling[i * d_stride] if len(dangling) else p
+        scratch[0, c] = alpha_mass[c] * d + jump[c] * p
+        place += 1
+    return load(scratch, 0, width), place
+
+
+@njit(nogil=True, cache=True)
+def _step_many(
+    counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump, dangling,
+    base, rows, columns, weights, sums, width,
+):  # fmt: skip
+    scratch = np.empty((1, len(width)))
+    alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
+    p = load(base, None, width)
+    jumped = load(jump, None, width) * p
+    rest = (masses * p if len(dangling) == 0 else masses * dangling[0]) + jumped
+    none = spread(zero, width)
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        place = np.searchsorted(rows, bounds[part])
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            total = sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
+            own = masses * dangling[i] + jumped if len(dangling) > 1 else rest
+            if place < len(rows) and rows[place] == i:
+                own, place = _patch_rest(
+                    own, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width
+                )
+            old = to_float64(load(x, i, width))
+            rounded = to_type_of(alphas * (to_float64(total) * unit) + own, x)
+            store(x, i, rounded)
+            new = to_float64(rounded)
+            _finish_row(i, new, magnitude(new - old), weight[i], z_next, unit, sums[part], width)
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _residual_many(
+    counter, bounds, indptr, indices, data, z, x, value_rounding, alpha, alpha_mass, jump, dangling,
+    base, rows, columns, weights, sums, width,
+):  # fmt: skip
+    scratch = np.empty((1, len(width)))
+    alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
+    p = load(base, None, width)
+    jumped = load(jump, None, width) * p
+    rest = (masses * p if len(dangling) == 0 else masses * dangling[0]) + jumped
+    none = spread(0.0, width)
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        place = np.searchsorted(rows, bounds[part])
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            product = alphas * sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
+            own = masses * dangling[i] + jumped if len(dangling) > 1 else rest
+            if place < len(rows) and rows[place] == i:
+                own, place = _patch_rest(
+                    own, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width
+                )
+            ranks = to_float64(load(x, i, width))
+            n_terms = np.float64(indptr[i + np.uint64(1)] - indptr[i] + 4)
+            # As in `CpuBlock.residual`.
+            rounding = 2.0**-53 * (n_terms * product + 4.0 * own + ranks)
+            if value_rounding > 0.0:
+                touched = sum_row_many(indices, None, z, indptr[i], indptr[i + np.uint64(1)], none, width)
+                rounding = rounding + (value_rounding * product + FLOAT32_LEAST_ROUNDING * touched)
+            far = magnitude(product + own - ranks) + rounding
+            store(sums, part, load(sums, part, width) + far)
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _take_columns(counter, bounds, x, columns, out):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            for c in range(len(columns)):
+                out[c, i] = x[i, columns[c]]
+        part = _take(counter)
+
+
+@njit(nogil=True, cache=True)
+def _fill_columns(counter, bounds, x, columns, vectors):
+    stride = min(1, vectors.shape[1] - 1)
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        for i in range(bounds[part], bounds[part + 1]):
+            for c in range(len(columns)):
+                x[i, columns[c]] = vectors[c, i * stride]
+        part = _take(counter)

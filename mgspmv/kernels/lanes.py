@@ -1,0 +1,247 @@
+"""Several numbers in vector registers, as one value of Numba: what the kernels of many vectors compute with.
+
+`Lanes(dtype, width)` is LLVM's `<width x dtype>`, which the compiler lays over as many registers as that takes. Lanes
+are added, subtracted, multiplied, divided and compared one by one, with other lanes or with a number that stands for
+all. Nothing is contracted or put in another order: each lane has the bits that a scalar would have.
+
+A width is given as a tuple of so many elements, whose length is part of its type.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+CACHE_LINE = 64
+"""Bytes that memory brings at a time."""
+
+
+class Lanes(types.Type):  # type: ignore[misc]
+    """Numba's type of `width` numbers of one type."""
+
+    def __init__(self, dtype: Any, width: int) -> None:
+        self.dtype, self.width = dtype, width
+        super().__init__(name=f"Lanes({dtype}, {width})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager, lanes):
+        super().__init__(manager, lanes, _vector_of(lanes))
+
+
+_ELEMENTS = {
+    types.float32: ir.FloatType(),
+    types.float64: ir.DoubleType(),
+    types.int64: ir.IntType(64),
+    types.boolean: ir.IntType(1),
+}
+
+
+def _vector_of(lanes):
+    return ir.VectorType(_ELEMENTS[lanes.dtype], lanes.width)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def load(typing_context, array, row, width):
+    """Lanes of array[row, 0:len(width)]; of array[0:len(width)] where row is None."""
+    lanes = Lanes(array.dtype, len(width))
+
+    def generate(context, builder, signature, args):
+        pointer = _find_row(context, builder, signature, args)
+        return builder.load(builder.bitcast(pointer, _vector_of(lanes).as_pointer()), align=_align_of(lanes))
+
+    return lanes(array, row, width), generate
+
+
+@intrinsic
+def store(typing_context, array, row, lanes):
+    """array[row, 0:width] = lanes."""
+
+    def generate(context, builder, signature, args):
+        pointer = _find_row(context, builder, signature, args)
+        builder.store(args[2], builder.bitcast(pointer, args[2].type.as_pointer()), align=_align_of(lanes))
+        return context.get_dummy_value()
+
+    return types.void(array, row, lanes), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, row, width):
+    """Have array[row, 0:len(width)] brought into the cache; the row must be there."""
+    n_bytes = len(width) * array.dtype.bitwidth // 8
+
+    def generate(context, builder, signature, args):
+        byte, int32 = ir.IntType(8), ir.IntType(32)
+        called = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), int32, int32, int32])
+        hint = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0i8")
+        first = builder.bitcast(_find_row(context, builder, signature, args), byte.as_pointer())
+        for offset in range(0, n_bytes, CACHE_LINE):
+            place = builder.gep(first, [int32(offset)])
+            builder.call(hint, [place, int32(0), int32(3), int32(1)])  # to be read, soon and again, as data
+        return context.get_dummy_value()
+
+    return types.void(array, row, width), generate
+
+
+def _find_row(context, builder, signature, args):
+    """Pointer to the first element of a row of an array."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    if isinstance(signature.args[1], types.NoneType):
+        return array.data
+    row = context.cast(builder, args[1], signature.args[1], types.intp)
+    return cgutils.pointer_add(builder, array.data, builder.mul(row, builder.extract_value(array.strides, 0)))
+
+
+def _align_of(lanes):
+    return lanes.dtype.bitwidth // 8
+
+
+# --- conversion ------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def spread(typing_context, number, width):
+    """The number in every lane."""
+    lanes = Lanes(types.unliteral(number), len(width))
+
+    def generate(context, builder, signature, args):
+        return _spread(builder, args[0], lanes.width)
+
+    return lanes(number, width), generate
+
+
+@intrinsic
+def to_float64(typing_context, lanes):
+    """float64 of float32, float64, int64; 0 and 1 of truth values."""
+    wide = Lanes(types.float64, lanes.width)
+
+    def generate(context, builder, signature, args):
+        if lanes.dtype == types.float64:
+            return args[0]
+        convert = {types.float32: builder.fpext, types.int64: builder.sitofp}[lanes.dtype]
+        return convert(args[0], _vector_of(wide))
+
+    return wide(lanes), generate
+
+
+@intrinsic
+def to_type_of(typing_context, lanes, array):
+    """float64 lanes in the type of an array's elements: rounded to nearest even."""
+    wanted = Lanes(array.dtype, lanes.width)
+
+    def generate(context, builder, signature, args):
+        if array.dtype == types.float64:
+            return args[0]
+        if array.dtype == types.float32:
+            return builder.fptrunc(args[0], _vector_of(wanted))
+        return builder.fptosi(_call(builder, "rint", args[0]), _vector_of(wanted))
+
+    return wanted(lanes, array), generate
+
+
+@intrinsic
+def to_integer(typing_context, lanes):
+    """int64 of float64, rounded to nearest even; of truth values, 0 and 1."""
+    wanted = Lanes(types.int64, lanes.width)
+
+    def generate(context, builder, signature, args):
+        if lanes.dtype == types.boolean:
+            return builder.zext(args[0], _vector_of(wanted))
+        return builder.fptosi(_call(builder, "rint", args[0]), _vector_of(wanted))
+
+    return wanted(lanes), generate
+
+
+@intrinsic
+def magnitude(typing_context, lanes):
+    """|lanes|, of float64."""
+
+    def generate(context, builder, signature, args):
+        return _call(builder, "fabs", args[0])
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def choose(typing_context, is_first, first, second):
+    """Lanes of `first` where `is_first` holds, of `second` elsewhere."""
+
+    def generate(context, builder, signature, args):
+        return builder.select(*args)
+
+    return first(is_first, first, second), generate
+
+
+def _call(builder, name, vector):
+    called = ir.FunctionType(vector.type, [vector.type])
+    function = cgutils.get_or_insert_function(builder.module, called, f"llvm.{name}.v{vector.type.count}f64")
+    return builder.call(function, [vector])
+
+
+def _spread(builder, value, width):
+    one = builder.insert_element(ir.Constant(ir.VectorType(value.type, width), ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width))
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def _define(operation, emitters, result=None):
+    """Let `operation` take two Lanes of a type, or Lanes and a number of that type.
+
+    Parameters
+    ----------
+    emitters : what makes the instruction, from (builder, first, second), by type of the elements
+    result : type of the elements that come out; default the same
+    """
+
+    @infer_global(operation)
+    class _Template(AbstractTemplate):
+        def generic(self, args, keywords):
+            lanes = next((a for a in args if isinstance(a, Lanes)), None)
+            if lanes is None or lanes.dtype not in emitters or any(isinstance(a, Lanes) and a != lanes for a in args):
+                return None
+            taken = [lanes if isinstance(a, Lanes) else lanes.dtype for a in args]
+            return signature(Lanes(result or lanes.dtype, lanes.width), *taken)
+
+    def lower(context, builder, signature, args):
+        lanes = next(t for t in signature.args if isinstance(t, Lanes))
+        pairs = zip(signature.args, args, strict=True)
+        vectors = [v if isinstance(t, Lanes) else _spread(builder, v, lanes.width) for t, v in pairs]
+        return emitters[lanes.dtype](builder, *vectors)
+
+    for pair in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
+        lower_builtin(operation, *pair)(lower)
+
+
+def _emit_all(float_name, integer_name=None):
+    """Emitters of an instruction of the builder's that is called by these names."""
+    emitters = {t: lambda b, x, y: getattr(b, float_name)(x, y) for t in (types.float32, types.float64)}
+    return emitters | ({types.int64: lambda b, x, y: getattr(b, integer_name)(x, y)} if integer_name else {})
+
+
+def _emit_comparison(sign):
+    return {
+        types.float64: lambda b, x, y: b.fcmp_ordered(sign, x, y),
+        types.int64: lambda b, x, y: b.icmp_signed(sign, x, y),
+    }
+
+
+_define(operator.add, _emit_all("fadd", "add"))
+_define(operator.sub, _emit_all("fsub", "sub"))
+_define(operator.mul, _emit_all("fmul"))
+_define(operator.truediv, _emit_all("fdiv"))
+_define(operator.le, _emit_comparison("<="), types.boolean)
+_define(operator.ge, _emit_comparison(">="), types.boolean)
+_define(operator.lt, _emit_comparison("<"), types.boolean)
+_define(operator.and_, {types.boolean: lambda b, x, y: b.and_(x, y)})
