@@ -36,6 +36,7 @@ from mgspmv.errors import (
 )
 
 if TYPE_CHECKING:
+    from mgspmv.batch_results import BatchSolution
     from mgspmv.model import MatrixInfo
     from mgspmv.monitor.progress import Monitor
     from mgspmv.partition import Plan
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+
+SHOWN_VECTORS = 20
+"""Vectors of a batch that are shown to people."""
 
 PIPED_WIDTH = 1000
 """Columns of a table that no terminal limits, so that nothing is cut."""
@@ -891,6 +895,70 @@ def pagerank(
     return replace(answer, lines=generate_csv(solution)) if prints else answer
 
 
+@app.command("pagerank-batch")
+def pagerank_batch(
+    store: StorePath,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Where jumps go: .csv or .parquet with vector, vertex and, maybe, weight; default all."
+        ),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="RANKS", help="Where ranks go: .zarr or .parquet; repeatable."),
+    ] = None,
+    alpha: Annotated[
+        list[float] | None, typer.Option(help="Damping factor, 0.85 unless given; repeatable, one for each vector.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Keep so many of the highest ranks; default all.")] = None,
+    tol: Tol = None,
+    tol_mode: TolModeName = "l1",
+    max_iter: MaxIter = 100,
+    dangling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."
+        ),
+    ] = None,
+    ignore_weights: EntriesAsOne = False,
+    precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
+    width: Annotated[
+        int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
+    ] = None,
+    backend: Backend = "auto",
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
+    from mgspmv import api
+    from mgspmv.batch_results import BATCH_SUFFIXES
+    from mgspmv.ingest.seeds import read_seeds
+    from mgspmv.ingest.weights import read_vectors
+    from mgspmv.monitor.progress import open_progress
+    from mgspmv.results import check_target
+
+    for path in output or []:
+        check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
+    options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
+    options |= {"backend": backend, "threads": threads}
+    failure = None
+    with api.open_matrix(store) as matrix:
+        string_ids = matrix.info.vertex_ids == "string"
+        table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
+        options |= read_vectors(None, dangling, None, string_ids=string_ids)
+        with open_progress() as progress:
+            try:
+                batch = api.pagerank_batch(matrix, table, **options, on_progress=progress.on_progress)
+            except ConvergenceError as error:
+                batch, failure = error.solution, error
+    for path in output or []:
+        batch.save(path, overwrite=overwrite)
+    return _answer_batch(batch, output or [], failure)
+
+
 def _listen(
     compute: Callable[..., Any], place: Place, change: float | None, max_iter: int
 ) -> tuple[Any, ConvergenceError | None]:
@@ -1357,6 +1425,51 @@ def bench_streaming(
     return Answer({}, [streaming.format_report(setting, records)], error)
 
 
+@bench.command("batch")
+def bench_batch(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="STORE", help="A graph; default an R-MAT graph that is made for it."),
+    ] = None,
+    scale: Annotated[int, typer.Option(help="Of that: log2 of the vertices.")] = 20,
+    edge_factor: Annotated[int, typer.Option(help="Of that: edges a vertex.")] = 16,
+    vectors: Annotated[int, typer.Option(min=2, help="How many personalised vectors.")] = 256,
+    width: Annotated[
+        int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
+    ] = None,
+    backend: Backend = "auto",
+    precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of the iterations.")] = "float32",
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Time PageRank of many vectors in a batch beside single runs of a sample of them, and check that all are right."""
+    import tempfile
+
+    from mgspmv import api
+    from mgspmv.bench import batch
+    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.model import check_choice
+
+    check_choice("--precision", precision, (*batch.PRECISIONS, "both"))
+    check_json(json)
+    chosen = choose_backend(backend)
+    precisions = [p for p in batch.PRECISIONS if precision in (p, "both")]
+    setting = describe_run(choose_machine(chosen))
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    with ExitStack() as stack:
+        if store is None:
+            store = f"{stack.enter_context(tempfile.TemporaryDirectory())}/graph.zarr"
+            api.generate("rmat", store, scale=scale, edge_factor=edge_factor)
+        with api.open_matrix(store) as matrix:
+            setting["graph"] = f"{matrix.shape[0]:,} vertices, {matrix.nnz:,} edges, digest {matrix.info.digest[:16]}"
+        records = batch.run_batch(store, precisions, vectors, chosen, width, say)
+    if json is not None:
+        write_json(json, batch.to_json(setting, records))
+    wrong = [r.precision for r in records if not r.is_right]
+    error = MgspmvError(f"wrong ranks in {', '.join(wrong)}; see the table") if wrong else None
+    return Answer({}, [batch.format_report(setting, records)], error)
+
+
 def _make_multigraph(
     stack: ExitStack,
     store: str | None,
@@ -1529,6 +1642,27 @@ def _describe_memory(memory: dict[str, list[int]]) -> str:
     most = [f"{named} {_format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
     is_of_many = any(len(counts) > 1 for counts in memory.values())
     return ", ".join(most) + (", the most of any worker" if is_of_many else "")
+
+
+def _answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceError | None) -> Answer:
+    highest = batch.top()
+    payload = batch.to_dict() | {"saved": saved}
+    for described in payload["vectors"]:
+        described["top"] = _list_top(highest[described["label"]])
+    rows = [
+        (label, f"{v['alpha']:g}", v["status"], str(v["iterations"]), f"{bound:.3g}", *map(str, highest[label][0]))
+        for label, v, bound in zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
+    ]
+    titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
+    fields = {
+        "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
+        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in batch.seconds.items()),
+    }
+    if saved:
+        fields["saved"] = ", ".join(saved)
+    if len(rows) > SHOWN_VECTORS:
+        fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
+    return Answer(payload, [_tabulate(titles, rows[:SHOWN_VECTORS]), _tabulate_fields(fields)], failure)
 
 
 def _list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:

@@ -108,28 +108,44 @@ def _list_terms(mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:
 
 @njit(nogil=True, cache=True)
 def _finish_row(i, new, change, weight, z_next, unit, sums, width):
-    """Next z of a row; its part of the sums (4, width): change, greatest change, dangling mass, wrong ranks."""
+    """Next z of a row; the sums (change, greatest change, dangling mass, wrong ranks) with its part added."""
+    total, greatest, dangling, wrong = sums
     zero = spread(0.0, width)
     is_dangling = weight == 0.0
     ratio = zero if is_dangling else (new / weight) / unit
     is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
     fixed_change = to_integer(choose(is_right, change, zero) * CHANGE_POINT)
-    greatest = load(sums, 1, width)
-    store(sums, 0, load(sums, 0, width) + fixed_change)
-    store(sums, 1, choose(greatest < fixed_change, fixed_change, greatest))
+    greatest = choose(greatest < fixed_change, fixed_change, greatest)
     if is_dangling:
-        store(sums, 2, load(sums, 2, width) + to_integer(choose(is_right, new, zero) * FIXED_POINT))
-    store(sums, 3, load(sums, 3, width) + (spread(np.int64(1), width) - to_integer(is_right)))
+        dangling = dangling + to_integer(choose(is_right, new, zero) * FIXED_POINT)
+    wrong = wrong + (spread(np.int64(1), width) - to_integer(is_right))
     store(z_next, i, to_type_of(ratio, z_next))
+    return total + fixed_change, greatest, dangling, wrong
+
+
+@njit(nogil=True, cache=True)
+def _no_sums(width):
+    none = spread(np.int64(0), width)
+    return none, none, none, none
+
+
+@njit(nogil=True, cache=True)
+def _store_sums(sums, place):
+    store(place, 0, sums[0])
+    store(place, 1, sums[1])
+    store(place, 2, sums[2])
+    store(place, 3, sums[3])
 
 
 @njit(nogil=True, cache=True)
 def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
     part = _take(counter)
     while part < len(bounds) - 1:
+        own = _no_sums(width)
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             new = to_float64(load(x, i, width))
-            _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, sums[part], width)
+            own = _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, own, width)
+        _store_sums(own, sums[part])
         part = _take(counter)
 
 
@@ -160,6 +176,7 @@ def _step_many(
     part = _take(counter)
     while part < len(bounds) - 1:
         place = np.searchsorted(rows, bounds[part])
+        summed = _no_sums(width)
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             total = sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
             own = masses * dangling[i] + jumped if len(dangling) > 1 else rest
@@ -171,7 +188,8 @@ def _step_many(
             rounded = to_type_of(alphas * (to_float64(total) * unit) + own, x)
             store(x, i, rounded)
             new = to_float64(rounded)
-            _finish_row(i, new, magnitude(new - old), weight[i], z_next, unit, sums[part], width)
+            summed = _finish_row(i, new, magnitude(new - old), weight[i], z_next, unit, summed, width)
+        _store_sums(summed, sums[part])
         part = _take(counter)
 
 
