@@ -63,7 +63,7 @@ class BatchSolution:
     seconds: dict[str, float]
     """Seconds by phase, of all together: load, compile, product, enter, residual, keep."""
     vertex_ids: np.ndarray | None
-    """int64 or strings (object), (n,): the source's names of the vertices; None when they are 0..n-1."""
+    """int64 or strings (object), (n,): the source's names of the vertices; None when they are 0..n-1, or with `top`."""
     options: dict[str, Any]
     """What was asked for, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
     matrix: dict[str, Any]
@@ -235,11 +235,11 @@ def _write_zarr(batch: BatchSolution, url: str) -> None:
 
 def _read_zarr(url: str) -> BatchSolution:
     group, described = open_ranks(url, is_batch=True)
-    ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
     if described["top"] is None:
+        ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
         return _compose(url, described, ids, values=read_array(url, group, "values"))
-    top_ids = read_ids(url, group, "top_ids", described["vertex_ids"] or "int64")
-    return _compose(url, described, ids, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks"))
+    top_ids = read_ids(url, group, "top_ids", described["vertex_ids"])
+    return _compose(url, described, None, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks"))
 
 
 def _write_parquet(batch: BatchSolution, path: str) -> None:

@@ -43,14 +43,14 @@ class CpuMany(CpuBlock):
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_many_sums(x.shape[1])
         vectors = (z, x, z_next, weight, self._unit, zero)
-        self._run(_step_many, *self._csr, *vectors, *_list_terms(mass, terms), sums, (0,) * x.shape[1])
+        self._run(_step_many, *self._csr, *vectors, *self._list_terms(mass, terms), sums, (0,) * x.shape[1])
         return _add_up_many(sums)
 
     def residual_many(self, z: np.ndarray, x: np.ndarray, mass: np.ndarray, terms: Terms) -> np.ndarray:
         width = x.shape[1]
         sums = np.zeros((len(self._bounds) - 1, width))
         value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
-        self._run(_residual_many, *self._csr, z, x, value_rounding, *_list_terms(mass, terms), sums, (0,) * width)
+        self._run(_residual_many, *self._csr, z, x, value_rounding, *self._list_terms(mass, terms), sums, (0,) * width)
         total: np.ndarray = np.ascontiguousarray(sums.T).sum(axis=1)
         return total
 
@@ -85,6 +85,12 @@ class CpuMany(CpuBlock):
     def zeros_many(self, n: int, width: int, dtype: Any) -> np.ndarray:
         return zeros_in_lines(n, width, dtype)
 
+    def _list_terms(self, mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:
+        """As the kernels take them, with the first entry of p in each part."""
+        scalars = (terms.alpha, terms.alpha * mass, 1.0 - terms.alpha)
+        first = np.searchsorted(terms.rows, self._bounds[:-1])
+        return (*scalars, terms.dangling, terms.base, first, *terms.entries)
+
     def _new_many_sums(self, width: int) -> np.ndarray:
         return np.zeros((len(self._bounds) - 1, 4, width), np.int64)
 
@@ -93,12 +99,6 @@ def _add_up_many(sums: np.ndarray) -> list[StepSums]:
     change, _, dangling, wrong = sums.sum(axis=0).tolist()
     greatest = sums[:, 1].max(axis=0).tolist()
     return [StepSums(*own) for own in zip(change, greatest, dangling, wrong, strict=True)]
-
-
-def _list_terms(mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:
-    """As the kernels take them."""
-    scalars = (terms.alpha, terms.alpha * mass, 1.0 - terms.alpha)
-    return (*scalars, terms.dangling, terms.base, *terms.entries)
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weigh
 @njit(nogil=True, cache=True)
 def _step_many(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump, dangling,
-    base, rows, columns, weights, sums, width,
+    base, first, rows, columns, weights, sums, width,
 ):  # fmt: skip
     scratch = np.empty((1, len(width)))
     alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
@@ -175,7 +175,7 @@ def _step_many(
     none = spread(zero, width)
     part = _take(counter)
     while part < len(bounds) - 1:
-        place = np.searchsorted(rows, bounds[part])
+        place = first[part]
         summed = _no_sums(width)
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             total = sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
@@ -196,7 +196,7 @@ def _step_many(
 @njit(nogil=True, cache=True)
 def _residual_many(
     counter, bounds, indptr, indices, data, z, x, value_rounding, alpha, alpha_mass, jump, dangling,
-    base, rows, columns, weights, sums, width,
+    base, first, rows, columns, weights, sums, width,
 ):  # fmt: skip
     scratch = np.empty((1, len(width)))
     alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
@@ -206,7 +206,7 @@ def _residual_many(
     none = spread(0.0, width)
     part = _take(counter)
     while part < len(bounds) - 1:
-        place = np.searchsorted(rows, bounds[part])
+        place = first[part]
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             product = alphas * sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
             own = masses * dangling[i] + jumped if len(dangling) > 1 else rest

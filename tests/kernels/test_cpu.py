@@ -78,6 +78,19 @@ def test_alpha_and_beta(kernel, dtype, columns, alpha, beta):
         np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps, atol=1e-15 if dtype == np.float64 else 1e-7)
 
 
+@pytest.mark.parametrize("n_columns", [0, 1, 7, 16, 19])
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+def test_columns_of_a_product_are_products(n_columns, beta):
+    block = random_block(500, 300, 6000)
+    x, old = (np.random.default_rng(7).standard_normal((n, n_columns)) for n in (300, 500))
+    y = old.copy() if beta else np.full_like(old, np.nan)
+    CpuBlock(block).multiply(x, y, 1.5, beta)
+    for c in range(n_columns):
+        alone = old[:, c].copy()
+        CpuBlock(block).multiply(np.ascontiguousarray(x[:, c]), alone, 1.5, beta)
+        assert y[:, c].tobytes() == alone.tobytes()
+
+
 def test_sums_of_float32_are_made_in_float64():
     block = CsrBlock(0, 3, np.array([0, 3]), np.arange(3, dtype=np.int32), np.array([1e8, 1, -1e8], np.float32))
     for kernel in KERNELS.values():
