@@ -15,15 +15,14 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import find_distributed
 from mgspmv.api.ranking import _check_graph, _describe_dangling
 from mgspmv.batch_results import BatchSolution
-from mgspmv.errors import BackendError, CapacityError, ConvergenceError, OptionError, ShapeError
+from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.iterate.batch import Batch, BatchOutcome, ManyRows, count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.queries import Query, make_queries
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
-from mgspmv.kernels.select import BACKENDS
+from mgspmv.kernels.select import bind_many, choose_many_backend
 from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix, select_highest
@@ -90,7 +89,8 @@ def pagerank_batch(
     CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
     """
     check_threads(threads)
-    _check_place(A, backend, client)
+    computes = choose_many_backend(backend)
+    _check_place(A, client)
     top = _check_top(top)
     n = A.shape[0]
     use_weights = _check_graph(A, weights)
@@ -100,7 +100,7 @@ def pagerank_batch(
     began = time.perf_counter()
     start = make_start(A.stored, A.vertex_ids, options, dangling=dangling, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    kernels = [CpuMany(block, precision, threads) for block in A.blocks(dtype, threads)]
+    kernels = [bind_many(block, precision, threads) for block in A.blocks(dtype, threads, computes)]
     width = _choose_width(width, len(queries), n, kernels[0], precision)
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
     weight = read_out_weight(A.stored, use_weights)
@@ -137,13 +137,7 @@ def pagerank_batch(
 # --- what was asked for ----------------------------------------------------------------------------------------------
 
 
-def _check_place(A: Any, backend: str, client: Any) -> None:
-    check_choice("backend", backend, ("auto", *BACKENDS))
-    if backend == "cuda":
-        raise BackendError(
-            "pagerank_batch has kernels for the host only; pass backend='cpu', or rank one vector after the other by "
-            "pagerank(backend='cuda')"
-        )
+def _check_place(A: Any, client: Any) -> None:
     if client is not None or find_distributed(A, None) is not None:
         raise OptionError(
             "pagerank_batch computes in this process only; pass an opened matrix and no client, or rank one vector "
@@ -198,7 +192,7 @@ def _choose_width(width: Any, n_vectors: int, n: int, kernel: BoundMany, precisi
     return fitting[-1]
 
 
-def _cut(kernel: CpuMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRows:
+def _cut(kernel: BoundMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRows:
     """What the batch has of a block."""
     start, stop = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
     own = dangling if len(dangling) <= 1 else dangling[start:stop]

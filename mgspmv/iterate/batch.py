@@ -27,6 +27,9 @@ from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 RESIDUAL_WIDTH = 16
 """Most vectors whose error is bounded at a time."""
 
+KEEP_BYTES = 48
+"""Of a vertex, at most, while the ranks of a vector are put in the order of the source and the highest are selected."""
+
 Keep = Callable[[int, np.ndarray], None]
 """Called with the number of a vector that has ended, and its ranks, (n,) in the order of the stored rows; they are
 overwritten afterwards."""
@@ -365,10 +368,10 @@ class Batch:
 
 
 def count_bytes(precision: str, z_itemsize: int, width: int) -> int:
-    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass, out-weights,
-    and of those whose errors are bounded the ranks twice, and z in float64."""
+    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass; of those whose
+    errors are bounded the ranks twice, and z in float64; out-weights, and what selecting the highest ranks takes."""
     rank = 4 if precision == "float32" else 8
-    return width * (rank + 2 * z_itemsize) + min(width, RESIDUAL_WIDTH) * (2 * rank + 2 * 8) + 8
+    return width * (rank + 2 * z_itemsize) + min(width, RESIDUAL_WIDTH) * (2 * rank + 2 * 8) + 8 + KEEP_BYTES
 
 
 def _cut(query: Query, r: ManyRows) -> slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import networkx as nx
 import numpy as np
@@ -251,6 +252,22 @@ def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
         mg.pagerank_batch(A, [[1]], top=1)
     with pytest.raises(CapacityError, match=r"ranks of 1 vectors take 480 bytes, and 100 are free; pass top=k"):
         mg.pagerank_batch(A, [[1]], width=2)
+
+
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+def test_a_pass_takes_the_memory_that_is_planned(precision):
+    n, vectors = 200_000, [[k] for k in range(7)]
+    A = make_graph((np.arange(n), (np.arange(n) * 7 + 1) % n))
+    options = {"precision": precision, "width": 4, "top": 3, "alpha": np.linspace(0.1, 0.5, 7)}
+    mg.pagerank_batch(A, vectors, **options)
+    tracemalloc.start()
+    try:
+        mg.pagerank_batch(A, vectors, **options)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    planned = n * api_batch.count_bytes(precision, 8 if precision == "exact" else 4, 4)
+    assert 0.7 * planned < peak <= planned
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
