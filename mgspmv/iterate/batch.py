@@ -368,8 +368,8 @@ class Batch:
 
 
 def count_bytes(precision: str, z_itemsize: int, width: int) -> int:
-    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass; of those whose
-    errors are bounded the ranks twice, and z in float64; out-weights, and what selecting the highest ranks takes."""
+    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass; of those
+    whose errors are bounded the ranks twice, and z in float64; out-weights, and what selecting the highest takes."""
     rank = 4 if precision == "float32" else 8
     return width * (rank + 2 * z_itemsize) + min(width, RESIDUAL_WIDTH) * (2 * rank + 2 * 8) + 8 + KEEP_BYTES
 
