@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ class BatchSolution:
     """What was asked for, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
     matrix: dict[str, Any]
     """As in `Solution`."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """As in `Solution`, of all together."""
 
     def __post_init__(self) -> None:
         n = len(self.labels)
@@ -170,7 +172,7 @@ class BatchSolution:
             }
             for label, alpha, status, changes, bound in rows
         ]
-        summary = {"vectors": vectors, "seconds": self.seconds, "digest": self.digest()}
+        summary = {"vectors": vectors, "seconds": self.seconds, "memory": self.memory, "digest": self.digest()}
         return {
             key: to_json(value) for key, value in (summary | {"options": self.options, "matrix": self.matrix}).items()
         }
@@ -297,6 +299,7 @@ def _describe(batch: BatchSolution) -> dict[str, Any]:
         "vertex_ids": _name_id_type(batch),
         "options": batch.options,
         "matrix": batch.matrix,
+        "memory": batch.memory,
         "digest": batch.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -315,6 +318,7 @@ def _compose(path: str, described: dict[str, Any], ids: np.ndarray | None, **kep
             vertex_ids=ids,
             options=described["options"],
             matrix=described["matrix"],
+            memory=described["memory"],
             **arrays,
         )
     except ShapeError as error:

@@ -913,7 +913,12 @@ def pagerank_batch(
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Keep so many of the highest ranks; default all.")] = None,
     tol: Tol = None,
-    tol_mode: TolModeName = "l1",
+    tol_mode: Annotated[
+        str,
+        typer.Option(
+            metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
+        ),
+    ] = "l1",
     max_iter: MaxIter = 100,
     dangling: Annotated[
         str | None,
@@ -921,7 +926,13 @@ def pagerank_batch(
             metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."
         ),
     ] = None,
+    out_weight: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
+    ] = None,
     ignore_weights: EntriesAsOne = False,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")
+    ] = False,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")] = "exact",
     width: Annotated[
         int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
@@ -945,10 +956,10 @@ def pagerank_batch(
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
     options |= {"backend": backend, "threads": threads}
     failure = None
-    with api.open_matrix(store) as matrix:
+    with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
-        options |= read_vectors(None, dangling, None, string_ids=string_ids)
+        options |= read_vectors(None, dangling, None, out_weight, string_ids=string_ids)
         with open_progress() as progress:
             try:
                 batch = api.pagerank_batch(matrix, table, **options, on_progress=progress.on_progress)

@@ -48,6 +48,7 @@ def make_batch(*, top=None, ids=None, labels=("a", "b", "c"), dtype=np.float64):
         seconds={"load": 0.5, "product": 1.5},
         options={"alpha": 0.85, "width": 4, "steps": 3, "top": top},
         matrix=MATRIX,
+        memory={"held_bytes": [100]},
         **kept,
     )
 

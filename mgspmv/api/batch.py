@@ -18,9 +18,11 @@ from mgspmv.batch_results import BatchSolution
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.iterate.batch import Batch, BatchOutcome, ManyRows, count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
-from mgspmv.iterate.start import make_start, read_out_weight
+from mgspmv.iterate.start import make_start
 from mgspmv.iterate.vectors import Weights
+from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import bind_many, choose_many_backend
 from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
@@ -40,6 +42,7 @@ def pagerank_batch(
     tol_mode: TolMode = "l1",
     max_iter: int = 100,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
     width: int | None = None,
@@ -65,7 +68,7 @@ def pagerank_batch(
         (n_vectors, n), in the order of the store's vertices. A mapping of ids to numbers, or None, is one vector. An id
         that comes again counts again. Only the entries are kept
     alpha : damping, of all vectors or of each; several for one personalisation give as many vectors
-    tol, tol_mode, max_iter, weights, precision : as for `pagerank`, of each vector
+    tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of
         a pass would take more than half of the memory that is free. `options["width"]` of the result says which
@@ -98,12 +101,13 @@ def pagerank_batch(
     asked: dict[str, Any] = {"tol": tol, "tol_mode": tol_mode, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
     began = time.perf_counter()
-    start = make_start(A.stored, A.vertex_ids, options, dangling=dangling, use_weights=use_weights, order=A.order)
+    shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
+    start = make_start(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     kernels = [bind_many(block, precision, threads) for block in A.blocks(dtype, threads, computes)]
     width = _choose_width(width, len(queries), n, kernels[0], precision)
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
-    weight = read_out_weight(A.stored, use_weights)
+    weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
     rows = [_cut(kernel, weight, np.empty(0) if dangling is None else start.dangling) for kernel in kernels]
     loaded = time.perf_counter()
     report = on_progress or ignore
@@ -127,8 +131,9 @@ def pagerank_batch(
     outcome.seconds["load"] = loaded - began
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": _describe_dangling(dangling), "weights": use_weights, "drive": "embedded"}
+    described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": width, "steps": outcome.steps, "top": top}
-    solution = _solve(A, queries, outcome, keeper, vars(options) | described)
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described)
     if throw:
         _check_success(solution)
     return solution
@@ -242,14 +247,22 @@ class _Keeper:
 
 
 def _solve(
-    A: Matrix, queries: Sequence[Query], outcome: BatchOutcome, keeper: _Keeper, options: dict[str, Any]
+    A: Matrix,
+    queries: Sequence[Query],
+    outcome: BatchOutcome,
+    keeper: _Keeper,
+    growth: float,
+    options: dict[str, Any],
 ) -> BatchSolution:
+    pairs = zip(outcome.endings, queries, strict=True)
+    taken = measure_memory(has_device=False)
+    bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
     return BatchSolution(
         labels=tuple(query.label for query in queries),
         alphas=np.array([query.alpha for query in queries], np.float64),
         statuses=tuple(ending.status for ending in outcome.endings),
         changes=tuple(ending.changes for ending in outcome.endings),
-        error_bounds_l1=np.array([ending.error_bound_l1 for ending in outcome.endings]),
+        error_bounds_l1=np.array(bounds),
         values=keeper.values,
         top_ids=keeper.top_ids,
         top_ranks=keeper.top_ranks,
@@ -257,6 +270,7 @@ def _solve(
         vertex_ids=A.vertex_ids if keeper.values is not None else None,
         options=options,
         matrix=describe_matrix(A.info, outcome.hardware, is_reversed=A.is_transpose),
+        memory={name: [n_bytes] for name, n_bytes in taken.items()} | {"held_bytes": [outcome.held_bytes]},
     )
 
 

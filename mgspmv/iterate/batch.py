@@ -75,6 +75,8 @@ class BatchOutcome:
     """Passes over the matrix with a step in each."""
     hardware: str
     """What computed."""
+    held_bytes: int
+    """Bytes of the matrix and of the widest pass."""
     seconds: dict[str, float]
     """By phase."""
 
@@ -141,12 +143,13 @@ class Pass:
         self._transport.exchange(StepSums())
         return _add_columns(sums)
 
-    def step(self, mass: np.ndarray) -> list[StepSums]:
-        """One step of all columns; `mass` is (width,), of the x before it."""
+    def step(self, mass: np.ndarray, *, is_relative: bool = False) -> list[StepSums]:
+        """One step of all columns; `mass` is (width,), of the x before it, `is_relative` as for `BoundMany`."""
         sums = []
         for r, x, terms in zip(self._rows, self._x, self._terms, strict=True):
             slot = self._transport.slot(r.start, r.stop)
-            sums.append(r.kernel.step_many(self._transport.z, x, slot, r.weight, mass, terms))
+            vectors = (self._transport.z, x, slot, r.weight, mass, terms)
+            sums.append(r.kernel.step_many(*vectors, is_relative=is_relative))
         self._transport.exchange(StepSums())
         return _add_columns(sums)
 
@@ -242,10 +245,12 @@ class Batch:
         """
         kernel, steps = self._rows[0].kernel, 0
         with self._time("compile"):
-            kernel.compile_many(narrow_widths(self._width), self._residual_width)
+            widths, is_relative = narrow_widths(self._width), self._options.is_relative
+            kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
         with self._time("enter"):
             self._pass = Pass(self._rows, self._width, self._x_dtype)
             self._seat_waiting()
+        held_bytes = self._count_held()
         while self._seats:
             steps += 1
             event = self._step(steps, run)
@@ -253,25 +258,26 @@ class Batch:
             self._release(ended)
             emit(event, len(self._queries) - len(self._waiting) - len(self._seats))
         self._bound_errors()
-        return BatchOutcome(
-            [self._endings[k] for k in range(len(self._queries))], steps, kernel.describe(), self.seconds
-        )
+        endings = [self._endings[k] for k in range(len(self._queries))]
+        return BatchOutcome(endings, steps, kernel.describe(), held_bytes, self.seconds)
 
     def _step(self, steps: int, run: str) -> Event:
         mass = np.zeros(self._pass.width)
         for seat in self._seats:
             mass[seat.column] = seat.mass
         began = time.perf_counter()
-        sums = self._pass.step(mass)
+        sums = self._pass.step(mass, is_relative=self._options.is_relative)
         elapsed_s = time.perf_counter() - began
         self.seconds["product"] += elapsed_s
         for seat in self._seats:
             own = sums[seat.column]
             seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, seat.is_wrong or own.n_wrong > 0
             seat.changes.append(self._options.measure(own))
-        held = sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
         greatest = max(seat.changes[-1] for seat in self._seats)
-        return Event(run, 0, steps, greatest, (elapsed_s,), (0.0,), (0.0,), (0,), (held,))
+        return Event(run, 0, steps, greatest, (elapsed_s,), (0.0,), (0.0,), (0,), (self._count_held(),))
+
+    def _count_held(self) -> int:
+        return sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
 
     def _judge(self, seat: _Seat) -> Status | None:
         return judge(self._options, self._threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)

@@ -14,13 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import choose, load, magnitude, spread, store, to_float64, to_integer, to_type_of
 from mgspmv.kernels.many import Terms
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
 
 
 class CpuMany(CpuBlock):
@@ -38,12 +39,22 @@ class CpuMany(CpuBlock):
         return _add_up_many(sums)
 
     def step_many(
-        self, z: np.ndarray, x: np.ndarray, z_next: np.ndarray, weight: np.ndarray, mass: np.ndarray, terms: Terms
+        self,
+        z: np.ndarray,
+        x: np.ndarray,
+        z_next: np.ndarray,
+        weight: np.ndarray,
+        mass: np.ndarray,
+        terms: Terms,
+        *,
+        is_relative: bool = False,
     ) -> list[StepSums]:
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_many_sums(x.shape[1])
         vectors = (z, x, z_next, weight, self._unit, zero)
-        self._run(_step_many, *self._csr, *vectors, *self._list_terms(mass, terms), sums, (0,) * x.shape[1])
+        relative = True if is_relative else None  # by type, as in `CpuBlock.step`
+        width = (0,) * x.shape[1]
+        self._run(_step_many, *self._csr, *vectors, *self._list_terms(mass, terms), sums, relative, width)
         return _add_up_many(sums)
 
     def residual_many(self, z: np.ndarray, x: np.ndarray, mass: np.ndarray, terms: Terms) -> np.ndarray:
@@ -60,7 +71,7 @@ class CpuMany(CpuBlock):
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
         self._run(_fill_columns, x, columns, vectors)
 
-    def compile_many(self, widths: tuple[int, ...], residual_width: int) -> None:
+    def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
         b = self.block
         empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
         kernel, plain, weight = CpuMany(empty, self.precision), CpuMany(empty, "float64"), np.empty(0)
@@ -74,7 +85,7 @@ class CpuMany(CpuBlock):
             kernel.fill(x, none, x.T)
             if width in widths:
                 kernel.scale_many(x, weight, z)
-                kernel.step_many(z, x, z, weight, terms.alpha, terms)
+                kernel.step_many(z, x, z, weight, terms.alpha, terms, is_relative=is_relative)
             if width == residual_width:
                 plain.scale_many(x, weight, wide)
                 plain.residual_many(wide, x, terms.alpha, terms)
@@ -106,8 +117,25 @@ def _add_up_many(sums: np.ndarray) -> list[StepSums]:
 # vectors.
 
 
+def _measure_many(fixed_change, change, new, is_right, relative, width):
+    """What of a row the largest is taken: its changes in fixed point, or, if `relative` is not None, those over x'."""
+
+
+@overload(_measure_many)
+def _measure_many_overload(fixed_change, change, new, is_right, relative, width):
+    if isinstance(relative, types.NoneType):
+        return lambda fixed_change, change, new, is_right, relative, width: fixed_change
+
+    def measure(fixed_change, change, new, is_right, relative, width):
+        zero, limit = spread(0.0, width), spread(RELATIVE_LIMIT, width)
+        part = change / choose(new > 0.0, new, spread(1.0, width))
+        return to_integer(choose(is_right & (new > 0.0), choose(part < limit, part, limit), zero) * CHANGE_POINT)
+
+    return measure
+
+
 @njit(nogil=True, cache=True)
-def _finish_row(i, new, change, weight, z_next, unit, sums, width):
+def _finish_row(i, new, change, weight, z_next, unit, sums, relative, width):
     """Next z of a row; the sums (change, greatest change, dangling mass, wrong ranks) with its part added."""
     total, greatest, dangling, wrong = sums
     zero = spread(0.0, width)
@@ -115,7 +143,8 @@ def _finish_row(i, new, change, weight, z_next, unit, sums, width):
     ratio = zero if is_dangling else (new / weight) / unit
     is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
     fixed_change = to_integer(choose(is_right, change, zero) * CHANGE_POINT)
-    greatest = choose(greatest < fixed_change, fixed_change, greatest)
+    measured = _measure_many(fixed_change, change, new, is_right, relative, width)
+    greatest = choose(greatest < measured, measured, greatest)
     if is_dangling:
         dangling = dangling + to_integer(choose(is_right, new, zero) * FIXED_POINT)
     wrong = wrong + (spread(np.int64(1), width) - to_integer(is_right))
@@ -144,7 +173,7 @@ def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
         own = _no_sums(width)
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             new = to_float64(load(x, i, width))
-            own = _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, own, width)
+            own = _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, own, None, width)
         _store_sums(own, sums[part])
         part = _take(counter)
 
@@ -165,7 +194,7 @@ def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weigh
 @njit(nogil=True, cache=True)
 def _step_many(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump, dangling,
-    base, first, rows, columns, weights, sums, width,
+    base, first, rows, columns, weights, sums, relative, width,
 ):  # fmt: skip
     scratch = np.empty((1, len(width)))
     alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
@@ -188,7 +217,8 @@ def _step_many(
             rounded = to_type_of(alphas * (to_float64(total) * unit) + own, x)
             store(x, i, rounded)
             new = to_float64(rounded)
-            summed = _finish_row(i, new, magnitude(new - old), weight[i], z_next, unit, summed, width)
+            change = magnitude(new - old)
+            summed = _finish_row(i, new, change, weight[i], z_next, unit, summed, relative, width)
         _store_sums(summed, sums[part])
         part = _take(counter)
 

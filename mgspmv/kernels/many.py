@@ -64,8 +64,12 @@ class BoundMany(Protocol):
         """z = x / weight (0 where weight is 0), all (n_rows, width); the sums that belong to x, with a change of 0."""
         ...
 
-    def step_many(self, z: Any, x: Any, z_next: Any, weight: Any, mass: np.ndarray, terms: Terms) -> list[StepSums]:
-        """One PageRank step of every column, in place: x from z (n_cols, width), then z_next (n_rows, width) from x."""
+    def step_many(
+        self, z: Any, x: Any, z_next: Any, weight: Any, mass: np.ndarray, terms: Terms, *, is_relative: bool = False
+    ) -> list[StepSums]:
+        """One PageRank step of every column, in place: x from z (n_cols, width), then z_next (n_rows, width) from x.
+
+        With `is_relative` the largest change is that of |x' - x| / x', which is 0 where x' is 0."""
         ...
 
     def residual_many(self, z: Any, x: Any, mass: np.ndarray, terms: Terms) -> np.ndarray:
@@ -81,7 +85,7 @@ class BoundMany(Protocol):
         """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
         ...
 
-    def compile_many(self, widths: tuple[int, ...], residual_width: int) -> None:
+    def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
         """Make the kernels of a run ready, so that no step is timed with it."""
         ...
 

@@ -95,7 +95,7 @@ def test_rules_for_dangling_vertices(weighted, dangling):
     assert batch.options["dangling"] == (dangling if isinstance(dangling, str) else "vector")
 
 
-@pytest.mark.parametrize(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("fixed", None)])
+@pytest.mark.parametrize(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
 def test_ways_to_stop(weighted, mode, tol):
     _, A = weighted
     vectors = draw(A, 5)
@@ -107,6 +107,24 @@ def test_weights_can_be_left_out(weighted):
     _, A = weighted
     vectors = draw(A, 3)
     check_alone(A, mg.pagerank_batch(A, vectors, weights=False, width=4), vectors, weights=False)
+
+
+def test_out_weights_can_be_given(weighted):
+    arcs, A = weighted
+    vectors, weight = draw(A, 5), arcs.sum(axis=1) * np.linspace(1.0, 1.3, 60)
+    batch = mg.pagerank_batch(A, vectors, out_weight=weight, width=4)
+    check_alone(A, batch, vectors, out_weight=weight)
+    assert batch.options["out_weight"] == "vector"
+    assert batch.digest() != mg.pagerank_batch(A, vectors, width=4).digest()
+
+
+def test_a_reversed_graph():
+    rng = np.random.default_rng(6)
+    A = make_graph((*rng.integers(0, 50, (2, 300)), rng.random(300)), transpose=True)
+    vectors = draw(A, 3)
+    batch = mg.pagerank_batch(A.T, vectors, width=4)
+    check_alone(A.T, batch, vectors)
+    assert batch.matrix["reversed"] is True
 
 
 def test_width_blocks_threads_and_company_change_nothing(pattern):
@@ -203,6 +221,8 @@ def test_many_vectors_wait_for_few_columns(pattern):
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     memory = [event.memory_bytes[0] for event in seen]
     assert memory[-1] < memory[0]  # by then the pass is narrower
+    assert batch.memory["held_bytes"] == [memory[0]]
+    assert batch.memory["host_peak_bytes"][0] > memory[0]
     assert {"load", "compile", "product", "enter", "residual", "keep"} <= set(batch.seconds)
     assert sum(event.product_s[0] for event in seen) == pytest.approx(batch.seconds["product"])
 

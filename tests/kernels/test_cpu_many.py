@@ -31,7 +31,7 @@ def make_terms(rng, n_rows, width, dangling):
     return Terms(rng.random(width), dangling, base, rows, columns, weights), p
 
 
-def check_steps(block, precision, width, *, seed=0, threads=None, dangling=OWN, n_steps=2):
+def check_steps(block, precision, width, *, seed=0, threads=None, dangling=OWN, n_steps=2, is_relative=False):
     """Steps and a residual of all columns beside those of each."""
     rng = np.random.default_rng(seed)
     n, many = block.n_rows, CpuMany(block, precision, threads)
@@ -49,13 +49,12 @@ def check_steps(block, precision, width, *, seed=0, threads=None, dangling=OWN, 
         assert z[:, c].tobytes() == one["z"].tobytes()
     for _ in range(n_steps):
         mass = np.array([s.dangling / 2.0**62 for s in sums])
-        sums = many.step_many(z, x, z_next, weight, mass, terms)
+        sums = many.step_many(z, x, z_next, weight, mass, terms, is_relative=is_relative)
         z, z_next = z_next, z
         for c, one in enumerate(ones):
             d = p[c] if not len(dangling) else dangling
-            one["sums"] = one["kernel"].step(
-                one["z"], one["x"], one["next"], weight, float(terms.alpha[c]), float(mass[c]), d, p[c]
-            )
+            vectors, scalars = (one["z"], one["x"], one["next"], weight), (float(terms.alpha[c]), float(mass[c]))
+            one["sums"] = one["kernel"].step(*vectors, *scalars, d, p[c], is_relative=is_relative)
             one["z"], one["next"] = one["next"], one["z"]
             assert sums[c] == one["sums"]
             assert x[:, c].tobytes() == one["x"].tobytes()
@@ -98,6 +97,11 @@ def test_threads_change_nothing(threads):
 @pytest.mark.parametrize("shared", [np.full(1, 1 / 300), np.zeros(1), np.linspace(0, 1, 300) / 150])
 def test_dangling_mass_may_go_to_the_same_vertices_for_all(shared):
     check_steps(random_block(300, 300, 4000, data=None), "exact", 4, dangling=shared)
+
+
+def test_changes_may_be_relative():
+    check_steps(random_block(300, 300, 4000, data=None), "exact", 4, is_relative=True)
+    check_steps(make_block(GRAPHS["empty rows"], data=None), "exact", 4, is_relative=True, n_steps=3)
 
 
 def test_indices_of_64_bits():

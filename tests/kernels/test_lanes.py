@@ -38,16 +38,17 @@ def _compute(a, b, out, flags, width):
     store(out, 7, spread(b, width))
     store(flags, 0, to_integer(x < y))
     store(flags, 1, to_integer(load(a, 2, width) <= np.inf))
+    store(flags, 2, to_integer(x > y))
 
 
 def test_floats_are_those_of_numpy():
-    out, flags = np.zeros((8, 4)), np.zeros((2, 4), np.int64)
+    out, flags = np.zeros((8, 4)), np.zeros((3, 4), np.int64)
     _compute(FLOATS, 0.7, out, flags, WIDTH)
     x, y, z = FLOATS
     with np.errstate(all="ignore"):
         wanted = [x + y, x - y, x * y, x / y, 2 * x + y / 3, abs(y), np.where((x <= y) & (y >= 0.5), x, y)]
         assert out.tobytes() == np.array([*wanted, np.full(4, 0.7)]).tobytes()
-        assert flags.tolist() == [(x < y).tolist(), (z <= np.inf).tolist()]
+        assert flags.tolist() == [(x < y).tolist(), (z <= np.inf).tolist(), (x > y).tolist()]
 
 
 @njit
