@@ -217,3 +217,14 @@ def test_what_the_user_gave_is_not_written_to(arcs, graph):
     kept = weight.copy()
     mg.pagerank(graph, out_weight=weight)
     assert weight.tobytes() == kept.tobytes()
+
+
+@pytest.mark.parametrize("use_weights", [True, False])
+def test_out_weights_of_the_reversed_graph_are_those_of_its_arcs(arcs, use_weights):
+    """Of a graph that is turned round a vertex gives along what were its in-edges."""
+    A, turned = make_graph(arcs, transpose=True), make_graph(arcs.T)
+    in_weight = arcs.sum(axis=0) if use_weights else (arcs > 0).sum(axis=0)
+    asked = {"weights": use_weights, "out_weight": 1.5 * in_weight}
+    assert mg.pagerank(A.T, **asked).digest() == mg.pagerank(turned, **asked).digest()
+    with pytest.raises(OptionError, match="so that it would give away more rank than it has"):
+        mg.pagerank(A.T, weights=use_weights, out_weight=0.5 * in_weight)
