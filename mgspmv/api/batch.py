@@ -22,9 +22,9 @@ from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
 from mgspmv.iterate.start import make_start
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.device import measure_memory
+from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
-from mgspmv.kernels.select import bind_many, choose_many_backend
+from mgspmv.kernels.select import bind_many, choose_backend
 from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix, select_highest
@@ -73,7 +73,7 @@ def pagerank_batch(
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of
         a pass would take more than half of the memory that is free. `options["width"]` of the result says which
     top : keep of each vector only so many of the highest ranks, selected when it ends; default all ranks of all vectors
-    backend : many vectors are computed on the host: `cpu`, and `auto`
+    backend : as for `pagerank`; a device has to have room for the matrix as CSR
     threads : default: the processors this process may use
     client : refused: many vectors are computed in this process
     throw : raise when a vector does not meet the tolerance; False returns all with their statuses
@@ -88,11 +88,11 @@ def pagerank_batch(
     ------
     KindError, DanglingError, ConvergenceError : as for `pagerank`; the first vector that did not converge is named
     OptionError, ShapeError : as for `pagerank`; of a vector that is none, by its name
-    BackendError : `cuda`
+    BackendError : `cuda` and no device, or CuPy is not installed
     CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
     """
     check_threads(threads)
-    computes = choose_many_backend(backend)
+    computes = choose_backend(backend)
     _check_place(A, client)
     top = _check_top(top)
     n = A.shape[0]
@@ -104,8 +104,10 @@ def pagerank_batch(
     shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
     start = make_start(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    kernels = [bind_many(block, precision, threads) for block in A.blocks(dtype, threads, computes)]
-    width = _choose_width(width, len(queries), n, kernels[0], precision)
+    binding: dict[str, Any] = {"backend": computes, "threads": threads}
+    kernels = [bind_many(block, precision, **binding) for block in A.blocks(dtype, **binding)]
+    free = free_memory() if computes == "cpu" else free_device_memory()
+    width = _choose_width(width, len(queries), n, kernels[0], precision, free)
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
     weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
     rows = [_cut(kernel, weight, np.empty(0) if dangling is None else start.dangling) for kernel in kernels]
@@ -133,7 +135,8 @@ def pagerank_batch(
     described |= {"dangling": _describe_dangling(dangling), "weights": use_weights, "drive": "embedded"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": width, "steps": outcome.steps, "top": top}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described)
+    taken = measure_memory(has_device=computes == "cuda") | {"held_bytes": outcome.held_bytes}
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, taken)
     if throw:
         _check_success(solution)
     return solution
@@ -180,13 +183,13 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
     return checked[queries[0].alpha]
 
 
-def _choose_width(width: Any, n_vectors: int, n: int, kernel: BoundMany, precision: str) -> int:
+def _choose_width(width: Any, n_vectors: int, n: int, kernel: BoundMany, precision: str, free: int) -> int:
     """The width that is asked for; else the fastest, or the widest that memory has room for."""
     if width is not None:
         check_choice("width", width, WIDTHS)
         return int(min(width, fit_width(n_vectors)))
     fastest = min(kernel.best_width, fit_width(n_vectors))
-    room = int(MEMORY_SHARE * free_memory())
+    room = int(MEMORY_SHARE * free)
     fitting = [w for w in WIDTHS if w <= fastest and n * count_bytes(precision, kernel.z_dtype.itemsize, w) <= room]
     if not fitting:
         least = n * count_bytes(precision, kernel.z_dtype.itemsize, WIDTHS[0])
@@ -253,9 +256,9 @@ def _solve(
     keeper: _Keeper,
     growth: float,
     options: dict[str, Any],
+    taken: dict[str, int],
 ) -> BatchSolution:
     pairs = zip(outcome.endings, queries, strict=True)
-    taken = measure_memory(has_device=False)
     bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
     return BatchSolution(
         labels=tuple(query.label for query in queries),
@@ -270,7 +273,7 @@ def _solve(
         vertex_ids=A.vertex_ids if keeper.values is not None else None,
         options=options,
         matrix=describe_matrix(A.info, outcome.hardware, is_reversed=A.is_transpose),
-        memory={name: [n_bytes] for name, n_bytes in taken.items()} | {"held_bytes": [outcome.held_bytes]},
+        memory={name: [n_bytes] for name, n_bytes in taken.items()},
     )
 
 

@@ -13,12 +13,12 @@ from mgspmv.kernels.cpu import CpuBlock, SerialBlock
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import check_device, describe_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
-from mgspmv.kernels.many import BoundMany
 from mgspmv.kernels.timing import time_product
 from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice, default_threads
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
+    from mgspmv.kernels.cuda_many import CudaMany
 
 Backend = Literal["cpu", "cuda"]
 StepLayout = Literal["auto", "row-blocks", "row-slices"]
@@ -146,6 +146,17 @@ def bind_kernel(
     return TwinBlock(block, precision, kernel)
 
 
+def bind_many(
+    block: CsrBlock, precision: Precision, *, backend: Backend = "cpu", threads: int | None = None
+) -> CpuMany | CudaMany:
+    """Bind the kernels of PageRank for many vectors at once to a block."""
+    if backend == "cuda":
+        from mgspmv.kernels.cuda_many import CudaMany
+
+        return CudaMany(block, precision)
+    return CpuMany(block, precision, threads)
+
+
 def bind_product(
     block: CsrBlock,
     dtype: Literal["float32", "float64"],
@@ -196,27 +207,6 @@ def choose_for_vectors(kernel: str, backend: Backend, shape: tuple[int, int], k:
     """
     counts = shape[0] < INT32_LIMIT or shape[1] >= INT32_LIMIT
     return "csr-many" if kernel == "auto" and backend == "cuda" and k > 1 and counts else kernel
-
-
-def choose_many_backend(backend: str) -> Literal["cpu"]:
-    """The backend for the steps of many vectors, of those that have them: the CPU, also for `auto`.
-
-    Raises
-    ------
-    BackendError : CUDA
-    """
-    check_choice("backend", backend, ("auto", *BACKENDS))
-    if backend == "cuda":
-        raise BackendError(
-            "many vectors have kernels for the host only; pass backend='cpu', or rank one vector after the other by "
-            "pagerank(backend='cuda')"
-        )
-    return "cpu"
-
-
-def bind_many(block: CsrBlock, precision: Precision, threads: int | None = None) -> BoundMany:
-    """Bind the kernels of many vectors to a block of the backend that `choose_many_backend` gives."""
-    return CpuMany(block, precision, threads)
 
 
 def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:

@@ -111,6 +111,12 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for rank, is_relative in product(values, (False, True)):
             types = step_types(precision, value, rank, is_relative=is_relative)
             yield specialise("pagerank.cu", OFFSET=offset, **types)
+            types = many_step_types(precision, value, rank, is_relative=is_relative)
+            yield specialise("pagerank_many.cu", OFFSET=offset, **types)
+    for precision, value, index, width in product(PRECISIONS, (None, *values), (int32, int64), MANY_WIDTHS):
+        types = many_types(precision, value)
+        words = find_many_words(width, types["X"])
+        yield specialise("csr_many.cu", **types, INDEX=index, WIDTH=width, WORDS=words)
     for value in (None, *values):
         for per_thread in (7, 15):
             yield specialise("row_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
@@ -172,6 +178,15 @@ def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str
     return types | {"X": x, "SUM": np.dtype(np.int64), "EXACT": int(value is not None)}
 
 
+def many_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
+    """Types of the product A Z of a PageRank step of many vectors, as of `product_types`.
+
+    In float32 it is stored as float32, in the place where the next Z goes.
+    """
+    types = product_types(precision, value)
+    return types | ({"Y": types["X"]} if precision == "float32" else {})
+
+
 def step_types(
     precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
 ) -> dict[str, Any]:
@@ -184,3 +199,11 @@ def step_types(
     """
     types = product_types(precision, value)
     return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]} | _name_measure(is_relative)
+
+
+def many_step_types(
+    precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
+) -> dict[str, Any]:
+    """Types as of `step_types`, of many vectors."""
+    types = step_types(precision, value, rank, is_relative=is_relative)
+    return types | {"PRODUCT": many_types(precision, value).get("Y", types["PRODUCT"])}

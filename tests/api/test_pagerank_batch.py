@@ -15,7 +15,6 @@ from oracles import rank_by_solving
 import mgspmv as mg
 from mgspmv.api import batch as api_batch
 from mgspmv.errors import (
-    BackendError,
     CapacityError,
     ConvergenceError,
     DanglingError,
@@ -296,7 +295,6 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"backend": "cuda"}, BackendError, "kernels for the host only; pass backend='cpu'"),
         ({"backend": "gpu"}, OptionError, "backend must be one of"),
         (
             {"client": "tcp://nowhere:1"},
