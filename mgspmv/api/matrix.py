@@ -508,7 +508,8 @@ class Matrix(DescribedMatrix):
             streamed.multiply(x, out, alpha, beta)
             product = get(out)
         else:
-            kernel = choose_for_vectors(kernel, computes, self.shape, x.shape[1] if x.ndim == 2 else 1)
+            k = x.shape[1] if x.ndim == 2 else 1
+            binding["kernel"] = choose_for_vectors(kernel, computes, self.shape, k)
             kernels = self.bind_products(chosen, **binding, backend=computes, tune=tune)
             x, out = kernels[0].put(x), kernels[0].put(out)
             for bound in kernels:

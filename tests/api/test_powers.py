@@ -236,7 +236,7 @@ def test_device(order, limits):
     assert set(seen) == {(cupy.ndarray, cupy.ndarray)}
     assert len({(s.digest(), s.changes) for s in runs}) == 1
     np.testing.assert_allclose(runs[0].values, here.values, rtol=1e-12)
-    np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9)
+    np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9, atol=1e-12)  # of 386 at first
     unweighted = [
         power_iteration(A, backend=k, norm="l1", weights=False, tol_mode="fixed", max_iter=3) for k in ("cuda", "cpu")
     ]
