@@ -103,7 +103,7 @@ def test_what_is_refused():
         (["-o", "r.csv"], "the name must end in .zarr, .parquet, not in .csv", 2),
         (["--seeds", "none.csv"], "there is no such file", 3),
         (["--width", "5"], "width must be one of", 2),
-        (["--backend", "cuda"], "kernels for the host only", 2),
+        (["--backend", "gpu"], "backend must be one of", 2),
         (["--alpha", "0.1", "--alpha", "0.2", "--alpha", "0.3", "--seeds", "seeds.csv"], "3 values of alpha but 2", 2),
     ):
         _, stderr = invoke("pagerank-batch", "g.zarr", *options, code=code)
