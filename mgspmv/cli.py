@@ -37,7 +37,7 @@ from mgspmv.errors import (
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.model import MatrixInfo
+    from mgspmv.model import MatrixInfo, Stability
     from mgspmv.monitor.progress import Monitor
     from mgspmv.partition import Plan
     from mgspmv.results import Solution
@@ -808,7 +808,9 @@ def pagerank(
         ),
     ] = None,
     alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
-    tol: Tol = None,
+    tol: Annotated[
+        float | None, typer.Option(help="Stop when the change is less; default 1e-6, with --stop topk 1e-10.")
+    ] = None,
     tol_mode: Annotated[
         str,
         typer.Option(
@@ -816,6 +818,9 @@ def pagerank(
         ),
     ] = "l1",
     max_iter: MaxIter = 100,
+    stop: Annotated[
+        str, typer.Option(metavar="change|topk:K", help="Also stop when it is proven which the K highest are.")
+    ] = "change",
     personalization: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
     ] = None,
@@ -877,6 +882,7 @@ def pagerank(
     for path in targets:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options |= {"stop": stop}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
@@ -885,7 +891,7 @@ def pagerank(
         files = (personalization, dangling, nstart, out_weight)
         vectors = read_vectors(*files, string_ids=matrix.info.vertex_ids == "string")
         rank = partial(api.pagerank, matrix, **options, **vectors)
-        solution, failure = _listen(rank, place, _find_change(tol, tol_mode, matrix.shape[0]), max_iter)
+        solution, failure = _listen(rank, place, _find_change(tol, tol_mode, matrix.shape[0], stop), max_iter)
     solution = solution.scale(cast(Scaler, scaler))
     for path in targets:
         solution.save(path, overwrite=overwrite)
@@ -1186,7 +1192,9 @@ def run(
 
     pipeline = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
     section = pipeline.pagerank
-    with open_progress(tol=_find_change(section.tol, section.tol_mode), max_iter=section.max_iter) as progress:
+    with open_progress(
+        tol=_find_change(section.tol, section.tol_mode, stop=section.stop), max_iter=section.max_iter
+    ) as progress:
         result = run_pipeline(pipeline, on_event=progress.on_event, on_progress=progress.on_progress, throw=False)
     ranks = _answer_ranks(result.solution, result.top, result.saved, result.failure, result.seconds)
     stored = f"{result.info.url}: {'used again' if result.is_reused else 'made'}, {_describe_matrix(result.info)}"
@@ -1523,11 +1531,11 @@ def _parse_counts(text: str) -> list[int]:
     return counts
 
 
-def _find_change(tol: float | None, tol_mode: str, n: int | None = None) -> float | None:
+def _find_change(tol: float | None, tol_mode: str, n: int | None = None, stop: str = "change") -> float | None:
     """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
     from mgspmv.iterate.options import DEFAULT_TOL
 
-    if tol_mode == "fixed" or (tol_mode == "l1_per_node" and n is None):
+    if tol_mode == "fixed" or stop != "change" or (tol_mode == "l1_per_node" and n is None):
         return None
     return (DEFAULT_TOL if tol is None else tol) * (n if tol_mode == "l1_per_node" and n is not None else 1)
 
@@ -1626,6 +1634,8 @@ def _answer_ranks(
     }
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
+    if solution.stability is not None:
+        fields["highest"] = _describe_stability(solution.stability)
     if saved:
         fields["saved"] = ", ".join(saved)
     return Answer(payload, [_tabulate_top(highest), _tabulate_fields(fields)], failure)
@@ -1674,6 +1684,14 @@ def _answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceEr
     if len(rows) > SHOWN_VECTORS:
         fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
     return Answer(payload, [_tabulate(titles, rows[:SHOWN_VECTORS]), _tabulate_fields(fields)], failure)
+
+
+def _describe_stability(found: Stability) -> str:
+    ties = ", ".join(f"{first}-{last}" for first, last in found.ties)
+    order = f"in this order but for places {ties}" if ties else "in this order"
+    if found.is_proven:
+        return f"the {found.k} are proven, {order}"
+    return f"places {found.k} and {found.k + 1} are {found.gap:.3g} apart, tied within the bound of {found.bound:.3g}"
 
 
 def _list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:

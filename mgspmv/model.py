@@ -256,12 +256,13 @@ class Status(enum.StrEnum):
 
     CONVERGED = "converged"
     COMPLETED = "completed"
+    STABLE = "stable"
     MAX_ITER = "max_iter"
     NON_FINITE = "non_finite"
 
     @property
     def is_success(self) -> bool:
-        return self in (Status.CONVERGED, Status.COMPLETED)
+        return self in (Status.CONVERGED, Status.COMPLETED, Status.STABLE)
 
     @property
     def advice(self) -> str:
@@ -271,9 +272,26 @@ class Status(enum.StrEnum):
 _ADVICE = {
     Status.CONVERGED: "the change fell below the tolerance",
     Status.COMPLETED: "the fixed number of iterations was made",
+    Status.STABLE: "the highest vertices can no longer change",
     Status.MAX_ITER: "max_iter was reached first; raise max_iter, or tol to a change seen in the history",
     Status.NON_FINITE: "a rank became NaN or infinite; look for non-finite or huge weights with `mgspmv verify`",
 }
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Which vertices are the k highest, and what is known of their order."""
+
+    k: int
+    is_proven: bool
+    """Whether the k highest of the ranks reached belong to the k highest vertices."""
+    gap: float
+    """The rank at place k, less that at place k + 1."""
+    bound: float
+    """How much closer these two can still come, at most."""
+    ties: tuple[tuple[int, int], ...]
+    """First and last place, from 1, of each run of places whose order among each other is not proven. Place k + 1,
+    where it is among them, stands for all that come after place k."""
 
 
 FIXED_POINT = 2.0**62

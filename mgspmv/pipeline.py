@@ -129,6 +129,7 @@ class PageRankSection(_Section):
     tol: float | None = None
     tol_mode: TolMode = "l1"
     max_iter: int = 100
+    stop: str = "change"
     personalization: str | None = None
     """File of weights, as `mgspmv.ingest.weights.read_weights` reads it."""
     dangling: str | None = None
@@ -147,7 +148,7 @@ class PageRankSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> PageRankSection:
-        PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision)
+        PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision, self.stop)
         return self
 
     @field_validator("personalization", "nstart", "out_weight")

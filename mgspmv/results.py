@@ -31,7 +31,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url, write_beside
-from mgspmv.model import Event, MatrixInfo, Status
+from mgspmv.model import Event, MatrixInfo, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 
 FORMAT_VERSION = 1
@@ -83,6 +83,8 @@ class Solution:
     `device_bytes`: what its process holds on its device, if it has one, which is the most since it last gave back;
     `held_bytes`: of matrix and vectors, where the kernels compute;
     `planned_bytes`: on a cluster: what the plan said of the host, or of the device of a worker that has one."""
+    stability: Stability | None = None
+    """Which vertices are the highest, and what is known of their order, where the run was asked to prove it."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -200,6 +202,7 @@ class Solution:
             "edges_per_s": self.edges_per_s,
             "memory": self.memory,
             "digest": self.digest(),
+            "stability": None if self.stability is None else asdict(self.stability),
             "options": self.options,
             "matrix": self.matrix,
         }
@@ -514,6 +517,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "matrix": solution.matrix,
         "events": [asdict(event) for event in solution.events],
         "memory": solution.memory,
+        "stability": None if solution.stability is None else asdict(solution.stability),
         "digest": solution.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -553,10 +557,18 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         matrix=described["matrix"],
         events=tuple(_to_event(event) for event in described["events"]),
         memory=described.get("memory", {}),
+        stability=_to_stability(described.get("stability")),
     )
     if solution.digest() != described["digest"]:
         raise ChecksumError(f"{path}: the ranks do not match their digest")
     return solution
+
+
+def _to_stability(described: dict[str, Any] | None) -> Stability | None:
+    if described is None:
+        return None
+    numbers = {name: float(described[name]) for name in ("gap", "bound")}
+    return Stability(**(described | numbers | {"ties": tuple(map(tuple, described["ties"]))}))
 
 
 def _to_event(described: dict[str, Any]) -> Event:

@@ -14,14 +14,15 @@ from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_si
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.errors import ConvergenceError, KindError, OptionError
-from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, widen_bound
+from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
-from mgspmv.model import Event, Precision, TolMode, check_choice
+from mgspmv.model import Event, Precision, Stability, TolMode, check_choice
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix
 from mgspmv.store import DescribedMatrix
@@ -40,6 +41,7 @@ def pagerank(
     tol: float | None = None,
     tol_mode: TolMode = "l1",
     max_iter: int = 100,
+    stop: str = "change",
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | None = None,
@@ -69,11 +71,14 @@ def pagerank(
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; for the ranks of the reversed graph the
         transpose `A.T` of a graph
     alpha : damping, 0 <= alpha < 1
-    tol : stop when the change is below; default 1e-6
+    tol : stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
         `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
         no tol
     max_iter : most iterations; converging on the last one is converging
+    stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
+        any number of them. `Solution.stability` says what is known of their order. Places k and k + 1 with equal ranks
+        are never told apart: then it goes on to the tolerance, or to max_iter
     personalization : p, as (n,) array in the order of the store's vertices or a mapping of the source's ids;
         normalised; default uniform
     dangling : d, where the rank of vertices without out-edges goes: an array or mapping like p; None for p, as in
@@ -123,7 +128,7 @@ def pagerank(
             "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
             "it to distribute"
         )
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision)
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
     distributed = find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
@@ -176,7 +181,8 @@ def pagerank(
     solution = _solve(A, options, outcome, tuple(events), asked)
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
-        raise ConvergenceError(f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}", solution)
+        said = f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}{_describe_tie(solution)}"
+        raise ConvergenceError(said, solution)
     return solution
 
 
@@ -216,12 +222,13 @@ def _rank_embedded(
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
-        outcome = run_embedded(rows, options, threshold, emit, run=run)
+        outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
         loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
-        outcome = run_on_device(device, vectors, options, threshold, emit, run=run, is_counted=is_counted)
+        told: dict[str, Any] = {"run": run, "is_counted": is_counted, "growth": start.growth}
+        outcome = run_on_device(device, vectors, options, threshold, emit, **told)
     outcome.seconds["load"] = loaded - began
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
@@ -273,6 +280,24 @@ def _describe_dangling(dangling: Weights | str | None) -> str:
     return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
 
 
+def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
+    """What is known of the highest vertices at the end; None where nobody asked."""
+    if options.top is None or outcome.stability is not None:
+        return outcome.stability
+    return judge_order(outcome.values, options.top, outcome.error_bound_l1)
+
+
+def _describe_tie(solution: Solution) -> str:
+    """What to say of places k and k + 1 that could not be told apart."""
+    found = solution.stability
+    if found is None or found.is_proven:
+        return ""
+    return (
+        f"; places {found.k} and {found.k + 1} are {found.gap:.3g} apart, and tied within the bound of "
+        f"{found.bound:.3g}: ask for another number of vertices if they are equal"
+    )
+
+
 def _solve(
     A: DescribedMatrix,
     options: PageRankOptions,
@@ -280,10 +305,10 @@ def _solve(
     events: tuple[Event, ...],
     asked: dict[str, Any],
 ) -> Solution:
-    tol = None if options.tol_mode == "fixed" else options.tol or DEFAULT_TOL
-    asked = vars(options) | {"tol": tol} | asked
+    asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | asked
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose)
     changes = tuple(event.change for event in events)
     reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
     memory = outcome.memory | {"held_bytes": list(events[-1].memory_bytes)}
-    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory)
+    stability = _judge_stability(options, outcome)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, stability=stability)

@@ -24,6 +24,7 @@ from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
 from mgspmv.ingest.share import QUESTIONS
+from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.device import (
     describe_device,
@@ -34,7 +35,7 @@ from mgspmv.kernels.device import (
     release_device_memory,
 )
 from mgspmv.kernels.rates import measure_device, measure_rates
-from mgspmv.model import Event, Precision, Status, StepSums, free_memory
+from mgspmv.model import Event, Precision, Stability, Status, StepSums, free_memory
 from mgspmv.partition import Rates
 
 NAME = "mgspmv"
@@ -301,6 +302,21 @@ def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
 def step_session(key: str, z: np.ndarray, mass: float) -> tuple[np.ndarray, StepSums, float, int]:
     """See `Session.step`."""
     return _get_rows(key).step(z, mass)
+
+
+def copy_ranks(key: str) -> np.ndarray:
+    """See `RowsSession.copy_ranks`."""
+    return _get_rows(key).copy_ranks()
+
+
+def describe_rows(key: str) -> tuple[Rounding, np.ndarray]:
+    """See `RowsSession.describe_rows`."""
+    return _get_rows(key).describe_rows()
+
+
+def find_stability(key: str) -> Stability | None:
+    """See `Session.stability`."""
+    return get_agent().get_session(key).stability
 
 
 def rescale_session(key: str) -> np.ndarray:

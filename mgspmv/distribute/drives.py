@@ -25,9 +25,10 @@ from mgspmv.distribute.session import RunSpec, check_agreement
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_steps_at_once, sum_seconds
+from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
-from mgspmv.model import Event, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums
 
 Drive = Literal["scheduler", "superstep"]
 
@@ -87,6 +88,7 @@ def run_distributed(
             started = time.perf_counter()
             status = driven.iterate()
             iterated = time.perf_counter()
+            stability = driven.find_stability() if status == Status.STABLE else None
             report("residual", 0, None)
             bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
             measured = time.perf_counter()
@@ -97,7 +99,8 @@ def run_distributed(
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
     seconds |= {"queue": began - queued, "start": started - began}
     seconds |= {"residual": measured - iterated, "collect": collected - measured}
-    return Outcome(values, status, bound, workers.hardware, seconds, _join_memory(matrix, taken), transports[0])
+    memory = _join_memory(matrix, taken)
+    return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
 
 
 def _find_layout(
@@ -124,7 +127,7 @@ class _Workers:
     """The workers of a run, each with a session; ends them when the context does, however that happens."""
 
     def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
-        self.matrix, self.spec, self._start = matrix, spec, start
+        self.matrix, self.spec, self.start = matrix, spec, start
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
         self._sessions: list[Any] = []
         self._running: list[Any] = []
@@ -164,7 +167,7 @@ class _Workers:
         matrix, cluster = self.matrix, self.matrix.cluster
         bounds, members = matrix.bounds, matrix.members
         part_keys = matrix.part_keys
-        pieces = [self._start.cut(a, b) for a, b in pairwise(bounds)]
+        pieces = [self.start.cut(a, b) for a, b in pairwise(bounds)]
         sent = cluster.scatter_each(pieces, members, "start")
         self._sessions = self._running = [
             cluster.submit(member, key, agent.begin_session, key, part_key, self.spec, piece)
@@ -186,7 +189,8 @@ class _Scheduled:
 
     def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
         self._workers, self._emit = workers, emit
-        self._loop = Loop(_Rounds(workers), workers.spec.options, workers.spec.threshold, workers.spec.run)
+        rounds, spec = _Rounds(workers), workers.spec
+        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch())
         self.events: list[Event] = []
 
     def start(self) -> None:
@@ -200,6 +204,10 @@ class _Scheduled:
             self._emit(event)
         assert self._loop.status is not None
         return self._loop.status
+
+    def find_stability(self) -> Stability | None:
+        """What was proven of the highest vertices."""
+        return self._loop.stability
 
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""
@@ -241,6 +249,19 @@ class _Rounds:
         times = Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, memory)
         return sum(sums, StepSums()), times
 
+    def ranks(self) -> np.ndarray:
+        return np.concatenate(self._workers.do(f"iteration {self._iteration}", agent.copy_ranks))
+
+    def watch(self) -> Watch | None:
+        """What looks at the ranks for `stop="topk:..."`: here, at those of all workers; None where nothing is to."""
+        workers = self._workers
+        if workers.spec.options.top is None:
+            return None
+        roundings, is_dangling = zip(*workers.do("start", agent.describe_rows), strict=True)
+        start, rounding = workers.start, sum(roundings[1:], roundings[0])
+        vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
+        return Watch(workers.spec.options, *vectors, rounding, growth=start.growth)
+
 
 class _Supersteps:
     """Each task makes many iterations in lockstep with the others."""
@@ -275,6 +296,11 @@ class _Supersteps:
         matrix = self._workers.matrix
         edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
         return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz, 1))))
+
+    def find_stability(self) -> Stability | None:
+        """What was proven of the highest vertices, by each worker alike."""
+        found: Stability | None = self._workers.do("collect", agent.find_stability)[0]
+        return found
 
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""

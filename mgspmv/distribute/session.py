@@ -20,14 +20,16 @@ from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.relay import RelayTransport
 from mgspmv.exchange.staged import StagedTransport
 from mgspmv.exchange.transport import Transport
+from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding, make_rules
+from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
-from mgspmv.model import Event, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,11 @@ class Session(ABC):
             return self._measure(self._loop.mass)
 
     @property
+    def stability(self) -> Stability | None:
+        """What all workers proved of the highest vertices; None where nothing was."""
+        return None if self._loop is None else self._loop.stability
+
+    @property
     @abstractmethod
     def transport(self) -> str:
         """How slices went from worker to worker."""
@@ -162,6 +169,7 @@ class RowsSession(Session):
         kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
         weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
         self._rows: Rows = start.bind(kernel, weight)
+        self._growth = start.growth
         assert part.halo is not None
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(_greet, part.halo))
@@ -180,7 +188,8 @@ class RowsSession(Session):
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
-        loop = Loop(self._steps, self._spec.options, self._spec.threshold, self._spec.run)
+        watch = self._steps.watch(self._spec.options, transport.gather, self._growth)
+        loop = Loop(self._steps, self._spec.options, self._spec.threshold, self._spec.run, watch)
         loop.start()
         return loop
 
@@ -213,6 +222,15 @@ class RowsSession(Session):
             self._relay.give(z)
             sums, times = self._steps.step(mass)
             return self._relay.take(), sums, times.product_s[0], times.memory_bytes[0]
+
+    def describe_rows(self) -> tuple[Rounding, np.ndarray]:
+        """What rounding does to steps of these rows; which are of dangling vertices."""
+        return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
+
+    def copy_ranks(self) -> np.ndarray:
+        """(n_rows,) ranks after the last step."""
+        assert self._steps is not None
+        return self._steps.ranks()
 
     def rescale(self) -> np.ndarray:
         """This worker's slice of z in float64, for the residual."""
@@ -264,7 +282,7 @@ class DeviceSession(Session):
         super().__init__(worker, part, spec, partial(_say, part.greet()))
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
-        self._vectors, self._is_counted = start.on_device(weight), start.is_counted
+        self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
         self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
         self._device: RankSteps | None = None
         self.computes = describe_device()
@@ -278,7 +296,9 @@ class DeviceSession(Session):
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
         steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted)
-        loop = Loop(steps, spec.options, spec.threshold, spec.run)
+        turns = Turns(links, self._part.rank, len(spec.members))
+        watch = steps.watch(spec.options, turns.gather, self._growth)
+        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch)
         loop.start()
         return loop
 

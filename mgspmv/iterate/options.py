@@ -10,6 +10,8 @@ from mgspmv.errors import OptionError
 from mgspmv.model import CHANGE_POINT, Precision, StepSums, TolMode, check_choice
 
 DEFAULT_TOL = 1e-6
+STABLE_TOL = 1e-10
+"""Default where the run stops by the highest vertices: it goes on for as long as ranks may tell two vertices apart."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class PageRankOptions:
     alpha: float = 0.85
     """Damping factor, 0 <= alpha < 1."""
     tol: float | None = None
-    """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
+    """Stop when the change is below; None is `default_tol`, and must be None for `fixed`."""
     tol_mode: TolMode = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
     |x' - x| < tol; `relative` largest |x' - x| / x' < tol; `fixed` makes exactly max_iter iterations."""
@@ -27,6 +29,8 @@ class PageRankOptions:
     """Most iterations."""
     precision: Precision = "exact"
     """`exact`, `float64` or `float32`."""
+    stop: str = "change"
+    """`change`, or `topk:100`: also as soon as the 100 highest vertices can no longer change."""
 
     def __post_init__(self) -> None:
         check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
@@ -39,6 +43,10 @@ class PageRankOptions:
             raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
         if self.tol is not None and not (_is_real(self.tol) and 0 < self.tol < math.inf):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
+        if self.top is not None and self.tol_mode == "fixed":
+            raise OptionError(
+                f"tol_mode='fixed' makes max_iter iterations, and stop={self.stop!r} stops before; leave out either"
+            )
         self._drop_numpy_types()
 
     def _drop_numpy_types(self) -> None:
@@ -58,16 +66,44 @@ class PageRankOptions:
         """Whether the change is the largest of a vertex, and not their sum."""
         return self.tol_mode in ("linf", "relative")
 
+    @property
+    def top(self) -> int | None:
+        """How many highest vertices are to be known; None where the run stops by the change alone.
+
+        Raises
+        ------
+        OptionError : `stop` is neither `change` nor `topk:` and a number
+        """
+        if self.stop == "change":
+            return None
+        kind, _, number = self.stop.partition(":") if isinstance(self.stop, str) else ("", "", "")
+        if kind != "topk" or not (number.isascii() and number.isdecimal()) or int(number) < 1:
+            raise OptionError(f"stop must be 'change' or 'topk:100', with any number of vertices, not {self.stop!r}")
+        return int(number)
+
+    def choose_tol(self, n: int, nnz: int) -> float | None:
+        """`tol`, or its default: 1e-6; with `topk` 1e-10, or what every graph reaches in this precision."""
+        if self.tol is not None or self.tol_mode == "fixed":
+            return self.tol
+        if self.top is None:
+            return DEFAULT_TOL
+        return max(STABLE_TOL, self._sure_change(n, nnz)) / (n if self.tol_mode == "l1_per_node" else 1)
+
     def threshold(self, n: int, nnz: int) -> float:
         """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
 
         Raises
         ------
-        OptionError : any two distributions are closer than that, or rounding alone is larger
+        OptionError : any two distributions are closer than that, or rounding alone is larger; there are not more than
+            the highest vertices that are to be known
         """
-        if self.tol_mode == "fixed":
+        if self.top is not None and self.top >= n:
+            raise OptionError(
+                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or 'change'"
+            )
+        tol, per_node = self.choose_tol(n, nnz), n if self.tol_mode == "l1_per_node" else 1
+        if tol is None:
             return 0.0
-        tol, per_node = self.tol if self.tol is not None else DEFAULT_TOL, n if self.tol_mode == "l1_per_node" else 1
         most, least, sure = _most_change(self.tol_mode), self._least_change(n, nnz), self._sure_change(n, nnz)
         self._check_reach(tol, n, most / per_node, least / per_node, sure / per_node)
         return tol * per_node

@@ -21,9 +21,10 @@ import numpy as np
 
 from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Stability, Status, StepSums
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -65,6 +66,13 @@ class Rows:
         return self.start + self.kernel.block.n_rows
 
     @property
+    def rounding(self) -> Rounding:
+        """What rounding does to steps of these rows."""
+        indptr = self.kernel.block.indptr
+        longest = int((indptr[1:] - indptr[:-1]).max()) if self.kernel.block.n_rows else 0
+        return Rounding(longest, self.kernel.block.nnz, self.n_dangling)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of block and vectors."""
         vectors = (self.x, self.weight, self.dangling, self.personalization)
@@ -93,6 +101,10 @@ class Steps(Protocol):
         """Make one step on all rows; `mass` is the sum over dangling vertices of the x before it."""
         ...
 
+    def ranks(self) -> np.ndarray:
+        """(n,) a copy of the ranks of the rows that this process looks at, on the host."""
+        ...
+
 
 class LocalSteps:
     """Steps of this process, with the slices of others from a transport.
@@ -106,6 +118,7 @@ class LocalSteps:
 
     def __init__(self, rows: Sequence[Rows], transport: Transport, alpha: float, *, is_relative: bool = False) -> None:
         self.rows, self._transport, self._alpha, self._is_relative = rows, transport, alpha, is_relative
+        self._watch: Watch | None = None
 
     def scale(self) -> StepSums:
         return self._transport.exchange(_scale(self.rows, self._transport))
@@ -119,7 +132,9 @@ class LocalSteps:
         sums = transport.exchange(own, multiplied - began)
         exchanged_s = time.perf_counter() - multiplied
         wait_s = min(exchanged_s, transport.waited_s - waited)
-        memory = sum(r.nbytes for r in self.rows) + transport.nbytes
+        memory = (
+            sum(r.nbytes for r in self.rows) + transport.nbytes + (0 if self._watch is None else self._watch.nbytes)
+        )
         return sums, Times(
             (multiplied - began,),
             (exchanged_s - wait_s,),
@@ -127,6 +142,23 @@ class LocalSteps:
             (transport.exchanged_bytes - received,),
             (memory,),
         )
+
+    def ranks(self) -> np.ndarray:
+        return np.concatenate([r.kernel.get(r.x) for r in self.rows])
+
+    def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
+        """What looks at the ranks for `stop="topk:..."`; None where nothing is to.
+
+        Parameters
+        ----------
+        gather, growth : as for `Watch`
+        """
+        if options.top is None:
+            return None
+        weight, dangling, personalization = (self._join(n) for n in ("weight", "dangling", "personalization"))
+        rounding = sum((r.rounding for r in self.rows[1:]), self.rows[0].rounding)
+        self._watch = Watch(options, weight == 0, dangling, personalization, rounding, gather, growth)
+        return self._watch
 
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
@@ -144,6 +176,12 @@ class LocalSteps:
         residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
         mass_rounding = bound_mass_rounding(sum(r.n_dangling for r in self.rows))
         return float(residual + self._alpha * mass_rounding)
+
+    def _join(self, name: str) -> np.ndarray:
+        """(n,) a vector of all blocks, on the host."""
+        each = [r.kernel.get(getattr(r, name)) for r in self.rows]
+        shapes = [(r.kernel.block.n_rows,) for r in self.rows]
+        return np.concatenate([np.broadcast_to(v, shape) for v, shape in zip(each, shapes, strict=True)])
 
     def _multiply(self, mass: float) -> StepSums:
         sums = StepSums()
@@ -179,6 +217,11 @@ class DeviceSteps:
         self._device, self._vectors, self._left, self._at_once = device, vectors, options.max_iter, at_once
         self._rules = make_rules(options, threshold, is_counted=is_counted)
         self._made: list[tuple[StepSums, Times]] = []
+        self._pauses: Callable[[], int] | None = None
+
+    def pause(self, count: Callable[[], int]) -> None:
+        """Let the host have the ranks after as many steps, or fewer, as this says each time."""
+        self._pauses = count
 
     def scale(self) -> StepSums:
         return self._device.start(self._vectors, self._rules)
@@ -186,13 +229,27 @@ class DeviceSteps:
     def step(self, mass: float) -> tuple[StepSums, Times]:
         if not self._made:
             device = self._device
-            sums = device.advance(min(self._at_once, self._left))
+            most = self._at_once if self._pauses is None else min(self._at_once, self._pauses())
+            sums = device.advance(min(most, self._left))
             assert sums, "the device has stopped, and the loop has not"
             rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
             times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
             self._made = list(zip(sums, times, strict=True))[::-1]
         self._left -= 1
         return self._made.pop()
+
+    def ranks(self) -> np.ndarray:
+        return self._device.ranks()
+
+    def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
+        """As `LocalSteps.watch`."""
+        if options.top is None:
+            return None
+        vectors, device = self._vectors, self._device
+        n_dangling = int(np.count_nonzero(vectors.weight == 0))
+        rounding = Rounding(0, device.layout.nnz, n_dangling, device.entry_rounding)
+        is_dangling = vectors.weight == 0
+        return Watch(options, is_dangling, vectors.dangling, vectors.personalization, rounding, gather, growth)
 
 
 def make_rules(options: PageRankOptions, threshold: float, *, is_counted: bool = True) -> RankRules:
@@ -206,6 +263,7 @@ class Loop:
     Parameters
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
+    watch : looks at the ranks on the way
 
     Attributes
     ----------
@@ -214,8 +272,16 @@ class Loop:
     status : how the iteration ended; None before that
     """
 
-    def __init__(self, steps: Steps, options: PageRankOptions, threshold: float, run: str = "") -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        options: PageRankOptions,
+        threshold: float,
+        run: str = "",
+        watch: Watch | None = None,
+    ) -> None:
         self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
+        self._watch = watch
         self._is_wrong = False
         self.iteration = 0
         self.mass = 0.0
@@ -224,7 +290,14 @@ class Loop:
     def start(self) -> None:
         """Make the first z."""
         first = self._steps.scale()
+        if self._watch is not None:
+            self._watch.start()
+            if isinstance(self._steps, DeviceSteps):
+                watch = self._watch
+                self._steps.pause(lambda: watch.count_steps(self.iteration))
         self.mass, self._is_wrong = first.dangling / FIXED_POINT, first.n_wrong > 0
+        if self._watch is not None:
+            self._watch.see(0, self._steps.ranks(), self.mass)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
         """Iterate to the end, or n times if that is less; what each iteration did."""
@@ -233,10 +306,20 @@ class Loop:
             sums, times = self._steps.step(self.mass)
             self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
             change = self._options.measure(sums)
-            self.status = self._judge(change, self._is_wrong or sums.n_wrong > 0)
+            is_wrong = self._is_wrong or sums.n_wrong > 0
+            if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
+                self._watch.see(self.iteration, self._steps.ranks(), self.mass)
+            self.status = self._judge(change, is_wrong)
             yield Event(self._run, 0, self.iteration, change, **vars(times))
 
+    @property
+    def stability(self) -> Stability | None:
+        """What is proven of the highest vertices; None where nothing is."""
+        return None if self._watch is None else self._watch.found
+
     def _judge(self, change: float, is_wrong: bool) -> Status | None:
+        if self.stability is not None and not is_wrong:
+            return Status.STABLE
         return judge(self._options, self._threshold, self.iteration, change, is_wrong)
 
 
@@ -270,6 +353,8 @@ class Outcome:
     """Bytes, each of one element for each worker; see `Solution.memory`."""
     transport: str | None = None
     """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
+    stability: Stability | None = None
+    """What was proven of the highest vertices; None where nothing was."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:
@@ -304,12 +389,14 @@ def run_embedded(
     emit: Callable[[Event], None],
     *,
     run: str = "",
+    growth: float = 1.0,
 ) -> Outcome:
     """Iterate in this process over rows that make up the whole matrix.
 
     Parameters
     ----------
     emit : gets an event for each iteration
+    growth : of `Start`
     """
     began = time.perf_counter()
     rows[0].kernel.compile(is_relative=options.is_relative)
@@ -317,7 +404,7 @@ def run_embedded(
     kernel = rows[0].kernel
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
-    loop = Loop(steps, options, threshold, run)
+    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth))
     loop.start()
     started = time.perf_counter()
     events = _run_to_the_end(loop, emit)
@@ -331,7 +418,7 @@ def run_embedded(
     values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
     seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
     seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
-    return Outcome(values, loop.status, bound, kernel.describe(), seconds)
+    return Outcome(values, loop.status, bound, kernel.describe(), seconds, stability=loop.stability)
 
 
 def run_on_device(
@@ -343,6 +430,7 @@ def run_on_device(
     *,
     run: str = "",
     is_counted: bool = True,
+    growth: float = 1.0,
 ) -> Outcome:
     """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
     began = time.perf_counter()
@@ -350,7 +438,7 @@ def run_on_device(
     compiled = time.perf_counter()
     at_once = choose_steps_at_once(streams=device.streams)
     steps = DeviceSteps(device, vectors, options, threshold, at_once, is_counted=is_counted)
-    loop = Loop(steps, options, threshold, run)
+    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth))
     loop.start()
     started = time.perf_counter()
     events = _run_to_the_end(loop, emit)
@@ -365,7 +453,7 @@ def run_on_device(
     device.release()
     seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
     seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
-    return Outcome(values, loop.status, bound, device.describe(), seconds)
+    return Outcome(values, loop.status, bound, device.describe(), seconds, stability=loop.stability)
 
 
 def _run_to_the_end(loop: Loop, emit: Callable[[Event], None]) -> list[Event]:

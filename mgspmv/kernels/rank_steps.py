@@ -338,6 +338,11 @@ class RankSteps:
         return self._exchange.received_elements * z.itemsize
 
     @property
+    def entry_rounding(self) -> float:
+        """How far a product in float32 may be off by being a multiple of something; 0 where none is."""
+        return 0.5 * self._units(False)[0] if self.precision == "float32" and self._bits else 0.0
+
+    @property
     def writes_there(self) -> bool:
         """Whether this device writes its slice into the memory of the others."""
         return self._shared is not None

@@ -149,6 +149,22 @@ def test_stochastic_matrices_have_one_digest(n_workers, in_process, tmp_path):
             check_same(mg.pagerank(D, drive=drive), mg.pagerank(A))
 
 
+@pytest.mark.parametrize("n_workers", [1, 3, MANY])
+def test_runs_that_stop_by_the_highest_stop_at_the_same_iteration(n_workers, in_process, tmp_path):
+    rng = np.random.default_rng(8)
+    arcs = sp.random_array((90, 90), density=0.06, rng=rng)
+    A = store_graph(arcs, tmp_path / "graph.zarr", order="degree")
+    runs = ({}, {"dangling": "uniform", "personalization": rng.random(90)}, {"dangling": "drop"})
+    with A.distribute(in_process(n_workers)) as D:
+        for options in runs:
+            wanted = mg.pagerank(A, stop="topk:12", max_iter=300, **options)
+            assert wanted.status == Status.STABLE
+            for drive in DRIVES:
+                solution = mg.pagerank(D, drive=drive, stop="topk:12", max_iter=300, **options)
+                check_same(solution, wanted)
+                assert solution.stability == wanted.stability
+
+
 # --- options ---------------------------------------------------------------------------------------------------------
 
 N = 60

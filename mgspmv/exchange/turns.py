@@ -1,0 +1,80 @@
+"""Turns of messages between workers: in each, every worker sends one to every other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Links(Protocol):
+    """Connections to all other workers of a run."""
+
+    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        """Send a message to each of these, without waiting. They are read before long, but not at once."""
+        ...
+
+    def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
+        """Wait for the next message of any of them, and give who sent it.
+
+        Parameters
+        ----------
+        missing : who has not sent yet what is waited for
+        """
+        ...
+
+
+class Turns:
+    """Numbers the turns, so that what another worker sends early is known from what it sends now.
+
+    Nobody begins a turn before it has heard from all in the one before; so of each other worker at most one message
+    waits here.
+
+    Parameters
+    ----------
+    links : to the other workers
+    rank : which of the workers this is
+    n_workers : with this one
+
+    Attributes
+    ----------
+    number : of this turn
+    others : their ranks; each begins with the one after it, so that they do not all send to the same one first
+    """
+
+    def __init__(self, links: Links, rank: int, n_workers: int) -> None:
+        self._links, self._rank = links, rank
+        self._early: dict[int, dict[str, Any]] = {}
+        self.number = 0
+        self.others = (*range(rank + 1, n_workers), *range(rank))
+
+    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        """Send these in this turn, by rank."""
+        self._links.send({rank: {"number": self.number, **message} for rank, message in messages.items()})
+
+    def take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
+        """The next message of this turn from any of these, and who sent it."""
+        for rank in missing & self._early.keys():
+            return rank, self._early.pop(rank)
+        while True:
+            rank, message = self._links.receive(sorted(missing))
+            if message["number"] == self.number:
+                return rank, message
+            self._early[rank] = message
+
+    def end(self) -> None:
+        """End the turn, when all have been heard."""
+        self.number += 1
+
+    def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each worker gave, by rank, in a turn of its own.
+
+        Parameters
+        ----------
+        given : numbers, and arrays that are not written to any more
+        """
+        self.send(dict.fromkeys(self.others, given))
+        answers = {self._rank: given}
+        while missing := set(self.others) - answers.keys():
+            rank, answers[rank] = self.take(missing)
+        self.end()
+        return [answers[rank] for rank in sorted(answers)]

@@ -1,0 +1,406 @@
+"""Which vertices are the k highest, proven while ranks still change.
+
+Let x' = alpha P x + alpha m(x) d + (1 - alpha) p be a step, K = (I - alpha P)^-1, which has no negative element, and
+r = x_T - x_(T-1), r' = x_(T-1) - x_(T-2) the last two changes. Where d = p, a multiple of p is a multiple of the
+solution x* as K has it, which moves no vertex before another one, and for some s > 0 and any b
+
+    s x* = y + alpha P K q;    y = x_T + b r,    q = r - b (r' - r).
+
+b = 0 takes x_T as it is, b = -alpha / (1 + alpha) takes out what alternates, as in graphs with periodic parts. Let
+w = alpha P v for any v, and h = v - w. If q <= c h + e with e >= 0 for all vertices that are not dangling (those only
+pass rank on to d), then
+
+    alpha P K q <= c w + alpha / (1 - alpha) |e|_1
+
+for each vertex, and likewise from below for -q. So what ranks can still change by is about proportional to v, where v
+is about the ranks for a greater alpha: sums of past x with weights that grow, for which alpha P v takes no product, as
+a step was made of each of these x. Where dangling vertices give to others than p does, P is with that: s = 1, and no
+vertex is left out.
+
+Each look chooses c from a histogram of q / h, and counts what rounding did to the steps. Whatever is summed is summed
+as integers, so everybody who looks at the same x finds the same, on any number of workers.
+
+Differs from rank-stability criteria in the literature, which watch whether the order changes, in that it proves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
+from mgspmv.model import FIXED_POINT, Stability, default_threads
+
+FIRST_LOOK = 4
+"""Iterations before the first look."""
+LOOK_SHARE = 6
+"""Ranks are added up after a sixth more iterations than the time before, or after the next one."""
+
+Gather = Callable[[dict[str, Any]], list[dict[str, Any]]]
+"""Gives everybody what each gave, numbers and arrays by name, in the same order of who gave it."""
+
+FASTEST = 0.25
+"""Of alpha, how fast bounds may shrink in an iteration, before it is known how fast they do."""
+WAIT_SHARE = 4
+"""It is looked again after a quarter more iterations at the latest, for ranks that are close now may not stay so."""
+PATIENCE = 0.7
+"""Share of the iterations that bounds seem to need, after which they are looked at again."""
+
+_PIECE = 1 << 16
+"""Rows that a thread takes at a time."""
+_SLACK = 1.001
+"""For columns that do not quite sum to 1, and for the rounding of what is computed with bounds."""
+
+
+def plan_looks(max_iter: int) -> list[int]:
+    """Iterations after which there is a look, ascending; the last one that may be made is one of them."""
+    looks, iteration = [], min(2, max_iter)
+    while iteration < max_iter:
+        looks.append(iteration)
+        iteration += max(1, iteration // LOOK_SHARE)
+    return [*looks, max_iter]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How far a step may be off by being computed: each new rank by `relative` of itself, all together by `mass` more.
+
+    Added over workers by `+`.
+    """
+
+    longest: int
+    """Entries of the longest row."""
+    nnz: int
+    n_dangling: int
+    entry: float = 0.0
+    """How far each product may be off by being rounded to a multiple of something."""
+
+    def __add__(self, other: Rounding) -> Rounding:
+        return Rounding(
+            max(self.longest, other.longest),
+            self.nnz + other.nnz,
+            self.n_dangling + other.n_dangling,
+            max(self.entry, other.entry),
+        )
+
+    def find_relative(self, precision: str) -> float:
+        """Of `exact` products are rounded as float64 before they are to 2^-62; of `float32` z, values and ranks are."""
+        terms = 16 + (self.longest if precision != "exact" else 0)
+        return terms * 2.0**-53 + (4 * 2.0**-24 if precision == "float32" else 0.0)
+
+    def find_mass(self, precision: str) -> float:
+        """In L1."""
+        entry = {"exact": 1 / FIXED_POINT, "float64": 0.0, "float32": max(self.entry, 2.0**-148)}[precision]
+        return self.nnz * entry + self.n_dangling / FIXED_POINT
+
+
+class _Kept(NamedTuple):
+    iteration: int
+    x: np.ndarray
+    mass: float
+
+
+class _Choice(NamedTuple):
+    """How the vertices are bounded at a look: by y - below w - loss and y + above w + excess."""
+
+    lean: float
+    """b."""
+    below: float
+    above: float
+    loss: float
+    excess: float
+    own: float
+    """Of the own rank, what rounding may have done to y."""
+
+
+class Watch:
+    """Looks at the ranks of some rows, together with those who have the others, until the k highest are known.
+
+    Parameters
+    ----------
+    options : of the run, with `stop="topk:..."`
+    is_dangling : (n_rows,) bool
+    dangling, personalization : of the rows, as in `RankVectors`
+    rounding : of the steps of these rows
+    gather : calls of all who have rows, each with theirs, come together; None where these are all rows
+    growth : how many times its L1 norm a step without jumps may make of a vector, but for alpha
+    threads : default: the processors this process may use
+
+    Attributes
+    ----------
+    found : what was proven; None before that
+    """
+
+    def __init__(
+        self,
+        options: PageRankOptions,
+        is_dangling: np.ndarray,
+        dangling: np.ndarray,
+        personalization: np.ndarray,
+        rounding: Rounding,
+        gather: Gather | None = None,
+        growth: float = 1.0,
+        threads: int | None = None,
+    ) -> None:
+        assert options.top is not None
+        self._k, self._alpha, self._precision = options.top, options.alpha, options.precision
+        self._dangling, self._personalization, self._is_left_out = dangling, personalization, is_dangling
+        self._rounding, self._threads = rounding, threads
+        self._gather: Gather = gather or (lambda given: [given])
+        self._shrink = options.alpha * growth
+        looks = plan_looks(options.max_iter)
+        self._next = dict(zip([1, *looks], [*looks, looks[-1]], strict=True))
+        self._needed = {0, 1} | {look - back for look in looks for back in range(3)}
+        self._kept: list[_Kept] = []
+        self._v = self._w = np.empty(0)
+        self._mass, self._drift = 0.0, 2.0
+        self._due, self._looked = FIRST_LOOK, (0, np.inf)
+        self._least = -np.inf
+        self.found: Stability | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vectors that are kept."""
+        return sum(int(v.nbytes) for v in (self._v, self._w, *(kept.x for kept in self._kept)))
+
+    def start(self) -> None:
+        """Come together with the others, before the first iteration."""
+        d, p = self._dangling, self._personalization
+        own = {"to_p": np.array_equal(d, p), "drops": not d.any(), **vars(self._rounding)}
+        answers = self._gather(own)
+        roundings = [Rounding(*(a[name] for name in vars(self._rounding))) for a in answers]
+        rounding = sum(roundings[1:], roundings[0])
+        self._relative, self._lost = rounding.find_relative(self._precision), rounding.find_mass(self._precision)
+        self._is_free = all(a["to_p"] for a in answers) or all(a["drops"] for a in answers) or rounding.n_dangling == 0
+        if not self._is_free:
+            self._is_left_out = np.zeros(1, np.bool_)
+        self._amplitude = _SLACK / (1.0 - self._shrink) if self._shrink < 1.0 else np.inf
+
+    def wants(self, iteration: int) -> bool:
+        """Whether `see` is to be called after this iteration."""
+        return iteration in self._needed
+
+    def count_steps(self, iteration: int) -> int:
+        """Iterations after this one until the next that is wanted; many where none is."""
+        return min((i - iteration for i in self._needed if i > iteration), default=1 << 30)
+
+    def see(self, iteration: int, x: np.ndarray, mass: float) -> None:
+        """Keep the ranks after an iteration, and look whether the k highest are known where it is time for that.
+
+        Parameters
+        ----------
+        x : (n_rows,) ranks, not to be written to any more
+        mass : their sum over all dangling vertices
+        """
+        self._kept = [*self._kept[-2:], _Kept(iteration, x, mass)]
+        if iteration == 1:
+            self._begin()
+        elif iteration in self._next and iteration >= self._due and self._shrink < 1.0:
+            self._add(1.0, 1.0)
+            self.found = self._look(iteration)
+            self._add(self._share(iteration), -1.0)
+        elif iteration in self._next:
+            share = self._share(iteration)
+            self._add(share, share - 1.0)
+
+    # --- v, and alpha times a step of it without jumps
+
+    def _begin(self) -> None:
+        """Begin with the first x, of which the next ones are to be seen as changes."""
+        (_, x, mass), (_, after, _) = self._kept
+        share = self._share(1)
+        self._v = (share - 1.0) * x.astype(np.float64)
+        self._w = (share - 1.0) * after.astype(np.float64)
+        self._w -= share * (1.0 - self._alpha) * self._personalization
+        self._mass = (share - 1.0) * mass
+
+    def _share(self, iteration: int) -> float:
+        """What weighs what was added up to a look, at the next one."""
+        greater = (2.0 + self._alpha) / 3.0
+        return float((self._alpha / greater) ** (self._next[iteration] - iteration))
+
+    def _add(self, share: float, factor: float) -> None:
+        """Weigh the past, and add the mean of the last two x that has little of what alternates, and its step."""
+        x2, x1, x = self._kept
+        lag = self._alpha / (1.0 + self._alpha)
+
+        def add(start: int) -> None:
+            part = slice(start, start + _PIECE)
+            add_mean(x.x[part], x1.x[part], x2.x[part], self._v[part], self._w[part], lag, share, factor)
+
+        _map(add, range(0, max(1, len(x.x)), _PIECE), self._threads)
+        self._mass = share * self._mass + factor * ((1.0 - lag) * x1.mass + lag * x2.mass)
+        self._drift = share * self._drift + 2.0 * abs(factor)
+
+    # --- a look
+
+    def _look(self, iteration: int) -> Stability | None:
+        v, w = self._v, self._w
+        if self._is_free:
+            w = w - (self._alpha * self._mass) * self._dangling
+        sums, negative = self._count(v, w)
+        answers = self._gather({"sums": sums, "negative": negative, "top": self._list_top(w)})
+        total, below_zero = sum(a["sums"] for a in answers), sum(a["negative"] for a in answers)
+        top = np.concatenate([a["top"] for a in answers])
+        top = top[np.argsort(-top[:, 0], kind="stable")[: self._k + 1]]
+        choice, lack = self._choose(total, below_zero, top)
+        self._postpone(iteration, lack)
+        return None if choice is None else self._prove(choice, w, top)
+
+    def _postpone(self, iteration: int, lack: float) -> None:
+        """Choose the next look that is worth its time.
+
+        Parameters
+        ----------
+        lack : how many times as small bounds must be to tell places k and k + 1 apart
+        """
+        before, lacked = self._looked
+        self._looked = iteration, lack
+        wait = longest = max(1, iteration // WAIT_SHARE)
+        if 0.0 < lack < np.inf:
+            rate = FASTEST * self._alpha
+            if lacked < np.inf:
+                rate = min(max((lack / lacked) ** (1 / (iteration - before)), rate), self._alpha)
+            wait = int(PATIENCE * np.log(max(lack, 1.0)) / -np.log(rate))
+        self._due = iteration + min(max(1, wait), longest)
+
+    @property
+    def _leans(self) -> tuple[float, float]:
+        return 0.0, -self._alpha / (1.0 + self._alpha)
+
+    def _own(self, lean: float) -> float:
+        """Of the rounding of a step, how much there is in y and in q."""
+        return 1.0 + 4.0 * abs(lean)
+
+    def _count(self, v: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, int]:
+        """Histograms of q / h: for each lean, from above and from below, in each bin the sums of |q| and of h."""
+        (_, x2, _), (_, x1, _), (_, x, _) = self._kept
+        leans = np.array(self._leans)
+        relative = np.array([self._own(lean) * self._relative for lean in leans])
+
+        def count(start: int) -> tuple[np.ndarray, int]:
+            part = slice(start, start + _PIECE)
+            left_out = self._is_left_out[part] if len(self._is_left_out) > 1 else self._is_left_out
+            sums = np.zeros((len(leans), 2, N_BINS + 1, 2), np.int64)
+            negative = count_bins(x[part], x1[part], x2[part], v[part], w[part], left_out, leans, relative, sums)
+            return sums, int(negative)
+
+        parts = _map(count, range(0, max(1, len(x)), _PIECE), self._threads)
+        return sum(sums for sums, _ in parts), sum(negative for _, negative in parts)
+
+    def _list_top(self, w: np.ndarray) -> np.ndarray:
+        """(k + 1, 3) or fewer: of the highest ranks here x, r and w, in no order."""
+        (_, x1, _), (_, x, _) = self._kept[1:]
+        where = np.flatnonzero(x >= self._least)
+        if len(where) <= self._k:
+            where = np.arange(len(x))
+        if len(where) > self._k:
+            where = where[np.argpartition(x[where], len(where) - self._k - 1)[len(where) - self._k - 1 :]]
+            self._least = 0.9 * float(x[where].min())
+        high = x[where].astype(np.float64)
+        return np.stack([high, high - x1[where], w[where]], axis=1)
+
+    def _choose(self, sums: np.ndarray, negative: int, top: np.ndarray) -> tuple[_Choice | None, float]:
+        """The bounds that are best at places k and k + 1, None where they do not tell these two apart; and how many
+        times as small they would have to be for it."""
+        (x, r, w), (x_next, r_next, w_next) = top[-2], top[-1]
+        if x == x_next:
+            return None, np.inf
+        best, chosen, lack = 0.0, None, np.inf
+        for number, lean in enumerate(self._leans):
+            own = self._own(lean)
+            fixed = own * self._lost * self._amplitude
+            drift = 4.0 * self._drift * (self._relative + self._lost) * self._amplitude
+            slope = negative * UNIT * self._amplitude + drift
+            above, excess = self._choose_bin(sums[number, 0], w_next, slope, fixed)
+            below, loss = self._choose_bin(sums[number, 1], w, slope, fixed)
+            choice = _Choice(lean, below, above, loss, excess, own * self._relative)
+            low, _ = _bound(choice, x, r, w)
+            _, high = _bound(choice, x_next, r_next, w_next)
+            gap = x - x_next + lean * (r - r_next)
+            lack = min(lack, (gap - (low - high)) / gap if gap > 0.0 else np.inf)
+            if low - high > best:
+                best, chosen = low - high, choice
+        return chosen, float(lack)
+
+    def _choose_bin(self, sums: np.ndarray, w: float, slope: float, fixed: float) -> tuple[float, float]:
+        """c, and what comes beside c w, for which c w and that are least."""
+        sizes, widths = sums[:, 0], sums[:, 1]
+        bounds = bin_bounds()
+        # e is q - c h where that is more than nothing: in the bins above c. Their h are in units of their own bound.
+        over = np.cumsum(sizes[::-1])[-2::-1] * UNIT
+        passed = np.append(widths[1:-1] / bounds[1:], 0.0) * UNIT
+        under = np.cumsum(passed[::-1])[::-1]
+        slack = 2.0**-40 * over  # of these few additions
+        beside = self._shrink * self._amplitude * (over - bounds * under + slack) + bounds * slope
+        best = int(np.argmin(bounds * max(w, 0.0) + beside))
+        return float(bounds[best]), float(max(0.0, beside[best]) + fixed)
+
+    def _prove(self, choice: _Choice, w: np.ndarray, top: np.ndarray) -> Stability | None:
+        """Bounds of all vertices, by a choice."""
+        (_, x1, _), (_, x, _) = self._kept[1:]
+        least, gap = top[-2, 0], top[-2, 0] - top[-1, 0]
+
+        def look(start: int) -> float:
+            part = slice(start, start + _PIECE)
+            return float(find_highest(x[part], x1[part], w[part], least, choice.lean, choice.above, choice.own))
+
+        highest = max(_map(look, range(0, max(1, len(x)), _PIECE), self._threads)) + choice.excess
+        where = np.flatnonzero(x >= least)
+        high = x[where].astype(np.float64)
+        members = np.stack([high, *_bound(choice, high, high - x1[where], w[where])], axis=1)
+        answers = self._gather({"members": members, "highest": highest})
+        members = np.concatenate([a["members"] for a in answers])
+        _, low, high = members[np.argsort(-members[:, 0], kind="stable")].T
+        highs = np.append(high, max(a["highest"] for a in answers))
+        is_cut = np.minimum.accumulate(low) > np.maximum.accumulate(highs[::-1])[::-1][1:]
+        if not is_cut[-1] or low.min() <= 0.0:
+            return None
+        (low_of_last, _), (_, high_of_next) = (_bound(choice, *place) for place in top[-2:])
+        bound = max(0.0, float(gap - (low_of_last - high_of_next)))
+        return Stability(self._k, True, float(gap), bound, find_ties(is_cut[:-1]))
+
+
+def find_ties(is_cut: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """First and last place of each run of places, from 1, between which there is no cut.
+
+    Parameters
+    ----------
+    is_cut : (n - 1,) whether places k + 1 and k + 2 are in a known order
+    """
+    ends = np.flatnonzero(np.append(is_cut, True)) + 1
+    starts = np.append(1, ends[:-1] + 1)
+    return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True) if a < b)
+
+
+def judge_order(values: np.ndarray, k: int, bound: float) -> Stability:
+    """What is known of the k highest when no two ranks are further off from each other than a bound.
+
+    Parameters
+    ----------
+    values : (n,) ranks
+    bound : of the L1 distance of the ranks to the solution, which is one for the difference of any two
+    """
+    places = np.partition(values, len(values) - k - 1)[len(values) - k - 1 :].astype(np.float64)
+    places = np.sort(places)[::-1]
+    gaps = places[:-1] - places[1:]
+    return Stability(k, bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))
+
+
+def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:
+    """Lower and upper bounds of ranks, but for a factor that all have in common."""
+    y = x + choice.lean * r
+    rounding = choice.own * (x + abs(r)) + 2.0**-50 * (choice.below + choice.above) * abs(w)
+    return y - choice.below * w - choice.loss - rounding, y + choice.above * w + choice.excess + rounding
+
+
+def _map(function: Callable[[int], Any], starts: range, threads: int | None) -> list[Any]:
+    if len(starts) == 1:
+        return [function(starts[0])]
+    with ThreadPoolExecutor(threads or default_threads()) as pool:
+        return list(pool.map(function, starts))

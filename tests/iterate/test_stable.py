@@ -1,0 +1,377 @@
+"""Runs that stop when the k highest vertices are proven: right by a linear system, early, and at ties honest."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Barrier
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import GRAPHS
+from oracles import rank_by_solving
+
+import mgspmv as mg
+from mgspmv.errors import ConvergenceError, OptionError
+from mgspmv.iterate import stable
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.stable import Rounding, Watch, find_ties, judge_order, plan_looks
+from mgspmv.model import Stability, Status
+
+REAL = {
+    "graphs/cnr-2000.txt.gz": {},
+    "graphs/debian-bookworm-deps.txt.gz": {},
+    "graphs/wiki-Vote.txt.gz": {},
+    "graphs/p2p-31.e.gz": {},
+    "graphs/pgp-strong-2009.txt.gz": {},
+    "graphs/polblogs.txt.gz": {},
+    "graphs/email-Eu-core.csv.gz": {},
+    "graphs/celegansneural.txt.gz": {},
+    "graphs/netscience.csv.gz": {},
+    "graphs/harvard500.mtx": {"kind": "graph"},
+    "matrices/NotreDame_www.mtx.gz": {"kind": "graph"},
+}
+TIED = {("graphs/cnr-2000.txt.gz", 10), ("graphs/harvard500.mtx", 100)}
+"""Places k and k + 1 have the same rank."""
+
+
+def make_graph(arcs, **options):
+    store = zarr.storage.MemoryStore()
+    mg.ingest(sp.coo_array(arcs), store, kind="graph", **options)
+    return mg.open_matrix(store)
+
+
+def random_arcs(rng, n, density=0.15):
+    arcs = rng.random((n, n)) * (rng.random((n, n)) < density)
+    arcs[rng.permutation(n)[: rng.integers(0, n // 2)]] = 0
+    arcs[0, 1] = 1.0
+    return arcs
+
+
+def check_order(found, values, wanted, slack):
+    """All that is said of the highest holds for ranks that are known otherwise, to a slack."""
+    order = np.argsort(-values, kind="stable")
+    tied = np.zeros(len(values), np.int64)  # the last place that each may go down to
+    for first, last in found.ties:
+        tied[first - 1 : last] = last
+    cuts = [place for place in range(1, found.k) if tied[place - 1] <= place]
+    for place in [*cuts, found.k]:
+        assert wanted[order[:place]].min() >= wanted[order[place:]].max() - slack, (place, found)
+
+
+# --- right -----------------------------------------------------------------------------------------------------------
+
+
+def draw_run(rng, n):
+    run = {"alpha": float(rng.choice([0.3, 0.85, 0.95])), "precision": str(rng.choice(["exact", "float64"]))}
+    p = rng.random(n) * (rng.random(n) < 0.7) + (np.arange(n) == 3)
+    rules = {"none": None, "uniform": "uniform", "drop": "drop", "vector": rng.random(n)}
+    if rng.random() < 0.5:
+        run["personalization"] = p
+    if rng.random() < 0.3:
+        run["nstart"] = rng.random(n)
+    run["dangling"] = rules[str(rng.choice(list(rules)))]
+    return run
+
+
+def solve(arcs, run):
+    n, alpha = len(arcs), run["alpha"]
+    p = run.get("personalization", np.ones(n))
+    p, rule = p / p.sum(), run["dangling"]
+    if isinstance(rule, str) and rule == "drop":
+        d = np.zeros(n)
+    else:
+        d = None if rule is None else np.ones(n) / n if isinstance(rule, str) else rule / rule.sum()
+    return rank_by_solving(arcs, alpha=alpha, p=p, d=d)
+
+
+def make_follow(arcs, run):
+    """alpha P v as a function of v, dense."""
+    total = arcs.sum(axis=1, keepdims=True)
+    rule, n = run["dangling"], len(arcs)
+    p = run.get("personalization", np.ones(n))
+    d = {"uniform": np.ones(n), "drop": np.zeros(n)}[rule] if isinstance(rule, str) else p if rule is None else rule
+    follow = np.where(total > 0, arcs / np.where(total > 0, total, 1), d / max(d.sum(), 1e-300))
+    return lambda v: run["alpha"] * (follow.T @ v)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_what_is_proven_holds(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(5, 60))
+    arcs, run = random_arcs(rng, n), draw_run(rng, n)
+    wanted, k = solve(arcs, run), int(rng.integers(1, n))
+    A = make_graph(arcs).load(int(rng.integers(1, 4)))
+    solution = mg.pagerank(A, stop=f"topk:{k}", max_iter=1000, **run)
+    found = solution.stability
+    assert found.k == k
+    assert solution.status == Status.STABLE or not found.is_proven or found.gap > found.bound
+    if found.is_proven:
+        check_order(found, solution.values, wanted, 1e-14)
+
+
+class EagerWatch(Watch):
+    """Looks whenever it may, and keeps the bounds of all vertices at each look."""
+
+    kept: list
+    sums: list
+
+    def _postpone(self, iteration, lack):
+        self._due = 0
+
+    def _count(self, v, w):
+        self.sums.append((self._is_free, v.copy(), w.copy()))
+        return super()._count(v, w)
+
+    def _choose(self, sums, negative, top):
+        (_, x1, _), (_, x, _) = self._kept[1:]
+        w = self.sums[-1][2]
+        for number, lean in enumerate(self._leans):
+            for middle in np.quantile(w, [0.1, 0.5, 1.0]):
+                slope = negative * stable.UNIT * self._amplitude + 1e-9
+                above, excess = self._choose_bin(sums[number, 0], middle, slope, 1e-15)
+                below, loss = self._choose_bin(sums[number, 1], middle, slope, 1e-15)
+                choice = stable._Choice(lean, below, above, loss, excess, self._own(lean) * self._relative)
+                self.kept.append((self._is_free, *stable._bound(choice, x, x - x1, w)))
+        return super()._choose(sums, negative, top)
+
+    def _prove(self, choice, w, top):
+        super()._prove(choice, w, top)  # goes on, whatever was found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_hold_for_each_vertex_at_each_look(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    arcs, run = random_arcs(rng, 40), draw_run(rng, 40)
+    monkeypatch.setattr("mgspmv.iterate.pagerank.Watch", EagerWatch)
+    monkeypatch.setattr(EagerWatch, "kept", [], raising=False)
+    monkeypatch.setattr(EagerWatch, "sums", [], raising=False)
+    mg.pagerank(make_graph(arcs), stop="topk:5", max_iter=60, tol=1e-14, throw=False, **run)
+    wanted = solve(arcs, run)
+    assert len(EagerWatch.kept) > 50
+    follow = make_follow(arcs, run)
+    for is_free, v, w in EagerWatch.sums:
+        passed = follow(np.where(arcs.any(axis=1), v, 0) if is_free else v)
+        assert np.abs(passed - w).max() <= 1e-14
+    for is_free, low, high in EagerWatch.kept:
+        reached = wanted > 0
+        # The solution times one factor is within all bounds; the factor is 1 where d is not p.
+        least, most = (low[reached] / wanted[reached]).max(), (high[reached] / wanted[reached]).min()
+        assert least <= most * (1 + 1e-12)
+        if not is_free:
+            assert least <= 1 + 1e-12
+            assert most >= 1 - 1e-12
+
+
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
+def test_ranks_of_float32_prove_less_and_nothing_wrong(precision):
+    rng = np.random.default_rng(5)
+    arcs = random_arcs(rng, 300, 0.05)
+    wanted = rank_by_solving(arcs)
+    gaps = -np.diff(np.sort(wanted)[::-1]) * 300
+    wide, narrow = int(np.argmax(gaps[20:60])) + 21, int(np.argmin(gaps[20:60])) + 21
+    A = make_graph(arcs)
+    solution = mg.pagerank(A, stop=f"topk:{wide}", precision=precision, max_iter=500)
+    assert solution.status == Status.STABLE
+    check_order(solution.stability, solution.values, wanted, 1e-14)
+    found = mg.pagerank(A, stop=f"topk:{narrow}", precision=precision, max_iter=500, throw=False).stability
+    if found.is_proven:
+        check_order(found, mg.pagerank(A, tol=1e-12, max_iter=500).values, wanted, 1e-14)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_hard_graphs(name):
+    hard = GRAPHS[name]
+    if hard.shape[0] < 2:
+        return
+    A = make_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape))
+    wanted = mg.pagerank(A, tol_mode="fixed", max_iter=400).values
+    for k in {1, hard.shape[0] // 2, hard.shape[0] - 1} - {0}:
+        solution = mg.pagerank(A, stop=f"topk:{k}", max_iter=1000)
+        if solution.stability.is_proven:
+            check_order(solution.stability, solution.values, wanted, 1e-14)
+        else:
+            assert solution.status == Status.CONVERGED
+
+
+# --- early -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [10, 100])
+@pytest.mark.parametrize("name", REAL)
+def test_real_graphs_stop_early(ingested, name, k):
+    A = ingested(name, **REAL[name])
+    full = mg.pagerank(A, tol=1e-10, max_iter=300)
+    wanted = mg.pagerank(A, tol_mode="fixed", max_iter=250).values
+    solution = mg.pagerank(A, stop=f"topk:{k}", max_iter=300)
+    if (name, k) in TIED:
+        assert (solution.status, solution.iterations) == (Status.CONVERGED, full.iterations)
+        assert not solution.stability.is_proven
+        return
+    assert solution.status == Status.STABLE
+    check_order(solution.stability, solution.values, wanted, 1e-14)
+    # One iteration more than half of 16 where the ranks at places 100 and 101 differ by 3e-4 of themselves.
+    assert solution.iterations <= full.iterations // 2 + (name == "graphs/p2p-31.e.gz" and k == 100)
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+def make_twins():
+    """Vertices 1 and 2 are alike, above 3."""
+    arcs = np.zeros((5, 5))
+    arcs[0, 1], arcs[0, 2], arcs[1, 0], arcs[2, 0], arcs[3, 0], arcs[4, 3] = 1, 1, 1, 1, 1, 1
+    return make_graph(arcs)
+
+
+def test_ties_within_the_k_highest():
+    solution = mg.pagerank(make_twins(), stop="topk:3", max_iter=500)
+    assert (solution.status, solution.stability.ties) == (Status.STABLE, ((2, 3),))
+    assert solution.iterations < 60
+
+
+def test_ties_at_the_boundary_go_on_to_the_tolerance():
+    solution = mg.pagerank(make_twins(), stop="topk:2", max_iter=500)
+    found = solution.stability
+    assert (solution.status, found.is_proven, found.gap, found.ties) == (Status.CONVERGED, False, 0.0, ((2, 3),))
+    assert found.bound == solution.error_bound_l1 < 1e-9
+    assert solution.options["tol"] == 1e-10
+
+
+def test_ties_at_the_boundary_when_there_are_no_more_iterations():
+    with pytest.raises(
+        ConvergenceError, match=r"places 2 and 3 are 0 apart, and tied within the bound of \d"
+    ) as caught:
+        mg.pagerank(make_twins(), stop="topk:2", max_iter=20)
+    assert not caught.value.solution.stability.is_proven
+
+
+@pytest.mark.parametrize(
+    ("is_cut", "ties"),
+    [([], ()), ([True], ()), ([False], ((1, 2),)), ([True, False, False, True, False], ((2, 4), (5, 6)))],
+)
+def test_runs_of_places(is_cut, ties):
+    assert find_ties(np.array(is_cut, bool)) == ties
+
+
+def test_order_by_one_bound():
+    values = np.array([0.1, 0.4, 0.05, 0.39, 0.06])
+    assert judge_order(values, 2, 0.02) == Stability(2, True, pytest.approx(0.29), 0.02, ((1, 2),))
+    assert judge_order(values, 3, 0.045) == Stability(3, False, pytest.approx(0.04), 0.045, ((1, 2), (3, 4)))
+
+
+# --- when it looks, and who ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 4, 30, 1000])
+def test_looks_are_by_number_and_at_the_end(max_iter):
+    looks = plan_looks(max_iter)
+    assert looks == sorted(set(looks))
+    assert looks[-1] == max_iter
+    assert looks[:-1] == plan_looks(10 * max_iter)[: len(looks) - 1]
+    solution = mg.pagerank(make_twins(), stop="topk:1", max_iter=max_iter, throw=False)
+    assert solution.iterations <= max_iter
+
+
+def test_blocks_and_threads_do_not_change_where_it_stops():
+    rng = np.random.default_rng(3)
+    A = make_graph(random_arcs(rng, 200, 0.05))
+    one = mg.pagerank(A, stop="topk:20", max_iter=300)
+    for n_blocks, threads in ((3, 1), (200, 2)):
+        other = mg.pagerank(A.load(n_blocks), stop="topk:20", max_iter=300, threads=threads)
+        assert (other.iterations, other.digest(), other.stability) == (one.iterations, one.digest(), one.stability)
+
+
+def test_rows_of_several_are_looked_at_together(monkeypatch):
+    monkeypatch.setattr(stable, "_PIECE", 7)
+    rng = np.random.default_rng(4)
+    arcs, n = random_arcs(rng, 50), 50
+    A = make_graph(arcs)
+    whole = mg.pagerank(A, stop="topk:9", max_iter=300)
+    options, weight, p = PageRankOptions(stop="topk:9", max_iter=300), arcs.sum(axis=1), np.array([1 / n])
+    bounds = [0, 1, 20, 20, 50]
+    parts = list(pairwise(bounds))
+    watches = [Watch(options, weight[a:b], p, p, Rounding(9, 300, int((weight[a:b] == 0).sum()))) for a, b in parts]
+    together = Together(watches)
+    together.call("start")
+    ranks = [np.full(n, 1 / n)]
+    for iteration in range(1, whole.iterations + 1):
+        ranks.append(mg.pagerank(A, tol_mode="fixed", max_iter=iteration).values)
+    for iteration, x in enumerate(ranks):
+        if watches[0].wants(iteration):
+            mass = float(x[weight == 0].sum())
+            together.call("see", [(iteration, x[a:b].copy(), mass) for a, b in parts])
+    assert [w.found.k if w.found else None for w in watches] == [9] * len(watches)
+    assert len({w.found for w in watches}) == 1
+    assert watches[0].found.ties == whole.stability.ties
+
+
+class Together:
+    """Calls the same method of all watches, each in a thread, which come together in `gather`."""
+
+    def __init__(self, watches):
+        self._watches, self._barrier = watches, Barrier(len(watches))
+        self._given = [None] * len(watches)
+        for number, watch in enumerate(watches):
+            watch._gather = lambda given, number=number: self._gather(number, given)
+
+    def _gather(self, number, given):
+        self._given[number] = given
+        self._barrier.wait(10)
+        answers = list(self._given)
+        self._barrier.wait(10)
+        return answers
+
+    def call(self, method, arguments=None):
+        with ThreadPoolExecutor(len(self._watches)) as pool:
+            each = arguments or [()] * len(self._watches)
+            calls = [pool.submit(getattr(w, method), *a) for w, a in zip(self._watches, each, strict=True)]
+            for call in calls:
+                call.result(20)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop": "topk"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk'"),
+        ({"stop": "topk:0"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk:0'"),
+        ({"stop": "topk:-3"}, "not 'topk:-3'"),
+        ({"stop": "top:3"}, "not 'top:3'"),
+        ({"stop": 3}, "not 3"),
+        ({"stop": "topk:5"}, "stop='topk:5' asks for the 5 highest of 5 vertices; pass less than 5, or 'change'"),
+        ({"stop": "topk:2", "tol_mode": "fixed"}, "stop='topk:2' stops before; leave out either"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(OptionError, match=message):
+        mg.pagerank(make_twins(), **options)
+
+
+def test_default_tolerances():
+    for options, tol in (
+        ({}, 1e-6),
+        ({"stop": "topk:2"}, 1e-10),
+        ({"stop": "topk:2", "tol": 1e-3}, 1e-3),
+        ({"stop": "topk:2", "tol_mode": "l1_per_node"}, 1e-12),
+        ({"tol_mode": "fixed"}, None),
+    ):
+        assert PageRankOptions(**options).choose_tol(100, 500) == pytest.approx(tol)
+    least = PageRankOptions(stop="topk:2", precision="float32")
+    assert least.threshold(100, 500) == least.choose_tol(100, 500) > 1e-7
+
+
+def test_a_solution_keeps_it(tmp_path):
+    solution = mg.pagerank(make_twins(), stop="topk:3", max_iter=500)
+    for name in ("ranks.zarr", "ranks.parquet"):
+        solution.save(tmp_path / name)
+        assert mg.load_solution(tmp_path / name).stability == solution.stability
+    assert solution.to_dict()["stability"]["ties"] == [[2, 3]]
+    assert mg.pagerank(make_twins()).stability is None
