@@ -821,6 +821,7 @@ def pagerank(
     stop: Annotated[
         str, typer.Option(metavar="change|topk:K", help="Also stop when it is proven which the K highest are.")
     ] = "change",
+    method: Annotated[str, typer.Option(metavar="power|extrapolation", help="How iterations go on.")] = "power",
     personalization: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
     ] = None,
@@ -882,7 +883,7 @@ def pagerank(
     for path in targets:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"stop": stop}
+    options |= {"stop": stop, "method": method}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}

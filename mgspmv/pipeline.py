@@ -30,7 +30,7 @@ from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.weights import check_dangling, read_vectors
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import Method, PageRankOptions
 from mgspmv.model import Duplicates, Event, Kind, MatrixInfo, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.results import Solution, check_target
 from mgspmv.scores import Scaler
@@ -130,6 +130,7 @@ class PageRankSection(_Section):
     tol_mode: TolMode = "l1"
     max_iter: int = 100
     stop: str = "change"
+    method: Method = "power"
     personalization: str | None = None
     """File of weights, as `mgspmv.ingest.weights.read_weights` reads it."""
     dangling: str | None = None
@@ -148,7 +149,7 @@ class PageRankSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> PageRankSection:
-        PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision, self.stop)
+        PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision, self.stop, self.method)
         return self
 
     @field_validator("personalization", "nstart", "out_weight")

@@ -14,7 +14,8 @@ from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_si
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.errors import ConvergenceError, KindError, OptionError
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.extrapolate import ExtrapolatedSteps
+from mgspmv.iterate.options import Method, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start
@@ -42,6 +43,7 @@ def pagerank(
     tol_mode: TolMode = "l1",
     max_iter: int = 100,
     stop: str = "change",
+    method: Method = "power",
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | None = None,
@@ -79,6 +81,8 @@ def pagerank(
     stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
         any number of them. `Solution.stability` says what is known of their order. Places k and k + 1 with equal ranks
         are never told apart: then it goes on to the tolerance, or to max_iter
+    method : `power`; or `extrapolation`, in this process on the host, which every tenth iteration goes on in the
+        direction of the last changes: fewer iterations where they lead somewhere, to the same tolerance
     personalization : p, as (n,) array in the order of the store's vertices or a mapping of the source's ids;
         normalised; default uniform
     dangling : d, where the rank of vertices without out-edges goes: an array or mapping like p; None for p, as in
@@ -128,10 +132,11 @@ def pagerank(
             "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
             "it to distribute"
         )
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method)
     distributed = find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
+    _check_method(method, distributed is not None or client is not None, computes)
     check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
@@ -186,6 +191,15 @@ def pagerank(
     return solution
 
 
+def _check_method(method: str, is_on_cluster: bool, backend: Backend) -> None:
+    if method != "power" and (is_on_cluster or backend == "cuda"):
+        where = "on a cluster" if is_on_cluster else "on CUDA"
+        raise OptionError(
+            f"method={method!r} computes in this process on the host, not {where}; pass method='power', or an opened "
+            "matrix without client and backend='cpu'"
+        )
+
+
 def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
     if drive == "auto":
         return "superstep" if is_on_cluster else "embedded"
@@ -222,7 +236,8 @@ def _rank_embedded(
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
-        outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth)
+        wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
+        outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth, wrap=wrap)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
         loaded = time.perf_counter()

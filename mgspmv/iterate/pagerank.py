@@ -160,6 +160,12 @@ class LocalSteps:
         self._watch = Watch(options, weight == 0, dangling, personalization, rounding, gather, growth)
         return self._watch
 
+    def overwrite(self, x: np.ndarray) -> None:
+        """Go on from these ranks, (n,) of all rows, on the host; `scale` comes next."""
+        first = self.rows[0].start
+        for r in self.rows:
+            r.x[:] = x[r.start - first : r.stop - first]
+
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
         self.rows = [replace(r, kernel=r.kernel.with_precision("float64")) for r in self.rows]
@@ -390,6 +396,7 @@ def run_embedded(
     *,
     run: str = "",
     growth: float = 1.0,
+    wrap: Callable[[LocalSteps], Steps] | None = None,
 ) -> Outcome:
     """Iterate in this process over rows that make up the whole matrix.
 
@@ -397,6 +404,7 @@ def run_embedded(
     ----------
     emit : gets an event for each iteration
     growth : of `Start`
+    wrap : makes the steps that are iterated of plain ones
     """
     began = time.perf_counter()
     rows[0].kernel.compile(is_relative=options.is_relative)
@@ -404,7 +412,8 @@ def run_embedded(
     kernel = rows[0].kernel
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
-    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth))
+    watch = steps.watch(options, growth=growth)
+    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch)
     loop.start()
     started = time.perf_counter()
     events = _run_to_the_end(loop, emit)
