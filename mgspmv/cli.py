@@ -1365,6 +1365,29 @@ def bench_pagerank(
     return Answer({}, [report], error)
 
 
+@bench.command("methods")
+def bench_methods(
+    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stored graphs.")],
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="How often each is timed; the least counts.")] = 5,
+    threads: Threads = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Check how soon PageRank ends by its methods and by the highest vertices on the host, then time it."""
+    from mgspmv.bench import methods
+    from mgspmv.bench.machines import choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, write_json
+
+    check_json(json)
+    setting = describe_run(choose_machine("cpu"))
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    records = methods.run_methods(stores, rounds, threads, say)
+    if json is not None:
+        write_json(json, methods.to_json(setting, records))
+    wrong = [f"{r.run} on {r.graph}" for r in records if not r.is_right]
+    error = MgspmvError(f"wrong ranks of {', '.join(wrong)}; see the table") if wrong else None
+    return Answer({}, [methods.format_report(setting, records)], error)
+
+
 @bench.command("scaling")
 def bench_scaling(
     store: Annotated[

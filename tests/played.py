@@ -14,10 +14,11 @@ from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSum
 class PlayedDevice:
     """The steps of `RankSteps`, one after the other; parameters as for it, with the matrix as a block."""
 
-    nbytes, received_bytes, streams = 1234, 0, False
+    nbytes, received_bytes, streams, entry_rounding = 1234, 0, False, 0.0
 
     def __init__(self, block: CsrBlock, precision: Precision = "exact") -> None:
         self.kernel = bind_kernel(block, precision)
+        self.layout = block
         self.calls: list[str] = []
         """Methods that were called, but `advance`."""
         self.asked: list[int] = []

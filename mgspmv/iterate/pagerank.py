@@ -253,7 +253,8 @@ class DeviceSteps:
             return None
         vectors, device = self._vectors, self._device
         n_dangling = int(np.count_nonzero(vectors.weight == 0))
-        rounding = Rounding(0, device.layout.nnz, n_dangling, device.entry_rounding)
+        longest = nnz = device.layout.nnz  # the layout does not tell of its rows
+        rounding = Rounding(longest, nnz, n_dangling, device.entry_rounding)
         is_dangling = vectors.weight == 0
         return Watch(options, is_dangling, vectors.dangling, vectors.personalization, rounding, gather, growth)
 
@@ -317,6 +318,11 @@ class Loop:
                 self._watch.see(self.iteration, self._steps.ranks(), self.mass)
             self.status = self._judge(change, is_wrong)
             yield Event(self._run, 0, self.iteration, change, **vars(times))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """`look`, where ranks are looked at on the way."""
+        return {} if self._watch is None else {"look": self._watch.elapsed_s}
 
     @property
     def stability(self) -> Stability | None:
@@ -425,7 +431,7 @@ def run_embedded(
         bound = bound_error(steps.residual(loop.mass), options.alpha)
     measured = time.perf_counter()
     values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
-    seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
+    seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
     seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
     return Outcome(values, loop.status, bound, kernel.describe(), seconds, stability=loop.stability)
 
@@ -460,7 +466,7 @@ def run_on_device(
     measured = time.perf_counter()
     values = device.ranks()
     device.release()
-    seconds = {**sum_seconds(events), "compile": compiled - began, "start": started - compiled}
+    seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
     seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
     return Outcome(values, loop.status, bound, device.describe(), seconds, stability=loop.stability)
 

@@ -25,6 +25,7 @@ Differs from rank-stability criteria in the literature, which watch whether the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ class Watch:
     Attributes
     ----------
     found : what was proven; None before that
+    elapsed_s : seconds of looking so far
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Watch:
         self._due, self._looked = FIRST_LOOK, (0, np.inf)
         self._least = -np.inf
         self.found: Stability | None = None
+        self.elapsed_s = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -197,6 +200,7 @@ class Watch:
         x : (n_rows,) ranks, not to be written to any more
         mass : their sum over all dangling vertices
         """
+        began = time.perf_counter()
         self._kept = [*self._kept[-2:], _Kept(iteration, x, mass)]
         if iteration == 1:
             self._begin()
@@ -207,6 +211,7 @@ class Watch:
         elif iteration in self._next:
             share = self._share(iteration)
             self._add(share, share - 1.0)
+        self.elapsed_s += time.perf_counter() - began
 
     # --- v, and alpha times a step of it without jumps
 

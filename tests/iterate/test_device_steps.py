@@ -91,6 +91,18 @@ def test_a_run_on_a_device_is_that_of_this_process(graph, mode, vectors, precisi
         assert one[0].hardware == "a played device"
 
 
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_the_highest_are_proven_at_the_same_iteration(graph, vectors):
+    options = PageRankOptions(stop="topk:10", max_iter=300)
+    one, other, device = run_both(graph, options, **VECTORS[vectors])
+    check_same(one, other)
+    assert one[0].status is Status.STABLE
+    assert one[0].stability == other[0].stability
+    assert one[0].stability.is_proven
+    assert len(one[1]) == device.n_made  # none is made that is not looked at
+    assert one[0].seconds["look"] > 0
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("max_iter", [1, STEPS_AT_ONCE - 1, STEPS_AT_ONCE, STEPS_AT_ONCE + 1, 2 * STEPS_AT_ONCE + 3])
 def test_no_more_steps_are_asked_for_than_are_left(max_iter, mode):
