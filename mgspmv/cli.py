@@ -831,7 +831,12 @@ def pagerank(
             metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."
         ),
     ] = None,
-    nstart: Start = None,
+    nstart: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Ranks to start from: saved ones (.zarr, .parquet), .npy, or lines `id weight`."
+        ),
+    ] = None,
     out_weight: Annotated[
         str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
     ] = None,
@@ -868,6 +873,7 @@ def pagerank(
 ) -> Answer:
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
     from mgspmv import api
+    from mgspmv.api.warm import read_start
     from mgspmv.ingest.weights import read_vectors
     from mgspmv.model import check_choice
     from mgspmv.results import check_target, generate_csv
@@ -889,8 +895,9 @@ def pagerank(
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
     options |= {"device_memory": device_memory, "host_memory": host_memory}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
-        files = (personalization, dangling, nstart, out_weight)
-        vectors = read_vectors(*files, string_ids=matrix.info.vertex_ids == "string")
+        strings = matrix.info.vertex_ids == "string"
+        vectors = read_vectors(personalization, dangling, None, out_weight, string_ids=strings)
+        vectors |= {} if nstart is None else {"nstart": read_start(nstart, string_ids=strings)}
         rank = partial(api.pagerank, matrix, **options, **vectors)
         solution, failure = _listen(rank, place, _find_change(tol, tol_mode, matrix.shape[0], stop), max_iter)
     solution = solution.scale(cast(Scaler, scaler))

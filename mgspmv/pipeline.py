@@ -24,6 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mgspmv.api import Matrix, generate, ingest, open_matrix, pagerank
+from mgspmv.api.warm import read_start
 from mgspmv.errors import ConvergenceError, PipelineError, StoreExistsError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.generate import make_generator
@@ -378,7 +379,9 @@ def _rank(
     matrix: Matrix, section: PageRankSection, on_event: Callable[[Event], None] | None
 ) -> tuple[Solution, ConvergenceError | None]:
     names = {"personalization", "dangling", "nstart", "out_weight"}
-    vectors = read_vectors(**section.model_dump(include=names), string_ids=matrix.info.vertex_ids == "string")
+    strings = matrix.info.vertex_ids == "string"
+    vectors = read_vectors(**section.model_dump(include=names - {"nstart"}), nstart=None, string_ids=strings)
+    vectors |= {} if section.nstart is None else {"nstart": read_start(section.nstart, string_ids=strings)}
     options = section.model_dump(exclude={*names, "reverse"})
     try:
         with matrix.T if section.reverse else matrix as ranked:

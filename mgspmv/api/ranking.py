@@ -13,6 +13,7 @@ import numpy as np
 from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
 from mgspmv.iterate.options import Method, PageRankOptions
@@ -46,7 +47,7 @@ def pagerank(
     method: Method = "power",
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
-    nstart: Weights | None = None,
+    nstart: Weights | Solution | None = None,
     out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
@@ -88,7 +89,8 @@ def pagerank(
     dangling : d, where the rank of vertices without out-edges goes: an array or mapping like p; None for p, as in
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
         `error` refuses
-    nstart : the first x, like p; normalised; default uniform
+    nstart : the first x, like p; normalised; default uniform. Or a Solution, of the graph as it was before: the ranks
+        of vertices that are still there, by their ids, and 1/n for those that are new
     out_weight : w, as an array or mapping like p, not normalised; default what the stored out-edges weigh. More where
         edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
@@ -146,6 +148,8 @@ def pagerank(
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
+    if isinstance(nstart, Solution):
+        nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     prepared = time.perf_counter()

@@ -1,0 +1,61 @@
+"""Ranks of a graph as it was before, as the start of a run on what it is now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.ingest.weights import Weights, read_weights
+from mgspmv.results import Solution, load_solution
+from mgspmv.store import DescribedMatrix
+
+
+def read_start(path: str | os.PathLike[str], *, string_ids: bool) -> Solution | Weights:
+    """Ranks to start from: what `Solution.save` wrote as `.zarr` or `.parquet`, or else a file for `read_weights`.
+
+    Raises
+    ------
+    StoreError, SourceError : as of `load_solution` and `read_weights`
+    """
+    if Path(path).suffix in (".zarr", ".parquet"):
+        return load_solution(path)
+    return read_weights(path, string_ids=string_ids)
+
+
+def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:
+    """(n,) float64: the ranks of the vertices that were there, by their ids; 1/n for those that were not.
+
+    Raises
+    ------
+    OptionError : scores in place of ranks; ids that are integers on one side and strings on the other; no vertex in
+        common
+    """
+    if before.scaler != "none":
+        raise OptionError(f"nstart holds ranks scaled by {before.scaler!r}; pass ranks as they were computed")
+    n = A.shape[0]
+    ranks = np.full(n, 1.0 / n)
+    old, new = before.vertex_ids, A.vertex_ids
+    if old is None and new is None:
+        n_both = min(n, len(before.values))
+        ranks[:n_both] = before.values[:n_both]
+        return ranks
+    old, new = (_list_ids(ids, m) for ids, m in ((old, len(before.values)), (new, n)))
+    if (old.dtype == object) != (new.dtype == object):
+        kinds = ["strings" if ids.dtype == object else "integers" for ids in (old, new)]
+        raise OptionError(
+            f"nstart has vertices named by {kinds[0]} and the store by {kinds[1]}; pass ranks of this graph"
+        )
+    places = np.minimum(np.searchsorted(new, old), n - 1)
+    is_there = new[places] == old
+    if not is_there.any():
+        raise OptionError("nstart has no vertex of the store; pass ranks of this graph, or of a version of it")
+    ranks[places[is_there]] = before.values[is_there]
+    return ranks
+
+
+def _list_ids(ids: Any, n: int) -> np.ndarray:
+    return np.arange(n) if ids is None else ids
