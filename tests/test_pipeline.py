@@ -267,6 +267,7 @@ def test_not_converged_is_saved_and_raised():
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        (("alpha = 0.85", 'stop = "top"'), "pagerank: stop must be 'change' or 'topk:100'"),
         (("alpha", "alhpa"), "pagerank.alhpa: unknown key; did you mean 'alpha'? it can be alpha, tol, tol_mode"),
         (("tol = 1e-8", "tolerance = 1"), "pagerank.tolerance: unknown key; did you mean 'tol'?"),
         (("[results]", "[result]"), "result: unknown key; did you mean 'results'? it can be source, ingest, pagerank"),

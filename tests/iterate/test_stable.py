@@ -115,6 +115,19 @@ def test_what_is_proven_holds(seed):
         check_order(found, solution.values, wanted, 1e-14)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_given_out_weights_by_which_rank_is_lost(seed):
+    rng = np.random.default_rng(seed)
+    arcs = random_arcs(rng, 40)
+    total = arcs.sum(axis=1)
+    given, p = total * (1.0 + 0.8 * rng.random(40)), np.full(40, 1 / 40)
+    follow = np.where(total[:, None] > 0, arcs / np.where(given > 0, given, 1)[:, None], p).T
+    wanted = np.linalg.solve(np.eye(40) - 0.85 * follow, 0.15 * p)
+    solution = mg.pagerank(make_graph(arcs), stop="topk:7", out_weight=given, max_iter=500)
+    assert solution.status == Status.STABLE
+    check_order(solution.stability, solution.values, wanted, 1e-14)
+
+
 class EagerWatch(Watch):
     """Looks whenever it may, and keeps the bounds of all vertices at each look."""
 
