@@ -388,3 +388,18 @@ def test_a_solution_keeps_it(tmp_path):
         assert mg.load_solution(tmp_path / name).stability == solution.stability
     assert solution.to_dict()["stability"]["ties"] == [[2, 3]]
     assert mg.pagerank(make_twins()).stability is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
+def test_a_device_proves_the_same(precision):
+    pytest.importorskip("cupy")
+    store = zarr.storage.MemoryStore()
+    mg.generate("rmat", store, scale=14)
+    A = mg.open_matrix(store)
+    there, here = (mg.pagerank(A, stop="topk:50", precision=precision, backend=b) for b in ("cuda", "cpu"))
+    assert there.status == here.status == Status.STABLE
+    assert [vertex for vertex, _ in there.top(50)][:3] == [vertex for vertex, _ in here.top(50)][:3]
+    assert {vertex for vertex, _ in there.top(50)} == {vertex for vertex, _ in here.top(50)}
+    if precision == "exact":
+        assert (there.iterations, there.digest(), there.stability) == (here.iterations, here.digest(), here.stability)
