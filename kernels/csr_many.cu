@@ -18,7 +18,7 @@
 
 #define THREADS 256
 #define BATCH 32
-#define BLOCKS (PATTERN ? 4 : 3)
+#define BLOCKS 4
 #define LANES (WIDTH / WORDS)
 #define HELD (BATCH / LANES)
 #define DEEP (HELD < 8 ? 8 : HELD)
