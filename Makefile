@@ -22,7 +22,7 @@ quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank i
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
 
 test: $(VENV)/.ready-test ## run the tests (ARGS="-k store -x")
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -649,7 +649,7 @@ INGEST = """
     import mgspmv as mg
     resume = import_module("mgspmv.ingest.resume")
     resume.PROGRESS_S = 0.02
-    mg.ingest(sys.argv[1], sys.argv[2], resume=True, threads=2)
+    mg.ingest(sys.argv[1], sys.argv[2], resume=True, overwrite=True, threads=2)
 """
 
 
@@ -670,7 +670,8 @@ def find_time(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["names", "numbers"])
 def test_killed_at_any_moment_it_goes_on(kind, tmp_path):
-    """By SIGKILL, five times, a random time after it got on, while it reads, numbers, sorts and writes."""
+    """By SIGKILL, five times, a random time after it got on, while it reads, numbers, sorts and writes; maybe when the
+    store is whole and what was kept is not yet gone."""
     rng, moments = np.random.default_rng(1), random.Random(3)
     ends = rng.integers(0, 200_000, (2, 3_000_000))
     labels = pa.array([f"name-{k}" if kind == "names" else str(3 * k) for k in range(200_000)])

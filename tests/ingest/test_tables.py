@@ -105,7 +105,7 @@ def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(k
         (tmp_path / "edges").write_text("\n".join(f"{a} {b} {w}" for a, b, w in zip(*columns, strict=True)))
     digests = set()
     for room in (Room(1 << 40, 1, tmp_path), *[Room(memory, n, tmp_path) for n in (1, 5, 8, 8)]):
-        monkeypatch.setattr(mg.api, "find_room", lambda *_, room=room: room)
+        monkeypatch.setattr("mgspmv.api.stores.find_room", lambda *_, room=room: room)
         how = {"format": "parquet"} if kind == "parquet" else {"format": "edge-list"}
         digests.add(mg.ingest(str(tmp_path / "edges"), MemoryStore(), duplicates="keep", **how).digest)
     assert len(digests) == 1
