@@ -1661,7 +1661,7 @@ def _answer_ranks(
         **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
         "edges per second": f"{solution.edges_per_s:.3g}",
-        "memory": _describe_memory(solution.memory),
+        **({"memory": _describe_memory(solution.memory)} if solution.memory else {}),
     }
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
