@@ -896,7 +896,7 @@ def pagerank(
     options |= {"device_memory": device_memory, "host_memory": host_memory}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         strings = matrix.info.vertex_ids == "string"
-        vectors = read_vectors(personalization, dangling, None, out_weight, string_ids=strings)
+        vectors = read_vectors(personalization, dangling, out_weight, string_ids=strings)
         vectors |= {} if nstart is None else {"nstart": read_start(nstart, string_ids=strings)}
         rank = partial(api.pagerank, matrix, **options, **vectors)
         solution, failure = _listen(rank, place, _find_change(tol, tol_mode, matrix.shape[0], stop), max_iter)
@@ -973,7 +973,7 @@ def pagerank_batch(
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
-        options |= read_vectors(None, dangling, None, out_weight, string_ids=string_ids)
+        options |= read_vectors(None, dangling, out_weight, string_ids=string_ids)
         with open_progress() as progress:
             try:
                 batch = api.pagerank_batch(matrix, table, **options, on_progress=progress.on_progress)

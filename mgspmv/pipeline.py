@@ -380,7 +380,7 @@ def _rank(
 ) -> tuple[Solution, ConvergenceError | None]:
     names = {"personalization", "dangling", "nstart", "out_weight"}
     strings = matrix.info.vertex_ids == "string"
-    vectors = read_vectors(**section.model_dump(include=names - {"nstart"}), nstart=None, string_ids=strings)
+    vectors = read_vectors(**section.model_dump(include=names - {"nstart"}), string_ids=strings)
     vectors |= {} if section.nstart is None else {"nstart": read_start(section.nstart, string_ids=strings)}
     options = section.model_dump(exclude={*names, "reverse"})
     try:

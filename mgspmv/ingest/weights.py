@@ -74,18 +74,17 @@ def check_dangling(rule_or_path: str) -> str:
 def read_vectors(
     personalization: str | None,
     dangling: str | None,
-    nstart: str | None,
     out_weight: str | None = None,
     *,
     string_ids: bool = False,
 ) -> dict[str, Any]:
-    """Read those of PageRank's vectors that are given, by the names of its arguments.
+    """Read those of PageRank's vectors that are given, but for the start, by the names of its arguments.
 
     Raises
     ------
     OptionError, SourceError : as `read_dangling` and `read_weights`
     """
-    files = {"personalization": personalization, "nstart": nstart, "out_weight": out_weight}
+    files = {"personalization": personalization, "out_weight": out_weight}
     vectors: dict[str, Any] = {
         name: read_weights(path, string_ids=string_ids) for name, path in files.items() if path is not None
     }

@@ -71,10 +71,10 @@ def test_dangling_is_a_rule_or_a_file(tmp_path, monkeypatch):
 def test_vectors_of_pagerank(tmp_path):
     path = str(tmp_path / "w.txt")
     (tmp_path / "w.txt").write_text("1 0.5\n")
-    assert read_vectors(None, None, None) == {}
-    assert read_vectors(None, "drop", path) == {"dangling": "drop", "nstart": {1: 0.5}}
-    assert read_vectors(None, None, None, path) == {"out_weight": {1: 0.5}}
-    assert read_vectors(path, path, None, string_ids=True) == {"personalization": {"1": 0.5}, "dangling": {"1": 0.5}}
+    assert read_vectors(None, None) == {}
+    assert read_vectors(path, "drop") == {"dangling": "drop", "personalization": {1: 0.5}}
+    assert read_vectors(None, None, path) == {"out_weight": {1: 0.5}}
+    assert read_vectors(path, path, string_ids=True) == {"personalization": {"1": 0.5}, "dangling": {"1": 0.5}}
 
 
 def test_missing_and_binary_files(tmp_path):
