@@ -31,6 +31,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url, write_beside
+from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, MatrixInfo, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 
@@ -39,8 +40,6 @@ SUFFIXES = (".zarr", ".parquet", ".csv")
 CHUNK_ELEMENTS = 2**20
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
-SAMPLED = 16
-"""One in so many ranks is looked at for a bound of the highest."""
 
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
@@ -287,29 +286,6 @@ def describe_matrix(
         "hardware": hardware,
         **({} if transport is None else {"transport": transport}),
     }
-
-
-def select_highest(values: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
-    if k < len(values) // (4 * SAMPLED):
-        # No less than the k-th highest of some of them is the k-th highest of all.
-        least = np.partition(values[::SAMPLED], -k)[-k]
-        places = np.flatnonzero(values >= least)
-        if len(places) >= k:  # there are NaN otherwise
-            highest: np.ndarray = places[_select_highest(values[places], k)]
-            return highest
-    return _select_highest(values, k)
-
-
-def _select_highest(values: np.ndarray, k: int) -> np.ndarray:
-    keys = np.where(np.isnan(values), -np.inf, values)
-    k = min(k, len(keys))
-    if k == 0:
-        return np.empty(0, np.int64)
-    least = np.partition(keys, len(keys) - k)[len(keys) - k]
-    above = np.flatnonzero(keys > least)
-    where = np.concatenate([above, np.flatnonzero(keys == least)[: k - len(above)]])
-    return where[np.argsort(-keys[where], kind="stable")]
 
 
 def check_target(

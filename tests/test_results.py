@@ -28,7 +28,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Status
-from mgspmv.results import BATCH, SAMPLED, Solution, check_target, generate_csv, load_solution, select_highest
+from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution
 from mgspmv.scores import summarize_scores
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
@@ -143,18 +143,6 @@ def test_top():
     for k in (0, -3):
         with pytest.raises(OptionError, match=f"k must be at least 1, not {k}"):
             make_solution().top(k)
-
-
-def test_highest_agrees_with_a_full_stable_sort():
-    random = np.random.default_rng(2)
-    for n in (1, 2, 10, 1000):
-        values = random.integers(0, max(2, n // 4), n).astype(float)
-        for k in (1, 3, n, n + 5):
-            assert select_highest(values, k).tolist() == np.argsort(-values, kind="stable")[:k].tolist()
-
-
-def test_highest_puts_nan_last():
-    assert select_highest(np.array([np.nan, 1.0, np.inf, np.nan]), 3).tolist() == [2, 1, 0]
 
 
 def test_edges_per_second():
@@ -450,21 +438,3 @@ class TestDamagedParquet:
         pq.write_table(pa.table({"id": [1], "rank": [1.0]}), path)
         with pytest.raises(StoreFormatError, match="something else than ranks"):
             load_solution(path)
-
-
-@pytest.mark.parametrize("kind", ["random", "ties", "nan", "few", "all nan"])
-def test_highest_of_many_are_found_by_a_sample(kind):
-    rng = np.random.default_rng(3)
-    values = rng.random(5000)
-    if kind == "ties":
-        values = np.round(values, 2)
-    elif kind == "nan":
-        values[rng.random(5000) < 0.3] = np.nan
-    elif kind == "few":
-        values[rng.random(5000) < 0.999] = 0.0
-    elif kind == "all nan":
-        values[3:] = np.nan
-    assert len(values) // (4 * SAMPLED) > 20
-    wanted = np.argsort(np.where(np.isnan(values), np.inf, -values), kind="stable")
-    for k in (1, 2, 20):
-        assert select_highest(values, k).tolist() == wanted[:k].tolist()

@@ -18,6 +18,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
+from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import choose, load, magnitude, spread, store, to_float64, to_integer, to_type_of
 from mgspmv.kernels.many import Terms
@@ -70,6 +71,9 @@ class CpuMany(CpuBlock):
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
         self._run(_fill_columns, x, columns, vectors)
+
+    def select_highest(self, vectors: np.ndarray, k: int, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return select_each(vectors, k, numbers)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
         b = self.block

@@ -10,6 +10,7 @@ from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.cuda import CudaBlock, ManyProduct
 from mgspmv.kernels.device import get, load_kernel, pack, put, report_full_device, shared_memory, zeros
+from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.many import Terms
 from mgspmv.kernels.specialise import many_step_types, many_types
 from mgspmv.model import CsrBlock, Precision, StepSums
@@ -79,6 +80,13 @@ class CudaMany(CudaBlock):
         import cupy
 
         x[:, put(columns)] = cupy.asarray(vectors).T
+
+    def select_highest(self, vectors: Any, k: int, numbers: Any | None) -> tuple[np.ndarray, np.ndarray]:
+        """As `CpuMany.select_highest`, with vectors and numbers on the device."""
+        import cupy
+
+        with report_full_device("what selects the highest ranks"):
+            return select_each(vectors, k, numbers, cupy, get)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
         """Make the kernels of a run ready."""

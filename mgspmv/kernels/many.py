@@ -85,6 +85,11 @@ class BoundMany(Protocol):
         """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
         ...
 
+    def select_highest(self, vectors: Any, k: int, numbers: Any | None) -> tuple[np.ndarray, np.ndarray]:
+        """The k highest entries of each of some vectors, (j, n), and their numbers, as `mgspmv.kernels.highest` does;
+        only these leave where the block is."""
+        ...
+
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
         """Make the kernels of a run ready, so that no step is timed with it."""
         ...

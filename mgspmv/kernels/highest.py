@@ -1,0 +1,81 @@
+"""The highest of many ranks, wherever these are, by one rule: the highest first, ties by number, NaN last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SAMPLED = 16
+"""One in so many entries is looked at for a bound of the highest."""
+
+
+def select_highest(values: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
+    places = find_highest(values, k)
+    highest: np.ndarray = places[order_highest(values[places], places, k)]
+    return highest
+
+
+def select_each(
+    vectors: Any, k: int, numbers: Any | None, xp: Any = np, get: Callable[[Any], np.ndarray] = np.asarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k highest entries of each of some vectors, highest first, ties by number, NaN last.
+
+    Parameters
+    ----------
+    vectors : (j, n) float32 or float64, of `xp`
+    numbers : (n,) different integers, of `xp`: of each entry; None for its position
+    xp : NumPy or CuPy
+    get : gives an array of `xp` on the host
+
+    Returns
+    -------
+    Numbers, int64, and entries, both (j, min(k, n)) and on the host.
+    """
+    shape = len(vectors), min(k, vectors.shape[1])
+    chosen, highest = np.empty(shape, np.int64), np.empty(shape, vectors.dtype)
+    for own_numbers, own, vector in zip(chosen, highest, vectors, strict=True):
+        places = find_highest(vector, k, numbers, xp)
+        found, named = get(vector[places]), get(places if numbers is None else numbers[places])
+        order = order_highest(found, named, k)
+        own_numbers[:], own[:] = named[order], found[order]
+    return chosen, highest
+
+
+def order_highest(values: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k highest entries, highest first, ties by number, NaN last; O(n log n), on the host."""
+    keys = np.where(np.isnan(values), values.dtype.type(-np.inf), values)
+    return np.lexsort((numbers, -keys))[:k]
+
+
+def find_highest(values: Any, k: int, numbers: Any | None = None, xp: Any = np) -> Any:
+    """Positions of the k highest entries, in any order; ties by number, NaN last.
+
+    Parameters
+    ----------
+    values : (n,) float32 or float64, of `xp`
+    numbers, xp : as for `select_each`
+    """
+    if k < len(values) // (4 * SAMPLED):
+        # No less than the k-th highest of some of them is the k-th highest of all.
+        least = xp.partition(values[::SAMPLED], -k)[-k]
+        places = xp.flatnonzero(values >= least)
+        if len(places) >= k:  # there are NaN otherwise
+            return places[_find(values[places], k, None if numbers is None else numbers[places], xp)]
+    return _find(values, k, numbers, xp)
+
+
+def _find(values: Any, k: int, numbers: Any | None, xp: Any) -> Any:
+    keys = xp.where(xp.isnan(values), values.dtype.type(-np.inf), values)
+    k = min(k, len(keys))
+    if k == 0:
+        return xp.empty(0, np.int64)
+    least = xp.partition(keys, len(keys) - k)[len(keys) - k]
+    above, equal = xp.flatnonzero(keys > least), xp.flatnonzero(keys == least)
+    n_wanted = k - len(above)
+    if numbers is not None and n_wanted < len(equal):
+        own = numbers[equal]
+        equal = equal[own <= xp.partition(own, n_wanted - 1)[n_wanted - 1]]
+    return xp.concatenate([above, equal[:n_wanted]])
