@@ -953,6 +953,15 @@ def pagerank_batch(
     ] = None,
     backend: Backend = "auto",
     threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
+    transport: Annotated[
+        str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")
+    ] = "auto",
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> Answer:
@@ -964,19 +973,21 @@ def pagerank_batch(
     from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target
 
+    place = Place(cluster, workers, threads, scheduler, timeout)
     for path in output or []:
         check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
-    options |= {"backend": backend, "threads": threads}
+    options |= {"backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
+    options |= {"transport": transport, "device_memory": device_memory, "host_memory": host_memory}
     failure = None
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
         options |= read_vectors(None, dangling, out_weight, string_ids=string_ids)
-        with open_progress() as progress:
+        with open_progress() as progress, _open_client(place, progress) as client:
             try:
-                batch = api.pagerank_batch(matrix, table, **options, on_progress=progress.on_progress)
+                batch = api.pagerank_batch(matrix, table, **options, client=client, on_progress=progress.on_progress)
             except ConvergenceError as error:
                 batch, failure = error.solution, error
     for path in output or []:

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_threads, ignore
+from mgspmv.api.arguments import Progress, check_threads, ignore, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import find_distributed
+from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.api.ranking import _check_graph, _describe_dangling
 from mgspmv.batch_results import BatchSolution
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
-from mgspmv.iterate.batch import Batch, BatchOutcome, ManyRows, count_bytes
+from mgspmv.exchange.panels import LocalPanels
+from mgspmv.iterate.batch import Batch, BatchOutcome, Kept, ManyRows, choose_width, count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
-from mgspmv.iterate.start import make_start
+from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.device import free_device_memory, measure_memory
+from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
-from mgspmv.kernels.select import bind_many, choose_backend
+from mgspmv.kernels.select import Backend, bind_many
 from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
 from mgspmv.order import restore
-from mgspmv.results import describe_matrix, select_highest
+from mgspmv.results import describe_matrix
+from mgspmv.store import DescribedMatrix
 
-MEMORY_SHARE = 0.5
-"""Of the memory that is free, what the vectors of a pass may take unless the user names a width."""
+if TYPE_CHECKING:
+    from mgspmv.distribute.matrix import DistributedMatrix
 
 
 def pagerank_batch(
-    A: Matrix,
+    A: Matrix | DistributedMatrix,
     personalization: Any = None,
     *,
     alpha: float | Sequence[float] = 0.85,
@@ -50,6 +55,10 @@ def pagerank_batch(
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
     client: Any = None,
+    transport: Literal["auto", "nccl", "peer"] = "auto",
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
@@ -61,7 +70,7 @@ def pagerank_batch(
 
     Parameters
     ----------
-    A : as for `pagerank`, opened by `open_matrix`
+    A : as for `pagerank`, opened by `open_matrix` or distributed
     personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
         weights, of sequences or sets of ids, of single ids, or of None for a uniform one; a table (pandas, polars,
         pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`; a SciPy matrix or an array of shape
@@ -71,14 +80,19 @@ def pagerank_batch(
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of
-        a pass would take more than half of the memory that is free. `options["width"]` of the result says which
-    top : keep of each vector only so many of the highest ranks, selected when it ends; default all ranks of all vectors
-    backend : as for `pagerank`; a device has to have room for the matrix as CSR
-    threads : default: the processors this process may use
-    client : refused: many vectors are computed in this process
+        a pass would take more than half of the memory that is free, on any worker. `options["width"]` of the result
+        says which
+    top : keep of each vector only so many of the highest ranks, selected when it ends, where it was computed; default
+        all ranks of all vectors
+    backend : as for `pagerank`; a device has to have room for the matrix, or its rows of it, as CSR
+    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    client : as for `pagerank`: distributes A for this one batch, whose workers make each pass in lockstep
+    transport : with `client`, as for `Matrix.distribute`; `auto` is `nccl` where each worker has a device of its own
+    device_memory, host_memory : with `client`, as for `Matrix.distribute`: most that the plan of the rows may take
+    timeout : with `client`, as for `Matrix.distribute`
     throw : raise when a vector does not meet the tolerance; False returns all with their statuses
     on_event : called with what each pass did; its iteration counts passes, its change is the greatest of the vectors
-    on_progress : called with ("vectors", vectors that have ended, vectors in all)
+    on_progress : called with ("vectors", vectors that have ended, vectors in all); on a cluster also as for `pagerank`
 
     Returns
     -------
@@ -90,10 +104,13 @@ def pagerank_batch(
     OptionError, ShapeError : as for `pagerank`; of a vector that is none, by its name
     BackendError : `cuda` and no device, or CuPy is not installed
     CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
+    ClusterError : as for `pagerank`
     """
     check_threads(threads)
-    computes = choose_backend(backend)
-    _check_place(A, client)
+    _check_width(width)
+    _check_place(client, transport, device_memory, host_memory)
+    distributed = find_distributed(A, client)
+    computes = choose_computing(backend, A, client)
     top = _check_top(top)
     n = A.shape[0]
     use_weights = _check_graph(A, weights)
@@ -103,15 +120,10 @@ def pagerank_batch(
     began = time.perf_counter()
     shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
     start = make_start(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
+    if dangling is None:
+        start = replace(start, dangling=np.empty(0))
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    binding: dict[str, Any] = {"backend": computes, "threads": threads}
-    kernels = [bind_many(block, precision, **binding) for block in A.blocks(dtype, **binding)]
-    free = free_memory() if computes == "cpu" else free_device_memory()
-    width = _choose_width(width, len(queries), n, kernels[0], precision, free)
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
-    weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
-    rows = [_cut(kernel, weight, np.empty(0) if dangling is None else start.dangling) for kernel in kernels]
-    loaded = time.perf_counter()
     report = on_progress or ignore
 
     def emit(event: Event, n_ended: int) -> None:
@@ -119,38 +131,116 @@ def pagerank_batch(
             on_event(event)
         report("vectors", n_ended, len(queries))
 
-    batch = Batch(
-        rows,
-        queries,
-        options,
-        threshold,
-        width,
-        n_dangling=int(np.count_nonzero(weight == 0)),
-        starts_at_jump=isinstance(dangling, str) and dangling == "drop",
-        keep=keeper.keep,
-    )
-    outcome = batch.run(emit, uuid.uuid4().hex[:12])
-    outcome.seconds["load"] = loaded - began
+    asked = {"width": width, "top": top, "threads": threads, "run": uuid.uuid4().hex[:12]}
+    asked |= {"starts_at_jump": isinstance(dangling, str) and dangling == "drop"}
+    batch = (queries, options, threshold, start, keeper, emit)
+    if distributed is not None:
+        outcome = _rank_distributed(distributed, *batch, dtype=dtype, on_progress=report, **asked)
+    elif client is not None:
+        assert isinstance(A, Matrix)
+        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
+        reads |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+        reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
+        with A.distribute_for_products(client, **reads) as distributed:
+            loaded = time.perf_counter()
+            outcome = _rank_distributed(distributed, *batch, dtype=dtype, on_progress=report, **asked)
+        outcome.seconds["load"] = loaded - began
+    else:
+        assert isinstance(A, Matrix)
+        outcome = _rank_embedded(A, began, *batch, dtype=dtype, backend=computes, **asked)
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
-    described |= {"dangling": _describe_dangling(dangling), "weights": use_weights, "drive": "embedded"}
+    described |= {"dangling": _describe_dangling(dangling), "weights": use_weights}
+    described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
-    described |= {"width": width, "steps": outcome.steps, "top": top}
-    taken = measure_memory(has_device=computes == "cuda") | {"held_bytes": outcome.held_bytes}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, taken)
+    described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described)
     if throw:
         _check_success(solution)
     return solution
 
 
+# --- where it is computed --------------------------------------------------------------------------------------------
+
+
+def _rank_embedded(
+    A: Matrix,
+    began: float,
+    queries: Sequence[Query],
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    keeper: _Keeper,
+    emit: Callable[[Event, int], None],
+    *,
+    dtype: str | None,
+    backend: Backend,
+    threads: int | None,
+    width: int | None,
+    top: int | None,
+    starts_at_jump: bool,
+    run: str,
+) -> BatchOutcome:
+    """In this process."""
+    binding: dict[str, Any] = {"backend": backend, "threads": threads}
+    kernels = [bind_many(block, options.precision, **binding) for block in A.blocks(dtype, **binding)]
+    kernel, n = kernels[0], A.shape[0]
+    panels = LocalPanels(n, kernel.zeros_many)
+    free = free_memory() if backend == "cpu" else free_device_memory()
+    width = _choose_width(width, len(queries), n, kernel, options.precision, panels, free)
+    keeper.make_room()
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
+    rows = [_cut(kernel, weight, start.dangling) for kernel in kernels]
+    n_dangling, order = int(np.count_nonzero(weight == 0)), A.order
+    loaded = time.perf_counter()
+    kept: dict[str, Any] = {"top": top, "order": order, "keep": lambda kept: keeper.keep([kept])}
+    made: dict[str, Any] = {"n": n, "n_dangling": n_dangling, "starts_at_jump": starts_at_jump, "run": run}
+    batch = Batch(rows, queries, options, threshold, width, panels, **made, **kept)
+    batch.start()
+    held_bytes = batch.held_bytes
+    while not batch.is_done:
+        emit(*batch.advance())
+    seconds = batch.seconds | {"load": loaded - began}
+    taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
+    memory = {name: [n_bytes] for name, n_bytes in taken.items()}
+    return BatchOutcome(batch.endings, batch.steps, width, kernel.describe(), seconds, memory)
+
+
+def _rank_distributed(
+    matrix: DistributedMatrix,
+    queries: Sequence[Query],
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    keeper: _Keeper,
+    emit: Callable[[Event, int], None],
+    **asked: Any,
+) -> BatchOutcome:
+    """On the workers that hold the matrix."""
+    from mgspmv.distribute.batch import run_batch
+
+    keeper.make_room()
+    return run_batch(matrix, queries, options, threshold, start, keeper.keep, emit, **asked)
+
+
 # --- what was asked for ----------------------------------------------------------------------------------------------
 
 
-def _check_place(A: Any, client: Any) -> None:
-    if client is not None or find_distributed(A, None) is not None:
+def _check_place(client: Any, transport: str, device_memory: str | int | None, host_memory: str | int | None) -> None:
+    if client is None and transport != "auto":
         raise OptionError(
-            "pagerank_batch computes in this process only; pass an opened matrix and no client, or rank one vector "
-            "after the other by pagerank on the cluster"
+            "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
+            "it to distribute"
         )
+    if client is None and (device_memory is not None or host_memory is not None):
+        raise OptionError(
+            "device_memory and host_memory are for the rows of workers; pass client too (--cluster or --scheduler), or "
+            "pass them to distribute"
+        )
+
+
+def _check_width(width: Any) -> None:
+    if width is not None:
+        check_choice("width", width, WIDTHS)
 
 
 def _check_top(top: Any) -> int | None:
@@ -183,21 +273,23 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
     return checked[queries[0].alpha]
 
 
-def _choose_width(width: Any, n_vectors: int, n: int, kernel: BoundMany, precision: str, free: int) -> int:
+def _choose_width(
+    width: int | None, n_vectors: int, n: int, kernel: BoundMany, precision: str, panels: LocalPanels, free: int
+) -> int:
     """The width that is asked for; else the fastest, or the widest that memory has room for."""
     if width is not None:
-        check_choice("width", width, WIDTHS)
-        return int(min(width, fit_width(n_vectors)))
-    fastest = min(kernel.best_width, fit_width(n_vectors))
-    room = int(MEMORY_SHARE * free)
-    fitting = [w for w in WIDTHS if w <= fastest and n * count_bytes(precision, kernel.z_dtype.itemsize, w) <= room]
-    if not fitting:
-        least = n * count_bytes(precision, kernel.z_dtype.itemsize, WIDTHS[0])
+        return min(width, fit_width(n_vectors))
+
+    def count(width: int) -> int:
+        return count_bytes(panels, n, precision, kernel.z_dtype.itemsize, width)
+
+    widest = choose_width(min(kernel.best_width, fit_width(n_vectors)), count, free)
+    if widest is None:
         raise CapacityError(
-            f"a pass of {WIDTHS[0]} vectors takes {least:,} bytes, and {room:,} are for it, half of what is free; free "
-            f"some, or pass width={WIDTHS[0]} to take more"
+            f"a pass of {WIDTHS[0]} vectors takes {count(WIDTHS[0]):,} bytes, and {free // 2:,} are for it, half of "
+            f"what is free; free some, or pass width={WIDTHS[0]} to take more"
         )
-    return fitting[-1]
+    return widest
 
 
 def _cut(kernel: BoundMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRows:
@@ -211,52 +303,59 @@ def _cut(kernel: BoundMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRow
 
 
 class _Keeper:
-    """Keeps the ranks of vectors as they end, or the highest of each.
+    """Keeps the ranks of vectors as they end, or the highest of each."""
 
-    Raises
-    ------
-    CapacityError : there is no room for the ranks of all
-    """
-
-    def __init__(self, A: Matrix, n_vectors: int, top: int | None, dtype: Any) -> None:
-        n = A.shape[0]
+    def __init__(self, A: DescribedMatrix, n_vectors: int, top: int | None, dtype: Any) -> None:
         self._ids, self._order, self._top = A.vertex_ids, A.order, top
-        self.values = self.top_ids = self.top_ranks = None
-        if top is None:
-            needed, free = n_vectors * n * np.dtype(dtype).itemsize, free_memory()
+        self._shape, self._dtype = (n_vectors, A.shape[0] if top is None else min(top, A.shape[0])), np.dtype(dtype)
+        self.values: np.ndarray | None = None
+        self.top_ids: np.ndarray | None = None
+        self.top_ranks: np.ndarray | None = None
+
+    def make_room(self) -> None:
+        """
+        Raises
+        ------
+        CapacityError : there is no room for the ranks of all
+        """
+        if self._top is None:
+            needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
             if needed > free:
                 raise CapacityError(
-                    f"the ranks of {n_vectors} vectors take {needed:,} bytes, and {free:,} are free; pass top=k "
+                    f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass top=k "
                     "(--top) to keep the k highest of each, or rank fewer vectors at a time"
                 )
-            self.values = np.empty((n_vectors, n), dtype)
+            self.values = np.empty(self._shape, self._dtype)
         else:
-            ids = np.int64 if self._ids is None else self._ids.dtype
-            self.top_ids = np.empty((n_vectors, min(top, n)), ids)
-            self.top_ranks = np.empty((n_vectors, min(top, n)), dtype)
+            self.top_ids = np.empty(self._shape, np.int64 if self._ids is None else self._ids.dtype)
+            self.top_ranks = np.empty(self._shape, self._dtype)
 
-    def keep(self, number: int, ranks: np.ndarray) -> None:
-        """Of a vector; ranks are in the order of the stored rows."""
-        ranks = restore(ranks, self._order)
+    def keep(self, parts: Sequence[Kept]) -> None:
+        """Of a vector, what the owner of each run of stored rows keeps of it, in the order of these."""
+        number, ranks = parts[0].number, _join([part.ranks for part in parts])
         if self.values is not None:
-            self.values[number] = ranks
+            self.values[number] = restore(ranks, self._order)
             return
         assert self._top is not None
         assert self.top_ids is not None
         assert self.top_ranks is not None
-        highest = select_highest(ranks, self._top)
-        self.top_ids[number] = highest if self._ids is None else self._ids[highest]
+        sources = _join([part.sources for part in parts if part.sources is not None])
+        highest = order_highest(ranks, sources, self._top)
+        self.top_ids[number] = sources[highest] if self._ids is None else self._ids[sources[highest]]
         self.top_ranks[number] = ranks[highest]
 
 
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _solve(
-    A: Matrix,
+    A: DescribedMatrix,
     queries: Sequence[Query],
     outcome: BatchOutcome,
     keeper: _Keeper,
     growth: float,
     options: dict[str, Any],
-    taken: dict[str, int],
 ) -> BatchSolution:
     pairs = zip(outcome.endings, queries, strict=True)
     bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
@@ -272,8 +371,8 @@ def _solve(
         seconds=outcome.seconds,
         vertex_ids=A.vertex_ids if keeper.values is not None else None,
         options=options,
-        matrix=describe_matrix(A.info, outcome.hardware, is_reversed=A.is_transpose),
-        memory={name: [n_bytes] for name, n_bytes in taken.items()},
+        matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
+        memory=outcome.memory,
     )
 
 

@@ -19,7 +19,7 @@ from distributed.protocol import to_serialize
 
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.session import RowsSession, RunSpec, Session, begin
+from mgspmv.distribute.session import RowsSession, RunSpec, Session, Share, begin
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
@@ -55,9 +55,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def setup(self, worker: Worker) -> None:
         self._worker = worker
         self._parts: dict[str, Part] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Share] = {}
         self._made: dict[str, Any] = {}
-        self._ending: WeakValueDictionary[str, Session] = WeakValueDictionary()  # a task that still runs holds its own
+        self._ending: WeakValueDictionary[str, Share] = WeakValueDictionary()  # a task that still runs holds its own
         worker.handlers.update(
             {
                 PING_OP: self.ping,
@@ -88,7 +88,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         """Keep it until the key is released."""
         self._parts[key] = part
 
-    def hold_session(self, key: str, session: Session) -> None:
+    def hold_session(self, key: str, session: Share) -> None:
         """Keep it until the key is released."""
         self._sessions[key] = session
 
@@ -119,7 +119,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             )
         return self._parts[key]
 
-    def get_session(self, key: str) -> Session:
+    def get_session(self, key: str) -> Share:
         """
         Raises
         ------
@@ -175,7 +175,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         comm.abort()
         return ServerStatus.dont_reply
 
-    def _list_held(self) -> list[Session | Part]:
+    def _list_held(self) -> list[Share | Part]:
         return [*self._sessions.values(), *self._parts.values()]
 
     def _let_go(self, key: Any) -> None:
@@ -216,6 +216,12 @@ def get_agent() -> Agent:
     """That of the worker on which this task runs."""
     agent: Agent = get_worker().plugins[NAME]
     return agent
+
+
+def _get_session(key: str) -> Session:
+    session = get_agent().get_session(key)
+    assert isinstance(session, Session)
+    return session
 
 
 def _get_rows(key: str) -> RowsSession:
@@ -286,12 +292,12 @@ def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int |
 
 def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
     """See `Session.advance`."""
-    return get_agent().get_session(key).advance(n)
+    return _get_session(key).advance(n)
 
 
 def measure_session(key: str) -> float:
     """See `Session.measure`."""
-    return get_agent().get_session(key).measure()
+    return _get_session(key).measure()
 
 
 def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
@@ -316,7 +322,7 @@ def describe_rows(key: str) -> tuple[Rounding, np.ndarray]:
 
 def find_stability(key: str) -> Stability | None:
     """See `Session.stability`."""
-    return get_agent().get_session(key).stability
+    return _get_session(key).stability
 
 
 def rescale_session(key: str) -> np.ndarray:
@@ -331,6 +337,6 @@ def measure_given(key: str, z: np.ndarray, mass: float) -> float:
 
 def collect_session(key: str) -> tuple[np.ndarray, str, dict[str, int]]:
     """See `Session.collect`, `Session.transport` and `Session.measure_memory`."""
-    session = get_agent().get_session(key)
+    session = _get_session(key)
     transport = session.transport
     return session.collect(), transport, session.measure_memory()

@@ -24,8 +24,9 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
+from mgspmv.kernels.many import BoundMany
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.select import StepLayout, bind_product, choose_for_vectors
+from mgspmv.kernels.select import StepLayout, bind_many, bind_product, choose_for_vectors
 from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
@@ -114,12 +115,25 @@ class DevicePart(Part):
             self._products[key].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
         return get(product) if isinstance(x, np.ndarray) else product
 
-    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> BoundKernel:
-        values = None if self.stored.info.is_pattern or not weights else dtype
+    def bind_many_whole(self, dtype: str | None, precision: Precision) -> BoundMany:
+        """As `bind_many`, with all columns of the matrix and not only those that the block reads.
+
+        Raises
+        ------
+        CapacityError : the device has no room for the block
+        """
+        with self._lock:
+            return bind_many(self._read_whole(dtype), precision, backend="cuda")
+
+    def _read_whole(self, dtype: str | None) -> CsrBlock:
+        values = None if self.stored.info.is_pattern else dtype
         if values not in self._blocks:
             self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
+        return self._blocks[values]
+
+    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> BoundKernel:
         digest = self.stored.name_entries(weights=weights)
-        return bind_product(self._blocks[values], dtype, digest, kernel=kernel, backend="cuda")
+        return bind_product(self._read_whole(dtype if weights else None), dtype, digest, kernel=kernel, backend="cuda")
 
     def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> StreamedCsr:
         streaming = self._streaming

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from mgspmv.distribute import agent
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
-from mgspmv.distribute.session import RunSpec, check_agreement
+from mgspmv.distribute.session import RunSpec, Spec, check_agreement
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_steps_at_once, sum_seconds
@@ -82,7 +82,7 @@ def run_distributed(
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
-        with _Workers(matrix, spec, start) as workers:
+        with _Ranking(matrix, spec, start) as workers:
             driven = _Scheduled(workers, emit) if drive == "scheduler" else _Supersteps(workers, emit)
             driven.start()
             started = time.perf_counter()
@@ -99,7 +99,7 @@ def run_distributed(
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
     seconds |= {"queue": began - queued, "start": started - began}
     seconds |= {"residual": measured - iterated, "collect": collected - measured}
-    memory = _join_memory(matrix, taken)
+    memory = join_memory(matrix, taken)
     return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
 
 
@@ -123,17 +123,26 @@ def _find_layout(
     return None
 
 
-class _Workers:
-    """The workers of a run, each with a session; ends them when the context does, however that happens."""
+class Workers:
+    """The workers of a run, each with its share of it; ends them when the context does, however that happens.
 
-    def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
-        self.matrix, self.spec, self.start = matrix, spec, start
+    Parameters
+    ----------
+    begin : the task that makes and holds a share, called with its key, that of the part, `spec` and a piece; it gives
+        what computes, threads of the host or a device by its name
+    pieces : what each worker starts with
+    """
+
+    def __init__(
+        self, matrix: DistributedMatrix, spec: Spec, begin: Callable[..., int | str], pieces: Sequence[Any]
+    ) -> None:
+        self.matrix, self._run, self._spec, self._begin_one, self._pieces = matrix, spec.run, spec, begin, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
         self._sessions: list[Any] = []
         self._running: list[Any] = []
         self.hardware = ""
 
-    def __enter__(self) -> _Workers:
+    def __enter__(self) -> Self:
         try:
             self._begin()
         except BaseException as error:
@@ -165,29 +174,35 @@ class _Workers:
 
     def _begin(self) -> None:
         matrix, cluster = self.matrix, self.matrix.cluster
-        bounds, members = matrix.bounds, matrix.members
-        part_keys = matrix.part_keys
-        pieces = [self.start.cut(a, b) for a, b in pairwise(bounds)]
-        sent = cluster.scatter_each(pieces, members, "start")
+        members, part_keys = matrix.members, matrix.part_keys
+        sent = cluster.scatter_each(self._pieces, members, "start")
         self._sessions = self._running = [
-            cluster.submit(member, key, agent.begin_session, key, part_key, self.spec, piece)
+            cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
             for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
         ]
-        self.hardware = _describe(cluster.settle(self._sessions, members, "start"))
+        self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
         """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
-        reason = f"run {self.spec.run} was given up: {error or type(error).__name__}"
+        reason = f"run {self._run} was given up: {error or type(error).__name__}"
         self.matrix.cluster.release([*self._sessions, *self._running])
         with suppress(Exception):  # what led here is what is raised
             self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
         self._sessions, self._running = [], []
 
 
+class _Ranking(Workers):
+    """The workers of a run that ranks one vector."""
+
+    def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
+        super().__init__(matrix, spec, agent.begin_session, [start.cut(a, b) for a, b in pairwise(matrix.bounds)])
+        self.spec, self.start = spec, start
+
+
 class _Scheduled:
     """Each iteration is a round of tasks."""
 
-    def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
+    def __init__(self, workers: _Ranking, emit: Callable[[Event], None]) -> None:
         self._workers, self._emit = workers, emit
         rounds, spec = _Rounds(workers), workers.spec
         self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch())
@@ -219,7 +234,7 @@ class _Scheduled:
 class _Rounds:
     """The steps of a scheduler-driven run: z is here, the rows are on the workers."""
 
-    def __init__(self, workers: _Workers) -> None:
+    def __init__(self, workers: _Ranking) -> None:
         self._workers = workers
         self._z = np.empty(0)
         self._iteration = 0
@@ -266,7 +281,7 @@ class _Rounds:
 class _Supersteps:
     """Each task makes many iterations in lockstep with the others."""
 
-    def __init__(self, workers: _Workers, emit: Callable[[Event], None]) -> None:
+    def __init__(self, workers: _Ranking, emit: Callable[[Event], None]) -> None:
         self._workers, self._emit = workers, emit
         self.events: list[Event] = []
 
@@ -283,12 +298,12 @@ class _Supersteps:
             reports = self._workers.do(phase, agent.advance_session, n)
             check_agreement(reports)
             status = reports[0][1]
-            events = [_join(of_workers) for of_workers in zip(*(events for events, _ in reports), strict=True)]
+            events = [join_events(of_workers) for of_workers in zip(*(events for events, _ in reports), strict=True)]
             for event in events:
                 self.events.append(event)
                 self._emit(event)
             made += len(events)
-            n = min(_choose_length(events), self._workers.spec.options.max_iter - made)
+            n = min(choose_length(events), self._workers.spec.options.max_iter - made)
         return status
 
     def _choose_first_length(self) -> int:
@@ -307,14 +322,14 @@ class _Supersteps:
         return float(sum(self._workers.do("residual", agent.measure_session)))
 
 
-def _join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
+def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
     """What each worker took, 0 of a device that it has not, and what the plan of the matrix said that it would."""
     names = dict.fromkeys(name for own in taken for name in own)
     planned = [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
     return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": planned}
 
 
-def _describe(computes: list[int | str]) -> str:
+def describe_workers(computes: list[int | str]) -> str:
     """What workers compute with: threads of their hosts, or devices."""
     threads = [c for c in computes if isinstance(c, int)]
     said = []
@@ -325,7 +340,7 @@ def _describe(computes: list[int | str]) -> str:
     return ", ".join([*said, *(f"{n} workers of {name}" for name, n in devices.items())])
 
 
-def _join(events: tuple[Event, ...]) -> Event:
+def join_events(events: tuple[Event, ...]) -> Event:
     """One event of those that each worker made of the same iteration."""
     fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
     joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
@@ -337,7 +352,7 @@ def _join(events: tuple[Event, ...]) -> Event:
     return replace(events[0], **joined)
 
 
-def _choose_length(events: list[Event]) -> int:
+def choose_length(events: list[Event]) -> int:
     """How many iterations the next superstep has: those of about `SUPERSTEP_S`."""
     elapsed_s = sum(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in events)
     return max(1, min(GROWTH * len(events), int(SUPERSTEP_S * len(events) / max(elapsed_s, 1e-9))))

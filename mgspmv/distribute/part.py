@@ -13,7 +13,8 @@ from mgspmv.exchange.links import DaskLinks
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import get, put
-from mgspmv.kernels.select import Backend, bind_kernel
+from mgspmv.kernels.many import BoundMany
+from mgspmv.kernels.select import Backend, bind_kernel, bind_many
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import Streaming
 from mgspmv.store import StoreAddress, StoredMatrix
@@ -124,6 +125,13 @@ class Part:
                 options: dict[str, Any] = {"threads": threads or self.threads, "backend": self.backend}
                 self._bound[key] = bind_kernel(block, precision, kernel=kernel, **options)
             return self._bound[key]
+
+    def bind_many(self, dtype: str | None, precision: Precision, threads: int | None = None) -> BoundMany:
+        """The kernels of many vectors at once for the block with values of this dtype, or without."""
+        with self._lock:
+            p = self._read_pattern()
+            block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
+        return bind_many(block, precision, backend=self.backend, threads=threads or self.threads)
 
     def multiply(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -60,29 +60,43 @@ class RunSpec:
     """Of devices between two looks, likewise."""
 
 
-class Session(ABC):
-    """One worker's share of a run: its rows, its vectors, and its links to the other workers.
+class Spec(Protocol):
+    """What all workers of a run are told, whatever it does."""
+
+    @property
+    def run(self) -> str:
+        """Run id."""
+        ...
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Its workers, by rank."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a worker may be silent."""
+        ...
+
+
+class Share:
+    """One worker's share of a run: its rows, and its links to the other workers.
 
     Parameters
     ----------
     worker : the `distributed.Worker` that this is on
+    hello : as `make_hello` of `DaskLinks`
     """
 
     computes: int | str
     """Threads of the host, or the name of a device."""
 
-    def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
-        self._spec, self._part = spec, part
+    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
+        self._part, self.run = part, spec.run
         self._links = DaskLinks(worker, spec.run, part.rank, spec.members, hello, spec.patience)
-        self._loop: Loop | None = None
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
-
-    @property
-    def run(self) -> str:
-        """Run id."""
-        return self._spec.run
 
     @property
     def links(self) -> DaskLinks:
@@ -93,6 +107,34 @@ class Session(ABC):
         """End the run here: a task that waits is told the reason, and none can begin."""
         self._end = reason
         self._links.close(reason)
+
+    def measure_memory(self) -> dict[str, int]:
+        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        return measure_memory(has_device=self._part.backend == "cuda")
+
+    @contextmanager
+    def _working(self, phase: str) -> Iterator[None]:
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=phase)
+        if self.is_busy:
+            raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
+        self.is_busy = True
+        self._links.phase = phase
+        self._links.begin_wait()
+        try:
+            with self._links.active():
+                yield
+        finally:
+            self.is_busy = False
+
+
+class Session(Share, ABC):
+    """The share of a run that ranks one vector."""
+
+    def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
+        super().__init__(worker, part, spec, hello)
+        self._spec = spec
+        self._loop: Loop | None = None
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -126,10 +168,6 @@ class Session(ABC):
     def transport(self) -> str:
         """How slices went from worker to worker."""
 
-    def measure_memory(self) -> dict[str, int]:
-        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
-        return measure_memory(has_device=self._part.backend == "cuda")
-
     @abstractmethod
     def collect(self) -> np.ndarray:
         """(n_rows,): the ranks."""
@@ -140,21 +178,6 @@ class Session(ABC):
 
     @abstractmethod
     def _measure(self, mass: float) -> float: ...
-
-    @contextmanager
-    def _working(self, phase: str) -> Iterator[None]:
-        if self._end is not None:
-            raise RunAbortedError(self._end, phase=phase)
-        if self.is_busy:
-            raise ClusterError(f"two tasks of run {self._spec.run} are running on one worker", phase=phase)
-        self.is_busy = True
-        self._links.phase = phase
-        self._links.begin_wait()
-        try:
-            with self._links.active():
-                yield
-        finally:
-            self.is_busy = False
 
 
 class RowsSession(Session):
@@ -172,7 +195,7 @@ class RowsSession(Session):
         self._growth = start.growth
         assert part.halo is not None
         self._halo = part.halo
-        super().__init__(worker, part, spec, partial(_greet, part.halo))
+        super().__init__(worker, part, spec, partial(greet_asking, part.halo))
         self._relay: RelayTransport | None = None
         self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
@@ -181,10 +204,7 @@ class RowsSession(Session):
     # --- in lockstep with the other workers
 
     def _connect(self) -> Loop:
-        hellos = self._links.connect()
-        n_rows = self._part.stop - self._part.start
-        asked = (hellos.get(rank, {}).get("asked") for rank in range(len(self._spec.members)))
-        wanted = [find_asked(bits, n_rows) for bits in asked]
+        wanted = find_wanted(self._links.connect(), self._part, self._spec)
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
@@ -279,7 +299,7 @@ class DeviceSession(Session):
     """
 
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
-        super().__init__(worker, part, spec, partial(_say, part.greet()))
+        super().__init__(worker, part, spec, partial(say, part.greet()))
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
@@ -325,12 +345,18 @@ def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> Session:
     return RowsSession(worker, part, spec, start)
 
 
-def _greet(halo: Halo, rank: int) -> dict[str, Any]:
+def greet_asking(halo: Halo, rank: int) -> dict[str, Any]:
     """The first message to the worker of a rank. No method: links that held their session would outlive both."""
     return {"asked": halo.ask(rank)}
 
 
-def _say(hello: dict[str, Any], rank: int) -> dict[str, Any]:
+def find_wanted(hellos: dict[int, dict[str, Any]], part: Part, spec: Spec) -> list[np.ndarray | None]:
+    """By rank, the rows of a part that the first messages of `greet_asking` asked for; None for all."""
+    asked = (hellos.get(rank, {}).get("asked") for rank in range(len(spec.members)))
+    return [find_asked(bits, part.stop - part.start) for bits in asked]
+
+
+def say(hello: dict[str, Any], rank: int) -> dict[str, Any]:
     """The same first message to the workers of all ranks."""
     return hello
 

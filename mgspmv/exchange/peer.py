@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,21 @@ class PeerTransport:
     halo : the columns that are held here
     wanted : for each worker, which rows of this one it asked for; None for all; any at the place of this worker
     dtype : of the vectors
+    zeros : makes the buffers, from (rows, dtype)
+    turns : of the links, where other transports use these too; each exchange takes one
     """
 
-    def __init__(self, links: Links, halo: Halo, wanted: Sequence[np.ndarray | None], dtype: np.dtype[Any]) -> None:
-        self._turns, self._halo, self._wanted = Turns(links, halo.rank, len(wanted)), halo, wanted
+    def __init__(
+        self,
+        links: Links,
+        halo: Halo,
+        wanted: Sequence[np.ndarray | None],
+        dtype: np.dtype[Any],
+        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
+        turns: Turns | None = None,
+    ) -> None:
+        self._turns = turns or Turns(links, halo.rank, len(wanted))
+        self._halo, self._wanted, self._zeros = halo, wanted, zeros
         self._starts = halo.starts
         self.exchanged_bytes = 0
         self.waited_s = 0.0
@@ -58,37 +69,42 @@ class PeerTransport:
         return self._turns.gather(given)
 
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        return self.exchange_columns([sums], product_s)[0]
+
+    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._send(sums, product_s)
+        totals = list(sums)
         self._put(self._halo.rank, self._slots[self._turns.number % 2])
         slowest_s = product_s
         missing = set(self._turns.others)
         while missing:
             rank, message = self._turns.take(missing)
             missing.remove(rank)
-            slice_ = np.frombuffer(message["z"], self._z.dtype)
+            slice_ = np.frombuffer(message["z"], self._z.dtype).reshape(-1, *self._z.shape[1:])
             self._put(rank, slice_)
             self.exchanged_bytes += slice_.nbytes
-            sums += StepSums(*message["sums"])
+            totals = [total + StepSums(*own) for total, own in zip(totals, message["sums"], strict=True)]
             slowest_s = max(slowest_s, message["product_s"])
         self.waited_s += slowest_s - product_s
         self._turns.end()
-        return sums
+        return totals
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._z, self._slots, self._packs = np.empty(0), (), ()  # so that old and new are never there at once
         rank = self._halo.rank
-        self._z = np.zeros(self._starts[-1], dtype)
-        self._slots = tuple(np.zeros(self._starts[rank + 1] - self._starts[rank], dtype) for _ in range(2))
+        self._z = self._zeros(self._starts[-1], dtype)
+        self._slots = tuple(self._zeros(self._starts[rank + 1] - self._starts[rank], dtype) for _ in range(2))
         sizes = {other: len(rows) for other in self._turns.others if (rows := self._wanted[other]) is not None}
-        self._packs = tuple({other: np.empty(size, dtype) for other, size in sizes.items()} for _ in range(2))
+        shape = self._z.shape[1:]
+        self._packs = tuple({other: np.empty((k, *shape), dtype) for other, k in sizes.items()} for _ in range(2))
 
     def _put(self, rank: int, slice_: np.ndarray) -> None:
         self._z[self._starts[rank] : self._starts[rank + 1]] = slice_
 
-    def _send(self, sums: StepSums, product_s: float) -> None:
+    def _send(self, sums: Sequence[StepSums], product_s: float) -> None:
         turn = self._turns.number % 2
         slot, packs = self._slots[turn], self._packs[turn]
-        totals = (sums.change_l1, sums.change_linf, sums.dangling, sums.n_wrong)
+        totals = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
         head = {"product_s": product_s, "sums": totals}
         # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.
         for rank, out in packs.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ class StagedTransport:
     staged : on the host
     start, stop : rows of this worker
     put, get : copy a vector to the device, and to the host
+    zeros : makes what is put there at first, from (rows, dtype)
     """
 
     def __init__(
@@ -29,9 +30,11 @@ class StagedTransport:
         dtype: np.dtype[Any],
         put: Callable[[np.ndarray], Any],
         get: Callable[[Any], np.ndarray],
+        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
     ) -> None:
         self._staged, self._start, self._stop, self._put, self._get = staged, start, stop, put, get
-        self._own = put(np.zeros(stop - start, dtype))
+        self._zeros = zeros
+        self._own = put(zeros(stop - start, dtype))
 
     @property
     def exchanged_bytes(self) -> int:
@@ -53,9 +56,16 @@ class StagedTransport:
         return self._own[start - self._start : stop - self._start]
 
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)
+        self._fill()
         return self._staged.exchange(sums, product_s)
+
+    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
+        self._fill()
+        return self._staged.exchange_columns(sums, product_s)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._staged.restart(dtype)
-        self._own = self._put(np.zeros(self._stop - self._start, dtype))
+        self._own = self._put(self._zeros(self._stop - self._start, dtype))
+
+    def _fill(self) -> None:
+        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)

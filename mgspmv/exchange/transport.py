@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from mgspmv.model import StepSums
 
 
-class Transport(Protocol):
-    """Holds the vector z that products read, and brings the next one together."""
+class Panel(Protocol):
+    """Holds z of one vector or, a column each, of many, which products read, and brings the next one together."""
 
     @property
     def exchanged_bytes(self) -> int:
@@ -34,16 +34,25 @@ class Transport(Protocol):
         ...
 
     def slot(self, start: int, stop: int) -> Any:
-        """(stop - start,): where the owner of these rows writes its slice of the next z."""
+        """(stop - start,), or so many rows of all columns: where the owner of these rows writes its slice of the next
+        z."""
         ...
 
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        """Make everybody's slots the new z; give everybody's sums, added.
+    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
+        """Make everybody's slots the new z; give everybody's sums of each column, added.
 
         Parameters
         ----------
         product_s : seconds that this worker took to fill its slots
         """
+        ...
+
+
+class Transport(Panel, Protocol):
+    """As `Panel`, of one vector, whose dtype can be changed."""
+
+    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        """As `exchange_columns`, with the sums of the one vector."""
         ...
 
     def restart(self, dtype: np.dtype[Any]) -> None:
@@ -56,7 +65,7 @@ class LocalTransport:
 
     Parameters
     ----------
-    zeros : makes the buffers, from (elements, dtype), where the kernels compute
+    zeros : makes the buffers, from (rows, dtype), where the kernels compute
     """
 
     exchanged_bytes = 0
@@ -80,8 +89,11 @@ class LocalTransport:
         return self._next[start:stop]
 
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
+        return self.exchange_columns([sums])[0]
+
+    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._current, self._next = self._next, self._current
-        return sums
+        return list(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once

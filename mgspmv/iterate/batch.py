@@ -3,6 +3,9 @@
 Vectors take the columns of a pass, and each has its own damping, jumps, dangling mass and end. One that has ended
 leaves its column to the next that waits; when none waits, the pass becomes narrower. How vectors come together changes
 nothing of any of them: each makes the iterations that `mgspmv.iterate.pagerank` makes of it alone.
+
+On a cluster every worker does the same with its own rows: sums are those of all workers, and what is decided by them
+is decided alike.
 """
 
 from __future__ import annotations
@@ -12,27 +15,41 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.transport import LocalTransport
+from mgspmv.exchange.panels import Panels
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import bound_error, bound_mass_rounding, judge
+from mgspmv.iterate.pagerank import Times, bound_error, bound_mass_rounding, judge, time_step
 from mgspmv.iterate.queries import Query
-from mgspmv.kernels.many import BoundMany, Terms, fit_width, narrow_widths
+from mgspmv.kernels.many import WIDTHS, BoundMany, Terms, fit_width, narrow_widths
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 
+MEMORY_SHARE = 0.5
+"""Of the memory that is free, what the vectors of a pass may take unless the user names a width."""
 RESIDUAL_WIDTH = 16
 """Most vectors whose error is bounded at a time."""
 
 KEEP_BYTES = 48
 """Of a vertex, at most, while the ranks of a vector are put in the order of the source and the highest are selected."""
 
-Keep = Callable[[int, np.ndarray], None]
-"""Called with the number of a vector that has ended, and its ranks, (n,) in the order of the stored rows; they are
-overwritten afterwards."""
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What the owner of some rows keeps of a vector that has ended."""
+
+    number: int
+    """Of the vector."""
+    ranks: np.ndarray
+    """Of all these rows, in their order; or the highest of them, highest first."""
+    sources: np.ndarray | None
+    """int64: of the highest, the numbers of their vertices in the source; None where all ranks are kept."""
+
+
+Keep = Callable[[Kept], None]
+"""Takes what is kept of a vector; `Kept.ranks` may be overwritten afterwards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,20 +90,25 @@ class BatchOutcome:
     """In the order of the vectors."""
     steps: int
     """Passes over the matrix with a step in each."""
+    width: int
+    """Most vectors in a pass."""
     hardware: str
     """What computed."""
-    held_bytes: int
-    """Bytes of the matrix and of the widest pass."""
     seconds: dict[str, float]
     """By phase."""
+    memory: dict[str, list[int]]
+    """Bytes, each of one element for each worker; see `Solution.memory`."""
+    transport: str | None = None
+    """How slices went from worker to worker: `nccl` or `peer`; None in one process."""
 
 
 class Pass:
-    """The columns that vectors are computed in, on blocks that make up the whole matrix.
+    """The columns that vectors are computed in, on the rows of this process.
 
     Parameters
     ----------
     rows : the blocks of this process
+    panels : open z of all rows
     width : columns, one of `mgspmv.kernels.many.WIDTHS`
     x_dtype : of the ranks
 
@@ -95,31 +117,29 @@ class Pass:
     queries : the vector of each column; None where there is none
     """
 
-    def __init__(self, rows: Sequence[ManyRows], width: int, x_dtype: Any) -> None:
-        kernel = rows[0].kernel
-        self._rows, self.width = rows, width
+    def __init__(self, rows: Sequence[ManyRows], panels: Panels, width: int, x_dtype: Any) -> None:
+        self._rows, self._panels, self.width = rows, panels, width
         self._x = [r.kernel.zeros_many(r.stop - r.start, width, x_dtype) for r in rows]
-        zeros = lambda n, dtype: kernel.zeros_many(n, width, dtype)  # noqa: E731
-        self._transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, zeros)
+        self._panel = panels.open(width, rows[0].kernel.z_dtype)
         self._terms: list[Terms] = []
         self.queries: list[Query | None] = [None] * width
 
     @property
     def nbytes(self) -> int:
         """Bytes of vectors."""
-        return int(self._transport.nbytes + sum(x.nbytes for x in self._x))
+        return int(self._panel.nbytes + sum(x.nbytes for x in self._x))
 
     def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
         """Give columns other vectors. Needs `scale` before the next step.
 
         Parameters
         ----------
-        vectors : the first x of each, (len(columns), n), or (len(columns), 1) for one number everywhere
+        vectors : the first x of each, (len(columns), n_rows), or (len(columns), 1) for one number everywhere
         """
         for column, query in zip(columns, queries, strict=True):
             self.queries[column] = query
         for r, x in zip(self._rows, self._x, strict=True):
-            r.kernel.fill(x, columns, vectors if vectors.shape[1] == 1 else vectors[:, r.start : r.stop])
+            r.kernel.fill(x, columns, vectors if vectors.shape[1] == 1 else vectors[:, self._find(r)])
         self._terms = [self._make_terms(r) for r in self._rows]
 
     def jump(self, column: int, share: float) -> None:
@@ -132,34 +152,44 @@ class Pass:
             x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
 
     def take(self, columns: np.ndarray, out: Any) -> None:
-        """out[j] = x of columns[j]: (len(columns), n)."""
+        """out[j] = x of columns[j]: (len(columns), n_rows)."""
         for r, x in zip(self._rows, self._x, strict=True):
-            r.kernel.take(x, columns, out[:, r.start : r.stop])
+            r.kernel.take(x, columns, out[:, self._find(r)])
 
     def scale(self) -> list[StepSums]:
-        """Make z of x; the sums that belong to each x."""
-        slots = [self._transport.slot(r.start, r.stop) for r in self._rows]
+        """Make z of x; the sums of all rows that belong to each x."""
+        slots = [self._panel.slot(r.start, r.stop) for r in self._rows]
         sums = [r.kernel.scale_many(x, r.weight, z) for r, x, z in zip(self._rows, self._x, slots, strict=True)]
-        self._transport.exchange(StepSums())
-        return _add_columns(sums)
+        return self._panel.exchange_columns(_add_columns(sums))
 
-    def step(self, mass: np.ndarray, *, is_relative: bool = False) -> list[StepSums]:
-        """One step of all columns; `mass` is (width,), of the x before it, `is_relative` as for `BoundMany`."""
-        sums = []
-        for r, x, terms in zip(self._rows, self._x, self._terms, strict=True):
-            slot = self._transport.slot(r.start, r.stop)
-            vectors = (self._transport.z, x, slot, r.weight, mass, terms)
-            sums.append(r.kernel.step_many(*vectors, is_relative=is_relative))
-        self._transport.exchange(StepSums())
-        return _add_columns(sums)
+    def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
+        """One step of all columns: its sums over all rows, and what it took. `mass` is (width,), of the x before it,
+        `is_relative` as for `BoundMany`."""
+
+        def multiply() -> list[StepSums]:
+            sums = []
+            for r, x, terms in zip(self._rows, self._x, self._terms, strict=True):
+                slot = self._panel.slot(r.start, r.stop)
+                vectors = (self._panel.z, x, slot, r.weight, mass, terms)
+                sums.append(r.kernel.step_many(*vectors, is_relative=is_relative))
+            return _add_columns(sums)
+
+        return time_step(self._panel, multiply, self._panel.exchange_columns)
 
     def residual(self, mass: np.ndarray) -> np.ndarray:
-        """(width,): how far a step would move x, in L1, at most; blocks and z must be of precision `float64`."""
+        """(width,): how far a step would move x of all rows, in L1, at most; blocks and z must be of precision
+        `float64`."""
         parts = zip(self._rows, self._x, self._terms, strict=True)
-        total: np.ndarray = sum(
-            (r.kernel.residual_many(self._transport.z, x, mass, terms) for r, x, terms in parts), np.zeros(self.width)
+        own: np.ndarray = sum(
+            (r.kernel.residual_many(self._panel.z, x, mass, terms) for r, x, terms in parts), np.zeros(self.width)
         )
+        total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
+
+    def _find(self, r: ManyRows) -> slice:
+        """Where the rows of a block are among those of this process."""
+        first = self._rows[0].start
+        return slice(r.start - first, r.stop - first)
 
     def _make_terms(self, r: ManyRows) -> Terms:
         """Of all columns on the rows of a block."""
@@ -196,18 +226,23 @@ class _Leaver:
 
 
 class Batch:
-    """Iterates all vectors to their ends.
+    """Iterates all vectors to their ends, pass by pass.
 
     Parameters
     ----------
-    rows : blocks that make up the whole matrix
+    rows : blocks that make up the rows of this process
     queries : the vectors
     options : of all of them, but for `alpha`, which is each one's own
     threshold : of the change, from `PageRankOptions.threshold`
     width : most vectors in a pass
-    n_dangling : dangling vertices of the matrix
+    panels : of all who make the same passes
+    n : vertices of the matrix
+    n_dangling : dangling ones among the rows
     starts_at_jump : whether the first x is (1 - alpha) p; else it is uniform
-    keep : takes the ranks of each
+    top : how many of the highest ranks are kept; None for all ranks
+    order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
+    keep : takes what is kept of each
+    run : id, for events
     """
 
     def __init__(
@@ -217,67 +252,85 @@ class Batch:
         options: PageRankOptions,
         threshold: float,
         width: int,
+        panels: Panels,
         *,
+        n: int,
         n_dangling: int,
         starts_at_jump: bool,
+        top: int | None,
+        order: np.ndarray | None,
         keep: Keep,
+        run: str = "",
     ) -> None:
         self._rows, self._queries, self._options, self._threshold = rows, queries, options, threshold
-        self._n_dangling, self._starts_at_jump, self._keep = n_dangling, starts_at_jump, keep
-        self._n = rows[0].kernel.block.n_cols
+        self._panels, self._n, self._starts_at_jump, self._keep, self._run = panels, n, starts_at_jump, keep, run
+        self._top, self._numbers = top, None if order is None or top is None else rows[0].kernel.put(order)
+        self._n_rows, self._n_dangling = rows[-1].stop - rows[0].start, n_dangling
         self._x_dtype = np.dtype(np.float32 if options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))
         self._seats: list[_Seat] = []
         self._left: list[_Leaver] = []
-        self._room = rows[0].kernel.zeros_many(self._residual_width, self._n, self._x_dtype)
+        self._room = rows[0].kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
         self._wide: Pass | None = None
         self._endings: dict[int, Ending] = {}
-        self._width = width
+        self._width, self.steps = width, 0
         self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
 
-    def run(self, emit: Callable[[Event, int], None], run: str = "") -> BatchOutcome:
-        """To the end.
-
-        Parameters
-        ----------
-        emit : gets what each step did, its change being the greatest of all vectors, and how many vectors have ended
-        """
-        kernel, steps = self._rows[0].kernel, 0
+    def start(self) -> None:
+        """Compile the kernels and let the first vectors in."""
         with self._time("compile"):
             widths, is_relative = narrow_widths(self._width), self._options.is_relative
-            kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
+            self._rows[0].kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
         with self._time("enter"):
-            self._pass = Pass(self._rows, self._width, self._x_dtype)
+            self._n_dangling = sum(int(own[0]) for own in self._panels.gather(np.array([self._n_dangling])))
+            self._pass = Pass(self._rows, self._panels, self._width, self._x_dtype)
             self._seat_waiting()
-        held_bytes = self._count_held()
-        while self._seats:
-            steps += 1
-            event = self._step(steps, run)
-            ended = [(seat, status) for seat in self._seats if (status := self._judge(seat)) is not None]
-            self._release(ended)
-            emit(event, len(self._queries) - len(self._waiting) - len(self._seats))
-        self._bound_errors()
-        endings = [self._endings[k] for k in range(len(self._queries))]
-        return BatchOutcome(endings, steps, kernel.describe(), held_bytes, self.seconds)
 
-    def _step(self, steps: int, run: str) -> Event:
+    @property
+    def is_done(self) -> bool:
+        """Whether all vectors have ended, and what is kept of them was handed on."""
+        return not self._seats
+
+    @property
+    def endings(self) -> list[Ending]:
+        """How each vector ended, in their order; when all have."""
+        return [self._endings[k] for k in range(len(self._queries))]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the matrix and of the pass."""
+        return sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
+
+    def advance(self) -> tuple[Event, int]:
+        """Make a pass.
+
+        Returns
+        -------
+        What its step did, with the greatest change of all vectors, and how many vectors have ended.
+        """
+        self.steps += 1
+        event = self._step()
+        ended = [(seat, status) for seat in self._seats if (status := self._judge(seat)) is not None]
+        self._release(ended)
+        if not self._seats:
+            self._bound_errors()
+        return event, len(self._queries) - len(self._waiting) - len(self._seats)
+
+    def _step(self) -> Event:
         mass = np.zeros(self._pass.width)
         for seat in self._seats:
             mass[seat.column] = seat.mass
-        began = time.perf_counter()
-        sums = self._pass.step(mass, is_relative=self._options.is_relative)
-        elapsed_s = time.perf_counter() - began
-        self.seconds["product"] += elapsed_s
+        sums, times = self._pass.step(mass, is_relative=self._options.is_relative)
+        self.seconds["product"] += times.product_s[0]
+        self.seconds["exchange"] += times.exchange_s[0]
         for seat in self._seats:
             own = sums[seat.column]
             seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, seat.is_wrong or own.n_wrong > 0
             seat.changes.append(self._options.measure(own))
         greatest = max(seat.changes[-1] for seat in self._seats)
-        return Event(run, 0, steps, greatest, (elapsed_s,), (0.0,), (0.0,), (0,), (self._count_held(),))
-
-    def _count_held(self) -> int:
-        return sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
+        times = replace(times, memory_bytes=(self.held_bytes,))
+        return Event(self._run, 0, self.steps, greatest, **vars(times))
 
     def _judge(self, seat: _Seat) -> Status | None:
         return judge(self._options, self._threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)
@@ -325,10 +378,10 @@ class Batch:
 
     def _narrow(self, width: int) -> None:
         """Go on in a pass of fewer columns."""
-        held = self._rows[0].kernel.zeros_many(len(self._seats), self._n, self._x_dtype)
+        held = self._rows[0].kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
         self._pass.take(np.array([seat.column for seat in self._seats]), held)
         del self._pass  # before the next one is made, so that both are never there at once
-        self._pass = Pass(self._rows, width, self._x_dtype)
+        self._pass = Pass(self._rows, self._panels, width, self._x_dtype)
         for column, seat in enumerate(self._seats):
             seat.column = column
         queries = [self._queries[seat.number] for seat in self._seats]
@@ -338,23 +391,31 @@ class Batch:
     # --- errors ---
 
     def _bound_errors(self) -> None:
-        """Bound the errors of the vectors that have left, and hand their ranks on."""
+        """Bound the errors of the vectors that have left, and hand on what is kept of them."""
         if not self._left:
             return
         with self._time("residual"):
             bounds = self._find_bounds()
         with self._time("keep"):
-            ranks = self._rows[0].kernel.get(self._room[: len(self._left)])
-            for leaver, bound, vector in zip(self._left, bounds, ranks, strict=True):
+            ranks, sources = self._choose_kept(self._room[: len(self._left)])
+            for k, (leaver, bound) in enumerate(zip(self._left, bounds, strict=True)):
                 seat = leaver.seat
                 self._endings[seat.number] = Ending(leaver.status, tuple(seat.changes), bound)
-                self._keep(seat.number, vector)
+                self._keep(Kept(seat.number, ranks[k], None if sources is None else sources[k]))
         self._left = []
+
+    def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Of each of some vectors the ranks to keep; where these are the highest, the numbers of their vertices too."""
+        kernel = self._rows[0].kernel
+        if self._top is None:
+            return kernel.get(vectors), None
+        numbers, ranks = kernel.select_highest(vectors, self._top, self._numbers)
+        return ranks, numbers if self._numbers is not None else numbers + self._rows[0].start
 
     def _find_bounds(self) -> list[float]:
         if self._wide is None:
             wide = [ManyRows(r.kernel.with_precision("float64"), r.weight, r.dangling) for r in self._rows]
-            self._wide = Pass(wide, self._residual_width, self._x_dtype)
+            self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
         queries = [self._queries[leaver.seat.number] for leaver in self._left]
         self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
         self._wide.scale()
@@ -373,11 +434,24 @@ class Batch:
         self.seconds[phase] += time.perf_counter() - began
 
 
-def count_bytes(precision: str, z_itemsize: int, width: int) -> int:
-    """Bytes of vectors that a batch of this width holds for each vertex: x, z and the next z of the pass; of those
-    whose errors are bounded the ranks twice, and z in float64; out-weights, and what selecting the highest takes."""
-    rank = 4 if precision == "float32" else 8
-    return width * (rank + 2 * z_itemsize) + min(width, RESIDUAL_WIDTH) * (2 * rank + 2 * 8) + 8 + KEEP_BYTES
+def count_bytes(panels: Panels, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
+    """Bytes of vectors that a batch of this width holds where kernels compute: of each row x of the pass, of those
+    whose errors are bounded the ranks twice, the out-weight, and what selecting the highest takes; z, also in float64.
+    """
+    rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)
+    of_row = width * rank + bounded * 2 * rank + 8 + KEEP_BYTES
+    return n_rows * of_row + panels.count_bytes(width, z_itemsize) + panels.count_bytes(bounded, 8)
+
+
+def choose_width(fastest: int, count: Callable[[int], int], free: int) -> int | None:
+    """The widest pass, of those up to the fastest, that takes no more than its share of what is free; None for none.
+
+    Parameters
+    ----------
+    count : bytes of a width
+    """
+    fitting = [w for w in WIDTHS if w <= fastest and count(w) <= int(MEMORY_SHARE * free)]
+    return fitting[-1] if fitting else None
 
 
 def _cut(query: Query, r: ManyRows) -> slice:

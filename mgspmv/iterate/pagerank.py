@@ -15,16 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from mgspmv.exchange.transport import LocalTransport, Transport
+from mgspmv.exchange.transport import LocalTransport, Panel, Transport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.model import FIXED_POINT, Event, Stability, Status, StepSums
+
+Sums = TypeVar("Sums")
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -125,23 +127,9 @@ class LocalSteps:
 
     def step(self, mass: float) -> tuple[StepSums, Times]:
         transport = self._transport
-        received, waited = transport.exchanged_bytes, transport.waited_s
-        began = time.perf_counter()
-        own = self._multiply(mass)
-        multiplied = time.perf_counter()
-        sums = transport.exchange(own, multiplied - began)
-        exchanged_s = time.perf_counter() - multiplied
-        wait_s = min(exchanged_s, transport.waited_s - waited)
-        memory = (
-            sum(r.nbytes for r in self.rows) + transport.nbytes + (0 if self._watch is None else self._watch.nbytes)
-        )
-        return sums, Times(
-            (multiplied - began,),
-            (exchanged_s - wait_s,),
-            (wait_s,),
-            (transport.exchanged_bytes - received,),
-            (memory,),
-        )
+        sums, times = time_step(transport, lambda: self._multiply(mass), transport.exchange)
+        watched = 0 if self._watch is None else self._watch.nbytes
+        return sums, replace(times, memory_bytes=(sum(r.nbytes for r in self.rows) + transport.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
         return np.concatenate([r.kernel.get(r.x) for r in self.rows])
@@ -197,6 +185,27 @@ class LocalSteps:
             shares = (r.dangling, r.personalization)
             sums += r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
         return sums
+
+
+def time_step(
+    panel: Panel, multiply: Callable[[], Sums], exchange: Callable[[Sums, float], Sums]
+) -> tuple[Sums, Times]:
+    """Everybody's sums of a step, and what it took, but for the bytes held.
+
+    Parameters
+    ----------
+    multiply : fills the slots of a panel, and gives the sums of this process
+    exchange : of the panel
+    """
+    received, waited = panel.exchanged_bytes, panel.waited_s
+    began = time.perf_counter()
+    own = multiply()
+    multiplied = time.perf_counter()
+    sums = exchange(own, multiplied - began)
+    exchanged_s = time.perf_counter() - multiplied
+    wait_s = min(exchanged_s, panel.waited_s - waited)
+    moved = panel.exchanged_bytes - received
+    return sums, Times((multiplied - began,), (exchanged_s - wait_s,), (wait_s,), (moved,), (0,))
 
 
 class DeviceSteps:

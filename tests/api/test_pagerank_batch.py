@@ -23,6 +23,7 @@ from mgspmv.errors import (
     OptionError,
     ShapeError,
 )
+from mgspmv.exchange.panels import LocalPanels
 from mgspmv.model import Status
 
 PRECISIONS = ["exact", "float64", "float32"]
@@ -263,7 +264,7 @@ def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
     assert mg.pagerank_batch(A, [[1], [2], [3]]).options["width"] == 4
     assert mg.pagerank_batch(A, [[1]]).options["width"] == 2
     assert mg.pagerank_batch(A, [[1]], width=64).options["width"] == 2
-    room = 2 * 60 * api_batch.count_bytes("exact", 8, 4)
+    room = 2 * api_batch.count_bytes(LocalPanels(60, np.zeros), 60, "exact", 8, 4)
     monkeypatch.setattr(api_batch, "free_memory", lambda: room)
     assert mg.pagerank_batch(A, [[k] for k in range(8)], top=1).options["width"] == 4
     monkeypatch.setattr(api_batch, "free_memory", lambda: 100)
@@ -285,7 +286,8 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    planned = n * api_batch.count_bytes(precision, 8 if precision == "exact" else 4, 4)
+    itemsize = 8 if precision == "exact" else 4
+    planned = api_batch.count_bytes(LocalPanels(n, np.zeros), n, precision, itemsize, 4)
     assert 0.7 * planned < peak <= planned
 
 
@@ -296,11 +298,9 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
     ("options", "error", "message"),
     [
         ({"backend": "gpu"}, OptionError, "backend must be one of"),
-        (
-            {"client": "tcp://nowhere:1"},
-            OptionError,
-            "computes in this process only; pass an opened matrix and no client",
-        ),
+        ({"transport": "peer"}, OptionError, "transport says how workers send slices to each other; pass client too"),
+        ({"device_memory": "1GB"}, OptionError, "are for the rows of workers; pass client too"),
+        ({"host_memory": 10**9}, OptionError, "are for the rows of workers; pass client too"),
         ({"width": 3}, OptionError, "width must be one of 2, 4, 8, 16, 32, 64, not 3"),
         ({"top": 0}, OptionError, "top must be an integer of at least 1, not 0"),
         ({"top": 1.5}, OptionError, "top must be an integer of at least 1, not 1.5"),

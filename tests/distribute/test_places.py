@@ -11,7 +11,7 @@ import pytest
 
 from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
-from mgspmv.distribute.drives import _describe, _find_layout, _join
+from mgspmv.distribute.drives import _find_layout, describe_workers, join_events
 from mgspmv.distribute.matrix import _even, _find_speeds, _make_team
 from mgspmv.distribute.places import Places, choose_places
 from mgspmv.errors import ClusterError, FormatError, OptionError
@@ -329,7 +329,7 @@ def test_a_kernel_must_make_steps_wherever_a_worker_computes(backend, kernel, la
     ],
 )
 def test_what_computes_in_words(computes, wanted):
-    assert _describe(computes) == wanted
+    assert describe_workers(computes) == wanted
 
 
 def make_event(product_s, exchange_s, wait_s, number):
@@ -339,7 +339,7 @@ def make_event(product_s, exchange_s, wait_s, number):
 def test_devices_wait_in_their_exchange_for_the_slowest():
     """As long as that took longer, unless the exchange was shorter than that."""
     events = (make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.0, 2), make_event(2.0, 0.25, 0.0, 3))
-    joined = _join(events)
+    joined = join_events(events)
     assert joined.product_s == (0.5, 3.0, 2.0)
     assert joined.wait_s == (2.5, 0.0, 0.25)
     assert joined.exchange_s == (2.0, 1.0, 0.0)
@@ -348,12 +348,12 @@ def test_devices_wait_in_their_exchange_for_the_slowest():
 
 
 def test_waits_that_were_measured_are_left_alone():
-    joined = _join((make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.125, 2)))
+    joined = join_events((make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.125, 2)))
     assert (joined.exchange_s, joined.wait_s) == ((4.5, 1.0), (0.0, 0.125))
 
 
 def test_one_worker_waits_for_nobody():
-    joined = _join((make_event(0.5, 0.25, 0.0, 1),))
+    joined = join_events((make_event(0.5, 0.25, 0.0, 1),))
     assert (joined.product_s, joined.exchange_s, joined.wait_s) == ((0.5,), (0.25,), (0.0,))
 
 
@@ -361,7 +361,7 @@ def test_no_worker_waits_longer_than_it_exchanges():
     rng = np.random.default_rng(3)
     for n in (2, 5):
         times = rng.random((n, 2)).tolist()
-        joined = _join(tuple(make_event(p, e, 0.0, 1) for p, e in times))
+        joined = join_events(tuple(make_event(p, e, 0.0, 1) for p, e in times))
         assert min(joined.wait_s) == 0.0
         assert min(joined.exchange_s) >= 0.0
         assert [e + w for e, w in zip(joined.exchange_s, joined.wait_s, strict=True)] == pytest.approx(

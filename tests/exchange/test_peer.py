@@ -165,7 +165,7 @@ def test_messages_that_come_early_are_kept_for_their_step():
             self.asked.append(list(missing))
             rank, step = self.arrivals.pop(0)
             z = make_z(step, 6)[2 * rank : 2 * rank + 2]
-            return rank, {"number": self.numbers[0] + step, "z": z, "sums": (step, 0, 0, 0), "product_s": 0.0}
+            return rank, {"number": self.numbers[0] + step, "z": z, "sums": [(step, 0, 0, 0)], "product_s": 0.0}
 
     links = Scripted((1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2))
     transport = make_transport(links, halos, 0)

@@ -1,0 +1,187 @@
+"""PageRank of many vectors on a cluster: passes that all workers make in lockstep, each with its own rows.
+
+As in the drive `superstep` each task makes about a second's worth of passes; what is kept of the vectors that have
+ended comes with what it gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from mgspmv.distribute import batch_session as tasks
+from mgspmv.distribute.batch_session import BatchPiece, BatchReport, BatchSpec, Room
+from mgspmv.distribute.drives import (
+    FIRST_S,
+    MOST_FIRST,
+    SLOW_EDGES_PER_S,
+    Workers,
+    choose_length,
+    join_events,
+    join_memory,
+)
+from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.errors import CapacityError, ClusterError
+from mgspmv.iterate.batch import BatchOutcome, Kept, choose_width
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import sum_seconds
+from mgspmv.iterate.queries import Query
+from mgspmv.iterate.start import Start
+from mgspmv.kernels.many import WIDTHS, fit_width
+from mgspmv.model import Event
+
+BESIDE = ("compile", "enter", "residual", "keep")
+"""Phases of a batch besides its steps."""
+
+
+def run_batch(
+    matrix: DistributedMatrix,
+    queries: Sequence[Query],
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    keep: Callable[[Sequence[Kept]], None],
+    emit: Callable[[Event, int], None],
+    *,
+    dtype: str | None,
+    threads: int | None,
+    width: int | None,
+    top: int | None,
+    starts_at_jump: bool,
+    run: str,
+    on_progress: Progress,
+) -> BatchOutcome:
+    """Iterate all vectors to their ends on the workers that hold a matrix, to the bits of a batch in one process.
+
+    Parameters
+    ----------
+    start : of which d, empty for p of each vector, and the out-weights count
+    keep : called with what each worker, by rank, keeps of a vector that has ended
+    emit : gets what each pass did, and how many vectors had ended then
+    width : most vectors in a pass; None for what is fastest and has room on all workers
+    others : as for `mgspmv.iterate.batch.Batch` and `run_distributed`
+
+    Raises
+    ------
+    CapacityError : a pass has no room on a worker; rows come by on its device
+    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the batch has ended on the others
+    ClosedError : the matrix was closed
+    """
+    matrix.check_open()
+    _refuse_streaming(matrix)
+    what = (options, threshold, dtype, threads, matrix.transport, starts_at_jump, top)
+    spec = BatchSpec(run, matrix.members, matrix.cluster.patience, *what)
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: on_progress("queue", 0, None)):
+        on_progress("start", 0, None)
+        began = time.perf_counter()
+        pieces = _cut(matrix, queries, start, top)
+        with Workers(matrix, spec, tasks.begin_batch, pieces) as workers:
+            found = workers.do("connect", tasks.connect_batch)
+            chosen = _choose_width(matrix, width, len(queries), found)
+            workers.do("start", tasks.start_batch, chosen)
+            started = time.perf_counter()
+            events = _iterate(workers, matrix, chosen, keep, emit)
+            iterated = time.perf_counter()
+            endings, of_workers, taken = zip(*workers.do("collect", tasks.collect_batch), strict=True)
+            collected = time.perf_counter()
+    seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in BESIDE}
+    within = sum(seconds.values()) - seconds["compile"]
+    seconds["schedule"] = max(0.0, iterated - started - within)
+    seconds |= {"queue": began - queued, "start": max(0.0, started - began - seconds["compile"])}
+    seconds["collect"] = collected - iterated
+    memory = join_memory(matrix, taken)
+    return BatchOutcome(endings[0], len(events), chosen, workers.hardware, seconds, memory, transport=matrix.transport)
+
+
+def _refuse_streaming(matrix: DistributedMatrix) -> None:
+    for member, planned in zip(matrix.members, matrix.plan.workers, strict=True):
+        if planned.streams:
+            raise CapacityError(
+                f"the GPU of worker {member} has no room for all of its {planned.stop - planned.start:,} rows, which "
+                "come by in pieces; many vectors at once need them there: use more GPUs, or backend='cpu'"
+            )
+
+
+def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: Start, top: int | None) -> list[BatchPiece]:
+    """What each worker is told of its rows."""
+    order = None if top is None else matrix.order
+    return [
+        BatchPiece(
+            start.cut(a, b), [_cut_query(query, a, b) for query in queries], None if order is None else order[a:b]
+        )
+        for a, b in pairwise(matrix.bounds)
+    ]
+
+
+def _cut_query(query: Query, start: int, stop: int) -> Query:
+    own = slice(*np.searchsorted(query.rows, (start, stop)).tolist())
+    return replace(query, rows=query.rows[own], weights=query.weights[own])
+
+
+def _choose_width(
+    matrix: DistributedMatrix, width: int | None, n_vectors: int, found: Sequence[tuple[int, list[Room]]]
+) -> int:
+    """The width that is asked for; else the fastest, or the widest that has room on all workers."""
+    if width is not None:
+        return min(width, fit_width(n_vectors))
+    chosen = min(fit_width(n_vectors), *(best for best, _ in found))
+    n_sharing = Counter(room.place for _, rooms in found for room in rooms)
+    for member, (_, rooms) in zip(matrix.members, found, strict=True):
+        for room in rooms:
+            share = room.free_bytes // n_sharing[room.place]
+            widest = choose_width(chosen, room.needed.__getitem__, share)
+            if widest is None:
+                raise CapacityError(
+                    f"a pass of {WIDTHS[0]} vectors takes {room.needed[WIDTHS[0]]:,} bytes on worker {member}, and "
+                    f"{share // 2:,} are for it, half of what is free for each worker there; use more workers, or pass "
+                    f"width={WIDTHS[0]} to take more"
+                )
+            chosen = widest
+    return chosen
+
+
+def _iterate(
+    workers: Workers,
+    matrix: DistributedMatrix,
+    width: int,
+    keep: Callable[[Sequence[Kept]], None],
+    emit: Callable[[Event, int], None],
+) -> list[Event]:
+    """All passes; what each did."""
+    events: list[Event] = []
+    edges, is_done = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members), False
+    n = max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
+    while not is_done:
+        phase = f"passes {len(events) + 1} to {len(events) + n}"
+        reports: list[BatchReport] = workers.do(phase, tasks.advance_batch, n)
+        _check_agreement(reports)
+        for parts in zip(*(report.kept for report in reports), strict=True):
+            keep(parts)
+        made = [
+            join_events(events) for events in zip(*([e for e, _ in report.events] for report in reports), strict=True)
+        ]
+        for event, (_, n_ended) in zip(made, reports[0].events, strict=True):
+            emit(event, n_ended)
+        events += made
+        n, is_done = choose_length(made), reports[0].is_done
+    return events
+
+
+def _check_agreement(reports: Sequence[BatchReport]) -> None:
+    """Raise unless all workers made the same passes with the same changes, as their sums were the same."""
+    seen = {
+        (
+            tuple((event.iteration, event.change, n_ended) for event, n_ended in report.events),
+            tuple(kept.number for kept in report.kept),
+            report.is_done,
+        )
+        for report in reports
+    }
+    if len(seen) > 1:
+        raise ClusterError("the workers do not agree on the changes of these passes; one of them computes wrongly")
