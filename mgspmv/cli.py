@@ -970,10 +970,14 @@ def pagerank_batch(
     from mgspmv.batch_results import BATCH_SUFFIXES
     from mgspmv.ingest.seeds import read_seeds
     from mgspmv.ingest.weights import read_vectors
+    from mgspmv.kernels.many import WIDTHS
+    from mgspmv.model import check_choice
     from mgspmv.monitor.progress import open_progress
     from mgspmv.results import check_target
 
     place = Place(cluster, workers, threads, scheduler, timeout)
+    check_choice("--transport", transport, ("auto", "nccl", "peer"))
+    check_choice("--width", width, (*WIDTHS, None))
     for path in output or []:
         check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}

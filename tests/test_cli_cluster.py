@@ -27,6 +27,7 @@ from distributed import Client
 
 import mgspmv.distribute.connect
 import mgspmv.distribute.matrix
+from mgspmv.batch_results import load_batch
 from mgspmv.cli import _quieten_dask
 from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
@@ -95,6 +96,19 @@ def test_pagerank_on_a_running_cluster(cluster, client, drive):
     assert answer["digest"] == embedded["digest"]
     assert answer["changes"] == embedded["changes"]
     assert answer["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+
+
+def test_many_vectors_on_a_running_cluster(cluster, client):
+    Path("seeds.csv").write_text("vector,vertex\na,1\na,2\nb,7\n")
+    options = ("--seeds", "seeds.csv", "--top", "3", "--width", "2", "--threads", "1")
+    embedded = invoke_json("pagerank-batch", "g.zarr", *options)
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "20", "--transport", "peer")
+    answer = invoke_json("pagerank-batch", "g.zarr", *options, *on_cluster, "-o", "c.parquet")
+    assert answer["digest"] == embedded["digest"]
+    assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
+    assert (answer["options"]["drive"], embedded["options"]["drive"]) == ("superstep", "embedded")
+    assert answer["matrix"]["hardware"] == "4 workers of 1 threads"
+    assert load_batch("c.parquet").top()["b"] == [(e["id"], e["rank"]) for e in embedded["vectors"][1]["top"]]
 
 
 def test_spmv_on_a_running_cluster(cluster, client):
@@ -182,7 +196,8 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "17", "--threads", "2")
     invoke("pagerank", "g.zarr", *on_cluster)
     invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)
-    assert given == [(2, 17.0), (2, 17.0)]
+    invoke("pagerank-batch", "g.zarr", *on_cluster)
+    assert given == [(2, 17.0)] * 3
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -203,7 +218,9 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
         (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("command", [["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]])
+@pytest.mark.parametrize(
+    "command", [["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]]
+)
 def test_usage(monkeypatch, command, args, message):
     monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
     stdout, stderr = invoke(*command, *args, code=2)
@@ -228,6 +245,18 @@ def test_usage(monkeypatch, command, args, message):
 def test_drives_that_a_place_does_not_have(monkeypatch, args, message):
     monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
     assert f"error: {message}" in invoke("pagerank", "g.zarr", *args, code=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (["--width", "5"], "--width must be one of 2, 4, 8, 16, 32, 64, not 5"),
+    ],
+)
+def test_what_is_refused_of_batches_before_workers_are_started(monkeypatch, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    assert f"error: {message}" in invoke("pagerank-batch", "g.zarr", "--cluster", "local", *args, code=2)[1]
 
 
 def test_embedded_drive_is_the_default():

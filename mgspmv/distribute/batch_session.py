@@ -130,7 +130,7 @@ class BatchSession(Share):
                 starts_at_jump=spec.starts_at_jump,
                 top=spec.top,
                 order=piece.order,
-                keep=self._keep,
+                keep=partial(_keep, self._kept),
                 run=spec.run,
             )
             self._batch.start()
@@ -146,8 +146,9 @@ class BatchSession(Share):
             while len(events) < n and len(self._kept) < most and not batch.is_done:
                 events.append(batch.advance())
                 self._links.phase = f"pass {batch.steps + 1}"
-            kept, self._kept = self._kept, []
-            return BatchReport(events, kept, batch.is_done)
+            report = BatchReport(events, [*self._kept], batch.is_done)
+            self._kept.clear()
+            return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """How the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
@@ -188,8 +189,10 @@ class BatchSession(Share):
         n, top = self._part.bounds[-1], self._spec.top
         return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
 
-    def _keep(self, kept: Kept) -> None:
-        self._kept.append(replace(kept, ranks=kept.ranks.copy()))
+
+def _keep(all_kept: list[Kept], kept: Kept) -> None:
+    """Keep a copy of what may be overwritten. No method: a batch that held its session would outlive both."""
+    all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 
 def _bind(part: Part, spec: BatchSpec) -> BoundMany:

@@ -368,6 +368,8 @@ def distribute_matrix(
         )
         warn_of_streaming(plan, stacklevel=3)
         members = tuple(w.member for w in workers)
+        if not lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
+            places = replace(places, may_share=False)
         specs = _specify(address, workers, places, plan, dtype, threads)
         with cluster.lease(lambda: report("queue", 0, None)):
             parts = _load(cluster, members, specs, team, report)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -235,6 +237,25 @@ def test_held_memory_is_counted(dealt, in_process):
             mg.pagerank_batch(D, draw(dealt, 8), width=8, on_event=seen.append)
         for (room,), held in zip(rooms, seen[0].memory_bytes, strict=True):
             assert held < room.needed[8] + D.nnz * 8
+
+
+def test_a_share_is_gone_with_its_batch(named, in_process, monkeypatch):
+    """Without the garbage collector: it may be gigabytes on a device."""
+    shares, begin = [], batch_session.BatchSession.__init__
+
+    def note(self, *args):
+        begin(self, *args)
+        shares.append(weakref.ref(self))
+
+    monkeypatch.setattr(batch_session.BatchSession, "__init__", note)
+    gc.collect()
+    gc.disable()
+    try:
+        with named.distribute(in_process(2)) as D:
+            mg.pagerank_batch(D, [["v01"]])
+            assert wait_for(lambda: [share() for share in shares] == [None, None])
+    finally:
+        gc.enable()
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute.connect import start_cuda
-from mgspmv.errors import ClusterError, OptionError, WorkerLostError
+from mgspmv.errors import CapacityError, ClusterError, OptionError, WorkerLostError
 
 pytestmark = pytest.mark.gpu
 
@@ -259,6 +259,122 @@ def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
         with pytest.raises(KeyboardInterrupt):
             mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
         assert mg.pagerank(D).values.tobytes() == mg.pagerank(A, backend="cpu").values.tobytes()
+
+
+# --- many vectors ----------------------------------------------------------------------------------------------------
+
+
+def draw(A: Any, n_vectors: int, seed: int = 0) -> list[Any]:
+    """Vectors of some vertices each, and a uniform one."""
+    rng = np.random.default_rng(seed)
+    n = A.shape[0]
+    seeds = [dict.fromkeys(rng.choice(n, k).tolist(), 1.0) for k in rng.integers(1, 8, n_vectors - 1)]
+    return [*seeds, None]
+
+
+MANY_OPTIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "few columns": {"width": 4, "alpha": np.linspace(0.3, 0.9, 21).tolist()},
+    "many columns": {"width": 64, "top": 7},
+    "two columns": {"width": 2, "top": 100, "dangling": "uniform"},
+    "dropped": {"width": 16, "dangling": "drop"},
+    "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "tol_mode": "relative", "tol": 1e-3},
+}
+
+
+def check_batch(batch: Any, wanted: Any, transport: str) -> None:
+    assert batch.digest() == wanted.digest()
+    assert (batch.statuses, batch.changes) == (wanted.statuses, wanted.changes)
+    assert batch.error_bounds_l1 == pytest.approx(wanted.error_bounds_l1, rel=0.5)
+    assert (batch.matrix["transport"], batch.options["drive"]) == (transport, "superstep")
+    assert "workers of" in batch.matrix["hardware"]
+
+
+@GRAPHS
+def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
+    A = stores[name]
+    vectors = draw(A, 21)
+    for options in MANY_OPTIONS.values():
+        wanted = mg.pagerank_batch(A, vectors, **options, backend="cpu")
+        with A.distribute(devices) as D:
+            check_batch(mg.pagerank_batch(D, vectors, **options), wanted, "nccl")
+            check_batch(mg.pagerank_batch(D, vectors, **options), wanted, "nccl")
+            assert mg.pagerank(D, personalization=vectors[0]).status == "converged"  # by its own layout and links
+    for transport in ("auto", "nccl", "peer"):
+        batch = mg.pagerank_batch(A, vectors, **options, client=devices, transport=transport)
+        check_batch(batch, wanted, "peer" if transport == "peer" else "nccl")
+
+
+@pytest.mark.parametrize("transport", ["nccl", "peer"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["weighted", "rmat"])
+def test_many_vectors_in_other_precisions(name, precision, transport, devices, stores):
+    A = stores[name]
+    vectors, options = draw(A, 9), {"precision": precision, "width": 8, "tol": 1e-5}
+    wanted = mg.pagerank_batch(A, vectors, **options, backend="cpu")
+    with A.distribute(devices, precision=precision, transport=transport) as D:
+        batch = mg.pagerank_batch(D, vectors, **options)
+        without = mg.pagerank_batch(D, vectors, **options, weights=False)
+    np.testing.assert_allclose(batch.values, wanted.values, rtol=1e-4 if precision == "float32" else 1e-9)
+    right = mg.pagerank_batch(A, vectors, tol=1e-12, backend="cpu")
+    assert (abs(batch.values - right.values).sum(axis=1) <= batch.error_bounds_l1 + right.error_bounds_l1).all()
+    plain = mg.pagerank_batch(A, vectors, **options, weights=False, backend="cpu")
+    np.testing.assert_allclose(without.values, plain.values, rtol=1e-4 if precision == "float32" else 1e-9)
+
+
+def test_many_vectors_on_a_device_that_workers_share(sharing, stores):
+    A = stores["dealt"]
+    vectors = draw(A, 7)
+    with pytest.warns(UserWarning, match="2 workers share GPUs"):
+        batch = mg.pagerank_batch(A, vectors, width=4, top=9, client=sharing)
+    check_batch(batch, mg.pagerank_batch(A, vectors, width=4, top=9, backend="cpu"), "peer")
+
+
+def test_many_vectors_of_fewer_rows_than_devices(devices, tmp_path):
+    for n in (1, 3):
+        mg.ingest((np.array([0]), np.array([n - 1])), tmp_path / f"{n}", kind="graph", n_vertices=n)
+        A = mg.open_matrix(tmp_path / f"{n}")
+        for transport in ("nccl", "peer"):
+            batch = mg.pagerank_batch(A, [[0], None], client=devices, transport=transport)
+            check_batch(batch, mg.pagerank_batch(A, [[0], None], backend="cpu"), transport)
+
+
+def test_many_vectors_leave_nothing_and_say_what_they_did(devices, stores):
+    before, n = find_left(devices), len(devices.scheduler_info(n_workers=-1)["workers"])
+    seen: list[Any] = []
+    with stores["rmat"].distribute(devices) as D:
+        batch = mg.pagerank_batch(D, draw(stores["rmat"], 40), width=16, top=3, on_event=seen.append)
+    assert len(seen) == batch.options["steps"]
+    for event in seen:
+        assert len(event.product_s) == len(event.exchange_s) == len(event.memory_bytes) == n
+        assert (min(event.exchanged_bytes) > 0) == (n > 1)
+    assert batch.memory["device_bytes"][0] > 0
+    check_left(devices, before)
+
+
+def test_many_vectors_need_all_rows_on_the_devices(devices, stores):
+    with pytest.raises(CapacityError):
+        mg.pagerank_batch(stores["rmat"], [[1]], client=devices, device_memory=100_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["nccl", "peer"])
+def test_a_worker_that_is_lost_among_many_vectors(transport, stores):
+    if count_devices() < 2:
+        pytest.skip("needs 2 GPUs")
+    A, struck = stores["rmat"], []
+    with start_cuda(2) as cluster, Client(cluster) as client, A.distribute(client, transport=transport) as D:
+        victim = client.run(os.getpid)[D.members[1].address]
+
+        def on_event(event) -> None:
+            if event.iteration > 200 and not struck:
+                struck.append(time.monotonic())
+                os.kill(victim, signal.SIGKILL)
+
+        with pytest.raises(WorkerLostError) as caught:
+            mg.pagerank_batch(D, draw(A, 8), tol_mode="fixed", max_iter=10_000_000, on_event=on_event)
+        assert time.monotonic() - struck[0] < 30
+        assert caught.value.worker == str(D.members[1].name)
 
 
 def test_workers_that_dask_cuda_starts(stores, tmp_path):

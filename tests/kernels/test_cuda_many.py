@@ -135,3 +135,21 @@ def test_batches_are_those_of_the_host(cupy, tmp_path, precision, n_blocks):
         assert batch[3].digest() == alone.digest()
     right = mg.pagerank_batch(A, seeds, alpha=alphas, tol=1e-13, backend="cpu")
     assert (abs(batch.values - right.values).sum(axis=1) <= batch.error_bounds_l1 + right.error_bounds_l1).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_highest_are_those_that_the_host_selects(cupy, tmp_path, precision):
+    """Most ranks are the same, and rows are in another order than the vertices of the source."""
+    rng, n = np.random.default_rng(3), 20_000
+    mg.ingest(tuple(rng.integers(0, 300, (2, 4000))), tmp_path / "a.zarr", kind="graph", n_vertices=n, order="degree")
+    A = mg.open_matrix(tmp_path / "a.zarr").load(2)
+    seeds = [[0], [7, 19_999], None, rng.integers(0, n, 50)]
+    for top in (1, 20, 2000, n):
+        found, wanted = (
+            mg.pagerank_batch(A, seeds, top=top, precision=precision, backend=backend) for backend in ("cuda", "cpu")
+        )
+        if precision == "exact":
+            assert found.digest() == wanted.digest()
+        np.testing.assert_allclose(found.top_ranks, wanted.top_ranks, rtol=1e-4 if precision == "float32" else 1e-9)
+        whole = mg.pagerank_batch(A, seeds, precision=precision, backend="cuda")
+        assert found.top() == whole.top(top)
