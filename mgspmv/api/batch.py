@@ -226,6 +226,7 @@ def _rank_distributed(
 
 
 def _check_place(client: Any, transport: str, device_memory: str | int | None, host_memory: str | int | None) -> None:
+    check_choice("transport", transport, ("auto", "nccl", "peer"))
     if client is None and transport != "auto":
         raise OptionError(
             "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
