@@ -278,7 +278,7 @@ MANY_OPTIONS: dict[str, dict[str, Any]] = {
     "many columns": {"width": 64, "top": 7},
     "two columns": {"width": 2, "top": 100, "dangling": "uniform"},
     "dropped": {"width": 16, "dangling": "drop"},
-    "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "tol_mode": "relative", "tol": 1e-3},
+    "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "tol_mode": "relative", "tol": 1e-3, "throw": False},
 }
 
 
@@ -316,7 +316,7 @@ def test_many_vectors_in_other_precisions(name, precision, transport, devices, s
         batch = mg.pagerank_batch(D, vectors, **options)
         without = mg.pagerank_batch(D, vectors, **options, weights=False)
     np.testing.assert_allclose(batch.values, wanted.values, rtol=1e-4 if precision == "float32" else 1e-9)
-    right = mg.pagerank_batch(A, vectors, tol=1e-12, backend="cpu")
+    right = mg.pagerank_batch(A, vectors, tol=1e-12, max_iter=300, backend="cpu")
     assert (abs(batch.values - right.values).sum(axis=1) <= batch.error_bounds_l1 + right.error_bounds_l1).all()
     plain = mg.pagerank_batch(A, vectors, **options, weights=False, backend="cpu")
     np.testing.assert_allclose(without.values, plain.values, rtol=1e-4 if precision == "float32" else 1e-9)
