@@ -37,7 +37,7 @@ from mgspmv.errors import (
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.model import MatrixInfo, Stability
+    from mgspmv.model import Followed, MatrixInfo, Stability
     from mgspmv.monitor.progress import Monitor
     from mgspmv.partition import Plan
     from mgspmv.results import Solution
@@ -837,6 +837,9 @@ def pagerank(
             metavar="FILE", help="Ranks to start from: saved ones (.zarr, .parquet), .npy, or lines `id weight`."
         ),
     ] = None,
+    follow_changes: Annotated[
+        bool, typer.Option("--follow-changes", help="With --nstart: first pass on what changed, along out-edges.")
+    ] = False,
     out_weight: Annotated[
         str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
     ] = None,
@@ -889,7 +892,7 @@ def pagerank(
     for path in targets:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"stop": stop, "method": method}
+    options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
@@ -1680,6 +1683,8 @@ def _answer_ranks(
     }
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
+    if solution.followed is not None:
+        fields["changes followed"] = _describe_followed(solution.followed)
     if solution.stability is not None:
         fields["highest"] = _describe_stability(solution.stability)
     if saved:
@@ -1730,6 +1735,16 @@ def _answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceEr
     if len(rows) > SHOWN_VECTORS:
         fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
     return Answer(payload, [_tabulate(titles, rows[:SHOWN_VECTORS]), _tabulate_fields(fields)], failure)
+
+
+def _describe_followed(found: Followed) -> str:
+    if not isfinite(found.residual_before):
+        return "no, the start is too far from ranks"
+    told = "no, iterations are as soon there"
+    if found.rounds:
+        left = f"residual {found.residual_before:.3g} to {found.residual_after:.3g}"
+        told = f"along {found.edges} edges in {found.rounds} rounds, {left}"
+    return f"{told}; took as much as {found.equivalents:.3g} iterations"
 
 
 def _describe_stability(found: Stability) -> str:

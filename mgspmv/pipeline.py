@@ -138,6 +138,7 @@ class PageRankSection(_Section):
     """`uniform`, `drop`, `error`, or a file of weights."""
     nstart: str | None = None
     """File of weights."""
+    follow_changes: bool = False
     out_weight: str | None = None
     """File of weights."""
     weights: bool = True
@@ -150,7 +151,10 @@ class PageRankSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> PageRankSection:
-        PageRankOptions(self.alpha, self.tol, self.tol_mode, self.max_iter, self.precision, self.stop, self.method)
+        names = ("alpha", "tol", "tol_mode", "max_iter", "precision", "stop", "method", "follow_changes")
+        PageRankOptions(**{name: getattr(self, name) for name in names})
+        if self.follow_changes and self.nstart is None:
+            raise ValueError("follow_changes begins at the ranks of the graph as it was; set nstart too")
         return self
 
     @field_validator("personalization", "nstart", "out_weight")

@@ -32,7 +32,7 @@ from mgspmv.errors import (
 )
 from mgspmv.files import is_url, write_beside
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, MatrixInfo, Stability, Status
+from mgspmv.model import Event, Followed, MatrixInfo, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 
 FORMAT_VERSION = 1
@@ -84,6 +84,8 @@ class Solution:
     `planned_bytes`: on a cluster: what the plan said of the host, or of the device of a worker that has one."""
     stability: Stability | None = None
     """Which vertices are the highest, and what is known of their order, where the run was asked to prove it."""
+    followed: Followed | None = None
+    """How changes were followed from vertex to vertex before the first iteration, where the run was asked to."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -202,6 +204,7 @@ class Solution:
             "memory": self.memory,
             "digest": self.digest(),
             "stability": None if self.stability is None else asdict(self.stability),
+            "followed": None if self.followed is None else asdict(self.followed),
             "options": self.options,
             "matrix": self.matrix,
         }
@@ -494,6 +497,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "events": [asdict(event) for event in solution.events],
         "memory": solution.memory,
         "stability": None if solution.stability is None else asdict(solution.stability),
+        "followed": None if solution.followed is None else asdict(solution.followed),
         "digest": solution.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -534,6 +538,7 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         events=tuple(_to_event(event) for event in described["events"]),
         memory=described.get("memory", {}),
         stability=_to_stability(described.get("stability")),
+        followed=_to_followed(described.get("followed")),
     )
     if solution.digest() != described["digest"]:
         raise ChecksumError(f"{path}: the ranks do not match their digest")
@@ -545,6 +550,13 @@ def _to_stability(described: dict[str, Any] | None) -> Stability | None:
         return None
     numbers = {name: float(described[name]) for name in ("gap", "bound")}
     return Stability(**(described | numbers | {"ties": tuple(map(tuple, described["ties"]))}))
+
+
+def _to_followed(described: dict[str, Any] | None) -> Followed | None:
+    if described is None:
+        return None
+    numbers = {name: float(described[name]) for name in ("equivalents", "residual_before", "residual_after")}
+    return Followed(**(described | numbers))
 
 
 def _to_event(described: dict[str, Any]) -> Event:

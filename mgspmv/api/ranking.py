@@ -13,9 +13,10 @@ import numpy as np
 from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
-from mgspmv.api.warm import align_ranks
+from mgspmv.api.warm import align_ranks, estimate_rate
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
+from mgspmv.iterate.follow import check_feeding, compile_following, improve_start
 from mgspmv.iterate.options import Method, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
@@ -24,7 +25,7 @@ from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
-from mgspmv.model import Event, Precision, Stability, TolMode, check_choice
+from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix
 from mgspmv.store import DescribedMatrix
@@ -48,6 +49,7 @@ def pagerank(
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | Solution | None = None,
+    follow_changes: bool = False,
     out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
@@ -91,6 +93,9 @@ def pagerank(
         `error` refuses
     nstart : the first x, like p; normalised; default uniform. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
+    follow_changes : first pass on along out-edges, from vertex to vertex, what makes `nstart` differ from the ranks, as
+        long as that brings more than iterations do: for a graph of which little changed. In this process on the host,
+        where dangling vertices give to where jumps lead, or to nobody. `Solution.followed` says what was done
     out_weight : w, as an array or mapping like p, not normalised; default what the stored out-edges weigh. More where
         edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
@@ -123,7 +128,7 @@ def pagerank(
         an out-weight that is less than the stored out-edges weigh
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
-    CapacityError : the matrix does not fit into the memory that is free
+    CapacityError : the matrix does not fit into the memory that is free; with `follow_changes`, not twice
     ClusterError : a worker is gone, or silent for too long; the cluster can be used again
     ConvergenceError : not converged, with the `solution` attached
     """
@@ -134,11 +139,13 @@ def pagerank(
             "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
             "it to distribute"
         )
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method)
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
     distributed = find_distributed(A, client)
     drive = _choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
     _check_method(method, distributed is not None or client is not None, computes)
+    if follow_changes:
+        _check_following(nstart is not None, distributed is not None or client is not None, computes)
     check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
@@ -148,6 +155,7 @@ def pagerank(
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
+    rate = estimate_rate(nstart, options.alpha) if isinstance(nstart, Solution) else None
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
@@ -179,6 +187,8 @@ def pagerank(
         assert isinstance(A, Matrix)
         weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
         computing["backend"] = computes
+        if follow_changes:
+            computing["following"] = {"is_fed": check_feeding(start, weight), "rate": rate, "threads": threads}
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
@@ -200,6 +210,20 @@ def _check_method(method: str, is_on_cluster: bool, backend: Backend) -> None:
         where = "on a cluster" if is_on_cluster else "on CUDA"
         raise OptionError(
             f"method={method!r} computes in this process on the host, not {where}; pass method='power', or an opened "
+            "matrix without client and backend='cpu'"
+        )
+
+
+def _check_following(has_start: bool, is_on_cluster: bool, backend: Backend) -> None:
+    if not has_start:
+        raise OptionError(
+            "follow_changes=True begins at the ranks of the graph as it was; pass nstart too, such as the Solution of "
+            "that time"
+        )
+    if is_on_cluster or backend == "cuda":
+        where = "on a cluster" if is_on_cluster else "on CUDA"
+        raise OptionError(
+            f"follow_changes=True computes in this process on the host, not {where}; leave it out, or pass an opened "
             "matrix without client and backend='cpu'"
         )
 
@@ -228,6 +252,7 @@ def _rank_embedded(
     threads: int | None,
     run: str,
     backend: Backend,
+    following: dict[str, Any] | None = None,
     **limits: int | None,
 ) -> Outcome:
     """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
@@ -241,7 +266,11 @@ def _rank_embedded(
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
+        followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, **following)
         outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth, wrap=wrap)
+        outcome = replace(outcome, followed=followed)
+        for phase, elapsed_s in seconds.items():
+            outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + elapsed_s
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
         loaded = time.perf_counter()
@@ -252,6 +281,17 @@ def _rank_embedded(
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
+
+
+def _follow(
+    rows: list[Rows], options: PageRankOptions, threshold: float, *, threads: int | None, **known: Any
+) -> tuple[Followed, dict[str, float]]:
+    """Follow changes before the first iteration; what was done, and its seconds by phase."""
+    began = time.perf_counter()
+    compile_following(rows, threads)
+    compiled = time.perf_counter()
+    followed = improve_start(rows, options, threshold, threads=threads, **known)
+    return followed, {"compile": compiled - began, "follow": time.perf_counter() - compiled}
 
 
 def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
@@ -330,4 +370,5 @@ def _solve(
     reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
     memory = outcome.memory | {"held_bytes": list(events[-1].memory_bytes)}
     stability = _judge_stability(options, outcome)
-    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, stability=stability)
+    found = (stability, outcome.followed)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

@@ -24,7 +24,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Stability, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Followed, Stability, Status, StepSums
 
 Sums = TypeVar("Sums")
 
@@ -376,6 +376,8 @@ class Outcome:
     """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
     stability: Stability | None = None
     """What was proven of the highest vertices; None where nothing was."""
+    followed: Followed | None = None
+    """How changes were followed before the first iteration; None where they were not."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:

@@ -220,11 +220,7 @@ class CpuBlock:
         return np.zeros((len(self._bounds) - 1, 4), np.int64)
 
     def _run(self, kernel: Callable[..., None], *args: Any) -> None:
-        counter = np.zeros(1, np.int64)
-        others = [_pool(self.threads).submit(kernel, counter, self._bounds, *args) for _ in range(self.threads - 1)]
-        kernel(counter, self._bounds, *args)
-        for other in others:
-            other.result()
+        run_parts(self.threads, kernel, self._bounds, *args)
 
 
 class SerialBlock(CpuBlock):
@@ -237,6 +233,15 @@ class SerialBlock(CpuBlock):
         columns = [(x, y)] if x.ndim == 1 else [(x[:, c], y[:, c]) for c in range(x.shape[1])]
         for x_column, y_column in columns:
             _multiply_serial(*self._csr, x_column, y_column, float(alpha), float(beta))
+
+
+def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
+    """Call kernel(counter, bounds, *args) by each of so many threads, this one among them, and wait for all."""
+    counter = np.zeros(1, np.int64)
+    others = [_pool(threads).submit(kernel, counter, bounds, *args) for _ in range(threads - 1)]
+    kernel(counter, bounds, *args)
+    for other in others:
+        other.result()
 
 
 @functools.cache

@@ -45,6 +45,28 @@ def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
     assert warm.error_bound_l1 <= 1e-6 / 0.15 * 1.2
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("graphs/debian-bookworm-deps.txt.gz", "power"),
+        ("matrices/NotreDame_www.mtx.gz", "power"),
+        ("graphs/wiki-Vote.txt.gz", "power"),
+        ("graphs/pgp-strong-2009.txt.gz", "extrapolation"),
+    ],
+)
+def test_real_graphs_take_half_of_the_work(tmp_path, name, method):
+    mg.ingest(shared_data(name), tmp_path / "a", kind="graph", duplicates="first")
+    asked = {"tol": 1e-10, "max_iter": 300}
+    before = mg.pagerank(mg.open_matrix(tmp_path / "a"), **asked)
+    change_edges(tmp_path / "a")
+    A = mg.open_matrix(tmp_path / "a")
+    cold = mg.pagerank(A, **asked)
+    warm = mg.pagerank(A, nstart=before, follow_changes=True, method=method, **asked)
+    assert warm.iterations + warm.followed.equivalents <= cold.iterations / 2
+    assert abs(warm.values - cold.values).sum() <= warm.error_bound_l1 + cold.error_bound_l1
+    assert warm.error_bound_l1 <= 1e-10 / 0.15 * 1.2
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_vertices_that_come_and_go(tmp_path, named):
     def name(ends):
