@@ -1413,6 +1413,33 @@ def bench_methods(
     return Answer({}, [methods.format_report(setting, records)], error)
 
 
+@bench.command("warm")
+def bench_warm(
+    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stored graphs.")],
+    share: Annotated[
+        float, typer.Option(min=0, max=1, metavar="S", help="Share of the edges that changes; at least two do.")
+    ] = 1e-5,
+    tol: Annotated[float, typer.Option(help="Tolerance of all runs, in L1.")] = 1e-10,
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="How often each is timed; the least counts.")] = 5,
+    threads: Threads = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")] = None,
+) -> Answer:
+    """Check ranks of changed graphs that begin with the ranks before, on the host, then time them."""
+    from mgspmv.bench import warm
+    from mgspmv.bench.machines import choose_machine, describe_run
+    from mgspmv.bench.spmv import check_json, write_json
+
+    check_json(json)
+    setting = describe_run(choose_machine("cpu"))
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    records = warm.run_warm(stores, rounds, share, tol, threads, say)
+    if json is not None:
+        write_json(json, warm.to_json(setting, records))
+    wrong = [f"{r.run} on {r.graph}, {r.changes}" for r in records if not r.is_right]
+    error = MgspmvError(f"wrong ranks of {', '.join(wrong)}; see the table") if wrong else None
+    return Answer({}, [warm.format_report(setting, records, share, tol)], error)
+
+
 @bench.command("scaling")
 def bench_scaling(
     store: Annotated[

@@ -114,6 +114,15 @@ def test_vectors_are_files_of_weights():
     assert dict(result.top) == pytest.approx(nx.pagerank(graph, personalization={1: 3, 2: 1}, tol=1e-15), abs=1e-13)
 
 
+def test_changes_are_followed():
+    before = run_pipeline(write(FILE + "[pagerank]\ntol = 1e-14\n")).solution
+    before.save("before.zarr")
+    more = '[pagerank]\ntol = 1e-12\nnstart = "before.zarr"\nfollow_changes = true\n'
+    result = run_pipeline(write(FILE + more))
+    assert result.solution.followed.residual_before < 1e-12
+    assert result.solution.iterations == 1
+
+
 def test_out_weights_are_a_file():
     """Of 1, half of whose edges lead elsewhere."""
     with open("w.txt", "w") as file:
@@ -286,6 +295,10 @@ def test_not_converged_is_saved_and_raised():
         (("seed", 'path = "x.mtx"\nseed'), "source: path and generate are two sources; leave one out"),
         (("generate =", "genarate ="), "source: give path, a file to read, or generate"),
         (("tol =", 'personalization = "no.txt"\ntol ='), "pagerank.personalization: there is no file 'no.txt'"),
+        (
+            ("tol =", "follow_changes = true\ntol ="),
+            "pagerank: follow_changes begins at the ranks of the graph",
+        ),
         (("tol =", 'dangling = "dorp"\ntol ='), "pagerank.dangling: dangling must be uniform, drop, error or a file"),
     ],
 )

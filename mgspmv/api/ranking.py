@@ -188,7 +188,10 @@ def pagerank(
         weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
         computing["backend"] = computes
         if follow_changes:
-            computing["following"] = {"is_fed": check_feeding(start, weight), "rate": rate, "threads": threads}
+            is_counted = dtype is None and start.is_counted and A.kind == "graph"
+            degree = weight.astype(np.int64) if is_counted else None
+            is_fed = check_feeding(start, weight)
+            computing["following"] = {"is_fed": is_fed, "degree": degree, "rate": rate}
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
@@ -266,7 +269,7 @@ def _rank_embedded(
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
-        followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, **following)
+        followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, threads, **following)
         outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth, wrap=wrap)
         outcome = replace(outcome, followed=followed)
         for phase, elapsed_s in seconds.items():
@@ -284,7 +287,7 @@ def _rank_embedded(
 
 
 def _follow(
-    rows: list[Rows], options: PageRankOptions, threshold: float, *, threads: int | None, **known: Any
+    rows: list[Rows], options: PageRankOptions, threshold: float, threads: int | None, **known: Any
 ) -> tuple[Followed, dict[str, float]]:
     """Follow changes before the first iteration; what was done, and its seconds by phase."""
     began = time.perf_counter()

@@ -96,6 +96,7 @@ def improve_start(
     threshold: float,
     *,
     is_fed: bool,
+    degree: np.ndarray | None = None,
     rate: float | None = None,
     threads: int | None = None,
 ) -> Followed:
@@ -107,6 +108,7 @@ def improve_start(
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
     is_fed : of `check_feeding`
+    degree : (n,) int64 out-degrees, where they are known; else they are counted
     rate : what an iteration leaves of a change, where that is known; default alpha, which is the most
 
     Raises
@@ -115,14 +117,14 @@ def improve_start(
     """
     threads, blocks = threads or default_threads(), [r.kernel.block for r in rows]
     weight, p = _join(rows, "weight"), _join(rows, "personalization")
-    system = _begin(rows, weight, p, options.alpha, is_fed)
+    system = _begin(rows, weight, p, options.alpha, threads, is_fed=is_fed)
     if system is None:
         return Followed(0, 0, 1.0, math.inf, math.inf)
     before, goal = int(np.abs(system.residual).sum()) / CHANGE_POINT, GOAL * threshold
     gain = -math.log(max(rate or options.alpha, LEAST_RATE))
-    degree = count_out_edges(blocks, threads)
-    n, nnz = len(degree), int(degree.sum())
-    read = n + 2 * nnz
+    n, nnz = len(weight), sum(b.nnz for b in blocks)
+    read = n + nnz + (nnz if degree is None else 0)
+    degree = count_out_edges(blocks, threads) if degree is None else degree
     is_short = before <= goal * math.exp(LONG * gain)
     if before <= goal or (is_short and _is_spread(system.residual, degree, blocks)):
         return Followed(0, 0, read / (n + nnz), before, before)
@@ -130,7 +132,7 @@ def improve_start(
     share = np.divide(options.alpha, weight, out=np.zeros(n), where=weight > 0)
     spread = Spread(OutEdges(blocks, degree, threads), system.y, system.residual, share, threads)
     rounds, edges, seen, look = _pass_on(spread, goal, gain, by_largest=options.tol_mode == "linf")
-    c = _find_scale(spread.x, weight, system.jump, options.alpha, is_fed) or 1.0  # any x is a start
+    c = _find_scale(spread.x, weight, system.jump, options.alpha, is_fed=is_fed) or 1.0  # any x is a start
     for r in rows:
         r.x[:] = np.maximum(c * spread.x[r.start : r.stop], 0.0)
     return Followed(rounds, edges, (read + nnz + edges + seen) / (n + nnz), before, look.total)
@@ -141,10 +143,12 @@ def _join(rows: Sequence[Rows], name: str) -> np.ndarray:
     return np.concatenate([np.broadcast_to(getattr(r, name), r.kernel.block.n_rows) for r in rows])
 
 
-def _begin(rows: Sequence[Rows], weight: np.ndarray, p: np.ndarray, alpha: float, is_fed: bool) -> System | None:
+def _begin(
+    rows: Sequence[Rows], weight: np.ndarray, p: np.ndarray, alpha: float, threads: int, *, is_fed: bool
+) -> System | None:
     """What is to be solved; None where the start is too far from ranks, or holds what is no rank."""
     x = _join(rows, "x").astype(np.float64)
-    kernels = [CpuBlock(r.kernel.block, "exact") for r in rows]
+    kernels = [CpuBlock(r.kernel.block, "exact", threads) for r in rows]
     z, product, sums = np.empty(len(x), kernels[0].z_dtype), np.empty(len(x), np.int64), StepSums()
     for r, kernel in zip(rows, kernels, strict=True):
         own = slice(r.start, r.stop)
@@ -156,7 +160,7 @@ def _begin(rows: Sequence[Rows], weight: np.ndarray, p: np.ndarray, alpha: float
     rest = x - alpha / FIXED_POINT * product
     jumps = p > 0
     jump = float(np.median(rest[jumps] / p[jumps]))
-    c = _find_scale(x, weight, jump, alpha, is_fed)
+    c = _find_scale(x, weight, jump, alpha, is_fed=is_fed)
     if c is None:
         return None
     residual = c * (jump * p - rest)
@@ -165,7 +169,7 @@ def _begin(rows: Sequence[Rows], weight: np.ndarray, p: np.ndarray, alpha: float
     return System(c * x, np.rint(residual * CHANGE_POINT).astype(np.int64), c * jump)
 
 
-def _find_scale(y: np.ndarray, weight: np.ndarray, jump: float, alpha: float, is_fed: bool) -> float | None:
+def _find_scale(y: np.ndarray, weight: np.ndarray, jump: float, alpha: float, *, is_fed: bool) -> float | None:
     """c: of c y dangling vertices give as much as jumps lack; None where no ranks do."""
     given = int(np.rint(y[weight == 0] * FIXED_POINT).astype(np.int64).sum()) / FIXED_POINT if is_fed else 0.0
     left = jump - alpha * given

@@ -120,13 +120,14 @@ class Spread:
         self._marks = np.zeros(WORD // LINE * n_words, np.uint8)
         self._changed = np.empty(edges.n, np.int64)
         self._passed = np.empty(edges.n)
+        self._parts, self._word_parts = _cut(edges.n, threads), _cut(n_words, threads)
+        self._counts = np.zeros((len(self._word_parts) - 1, 3), np.int64)
         self._to_see = 0
 
     def look(self) -> Look:
         """See what is left, and have all vertices looked at in the next round."""
-        bounds = _cut(self.edges.n, self._threads)
-        totals, largest = np.zeros((2, len(bounds) - 1), np.int64)
-        run_parts(self._choose(self.edges.n), _sum_up, bounds, self.residual, totals, largest)
+        totals, largest = np.zeros((2, len(self._parts) - 1), np.int64)
+        run_parts(self._choose(self.edges.n), _sum_up, self._parts, self.residual, totals, largest)
         self._marks[:] = 1
         self._to_see = self.edges.n
         return Look(int(totals.sum()) / CHANGE_POINT, int(largest.max(initial=0)) / CHANGE_POINT)
@@ -134,8 +135,7 @@ class Spread:
     def pass_on(self, limit: float) -> Round:
         """Let the vertices pass on for which more than `limit` is left for each of their edges and themselves."""
         edges, threads = self.edges, self._choose(self._to_see)
-        bounds = _cut(len(self._marks) // (WORD // LINE), self._threads)
-        counts = np.zeros((len(bounds) - 1, 3), np.int64)
+        bounds, counts = self._word_parts, self._counts
         lists = (self._changed, self._passed)
         vectors = (edges.indptr, self.residual, self.x, self._share)
         words = self._marks.view(np.uint64)

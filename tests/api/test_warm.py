@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from commands import invoke_json
+from commands import invoke, invoke_json
 from conftest import shared_data
 
 import mgspmv as mg
@@ -113,3 +113,26 @@ def test_saved_ranks_are_a_start(tmp_path, suffix):
     cold = invoke_json("pagerank", str(tmp_path / "a"), "-o", str(ranks))
     warm = invoke_json("pagerank", str(tmp_path / "a"), "--nstart", str(ranks))
     assert warm["iterations"] < cold["iterations"] / 2
+    assert warm["followed"] is None
+
+
+def test_the_command_follows_changes(tmp_path):
+    store, ranks, asked = str(tmp_path / "a"), str(tmp_path / "ranks.zarr"), ["--tol", "1e-10"]
+    ends = np.arange(3000)
+    mg.ingest((ends, ends // 3), store)
+    invoke("pagerank", store, "-o", ranks, *asked)
+    mg.update(store, insert=(np.array([2000]), np.array([5])))
+    cold = invoke_json("pagerank", store, *asked)
+    warm = invoke_json("pagerank", store, "--nstart", ranks, "--follow-changes", *asked)
+    assert warm["followed"]["rounds"] > 0
+    assert warm["iterations"] < cold["iterations"] / 2
+    said, _ = invoke("pagerank", store, "--nstart", ranks, "--follow-changes", *asked)
+    assert f"along {warm['followed']['edges']} edges in {warm['followed']['rounds']} rounds, residual " in said
+    (tmp_path / "far.txt").write_text("5 1\n")
+    said, _ = invoke("pagerank", store, "--nstart", str(tmp_path / "far.txt"), "--follow-changes")
+    assert "no, the start is too far from ranks" in said
+    mg.pagerank(mg.open_matrix(store), tol=1e-12).save(tmp_path / "same.zarr")
+    said, _ = invoke("pagerank", store, "--nstart", str(tmp_path / "same.zarr"), "--follow-changes")
+    assert "no, iterations are as soon there; took as much as " in said
+    _, said = invoke("pagerank", store, "--follow-changes", code=2)
+    assert "pass nstart too" in said
