@@ -6,7 +6,6 @@ A gives the same of the graph with every arc turned round.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -22,14 +21,14 @@ from mgspmv.api.powers import (
     check_converged,
     check_vertices,
     conclude,
+    count_as_collecting,
     make_solution,
     make_start,
-    open_products,
-    take_product,
+    open_place,
 )
 from mgspmv.errors import DanglingError, KindError, MissingTransposeError, OptionError
 from mgspmv.iterate.operator import check_transpose
-from mgspmv.iterate.power import normalize
+from mgspmv.iterate.power import Step, normalize
 from mgspmv.iterate.vectors import Weights
 from mgspmv.model import Status
 from mgspmv.order import restore
@@ -69,8 +68,8 @@ def hits(
     normalized : hubs and authorities sum to 1; else authorities have Euclidean norm 1, and hubs are A^T a, whose norm
         is the largest singular value: the vectors of NetworkX's `hits`, and not negative where NetworkX's may be
     transpose : `A.T` distributed, where A is distributed
-    running : others as of `power_iteration`: tol, tol_mode, max_iter, weights, precision, backend, threads, client,
-        device_memory, host_memory, timeout, throw, on_event, on_progress
+    running : others as of `power_iteration`: tol, tol_mode, max_iter, weights, precision, drive, backend, threads,
+        client, device_memory, host_memory, timeout, throw, on_event, on_progress
 
     Returns
     -------
@@ -89,12 +88,13 @@ def hits(
     _check_graph(A, run, "HITS")
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
-    with ExitStack() as stack:
-        in_edges, out_edges = (stack.enter_context(open_products(M, run)) for M in (A, other))
-        outcome = run.iterate(in_edges.after(out_edges), take_product, start)
-        authorities = normalize(outcome.values, "l1" if normalized else "l2")
-        hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
-    found = {"hubs": normalize(hubs, "l1") if normalized else hubs, "authorities": authorities}
+    with open_place(run, A, other) as place:
+        outcome = run.iterate(place, Step(), start)
+        with count_as_collecting(outcome):
+            out_edges = place.products[1]
+            authorities = normalize(outcome.values, "l1" if normalized else "l2")
+            hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
+            found = {"hubs": normalize(hubs, "l1") if normalized else hubs, "authorities": authorities}
     asked = {"normalized": normalized}
     made = Hits(*(make_solution(A, run, replace(outcome, values=v), f"HITS {k}", asked) for k, v in found.items()))
     check_converged(run, outcome.status, made, "HITS")
@@ -137,17 +137,13 @@ def katz(
     _check_graph(A, run, "Katz centrality")
     factor, added = read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
-    with open_products(A, run) as products:
-        b = products.put(added) if len(added) > 1 else float(added[0])
-
-        def update(y: Any, x: Any) -> Any:
-            y *= factor
-            y += b
-            return y
-
-        outcome = run.iterate(products, update, start)
-    values = normalize(outcome.values, "l2") if normalized and outcome.status != Status.NON_FINITE else outcome.values
-    said = float(added[0]) if isinstance(beta, Real) else "vector"
+    with open_place(run, A) as place:
+        outcome = run.iterate(place, Step(factor, added=added), start)
+    values = outcome.values
+    if normalized and outcome.status != Status.NON_FINITE:
+        with count_as_collecting(outcome):
+            values = normalize(values, "l2")
+    said = added if isinstance(added, float) else "vector"
     asked = {"alpha": factor, "beta": said, "normalized": normalized}
     return conclude(A, run, replace(outcome, values=values), "Katz centrality", asked, _KATZ_ADVICE)
 
@@ -192,12 +188,8 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     if total == 0:
         raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
 
-    def update(y: Any, x: Any) -> Any:
-        y += x
-        return y
-
-    with open_products(A, run) as products:
-        outcome = run.iterate(products, update, start / total)
+    with open_place(run, A) as place:
+        outcome = run.iterate(place, Step(of_vector=1.0), start / total)
     return conclude(A, run, outcome, "eigenvector centrality", {})
 
 
@@ -237,14 +229,8 @@ def stationary(
     if (start < 0).any() or not start.any():
         raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
 
-    def update(y: Any, x: Any) -> Any:
-        if stays:
-            y *= 1.0 - stays
-            y += stays * x
-        return y
-
-    with open_products(A, run) as products:
-        outcome = run.iterate(products, update, normalize(start, "l1"))
+    with open_place(run, A) as place:
+        outcome = run.iterate(place, Step(1.0 - stays, stays), normalize(start, "l1"))
     advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
     return conclude(A, run, outcome, "stationary vector", {"lazy": stays}, advice)
 
@@ -262,6 +248,7 @@ def _check_graph(A: Any, run: Run, what: str) -> None:
     KindError : rows need not be in-edges
     """
     find_distributed(A, run.client)
+    run.find_drive(A)
     kind = (A.stored.original or A.stored).info.kind
     if kind == "matrix":
         raise KindError(
@@ -273,6 +260,7 @@ def _check_graph(A: Any, run: Run, what: str) -> None:
 
 def _check_chain(A: Any, run: Run) -> None:
     find_distributed(A, run.client)
+    run.find_drive(A)
     if A.is_transpose or A.kind != "stochastic":
         what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
         raise KindError(
@@ -306,8 +294,8 @@ def _find_transpose(A: Any, run: Run, transpose: Any) -> Any:
     return transpose
 
 
-def _make_beta(A: Any, beta: Any) -> np.ndarray:
-    """(n,) float64, or (1,) for one number for all."""
+def _make_beta(A: Any, beta: Any) -> np.ndarray | float:
+    """(n,) float64, or one number for all."""
     if isinstance(beta, Real):
-        return np.array([read_number("beta", beta)])
+        return read_number("beta", beta)
     return make_start(A, "beta", beta, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
@@ -13,6 +13,8 @@ from mgspmv.model import check_choice
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
+
+Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 
 def find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
@@ -43,3 +45,20 @@ def choose_computing(backend: str, A: Any, client: Any) -> Backend:
             f"distribute it with backend={backend!r}"
         )
     return "cpu"
+
+
+def choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
+    """How a run is driven; `auto` is the default of where it is.
+
+    Raises
+    ------
+    OptionError : there is no such drive there
+    """
+    check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+    if drive == "auto":
+        return "superstep" if is_on_cluster else "embedded"
+    if is_on_cluster and drive == "embedded":
+        raise OptionError("drive='embedded' computes in this process; leave client out and pass an opened matrix")
+    if not is_on_cluster and drive != "embedded":
+        raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
+    return drive

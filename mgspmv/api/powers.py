@@ -5,30 +5,33 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
 from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.iterate.pagerank import Outcome
-from mgspmv.iterate.power import Norm, PowerOptions, Products, Update, iterate_power
+from mgspmv.iterate.power import PowerOptions, Products, Step, Update, compile_product, iterate_power
+from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
-from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.device import describe_device, get, put, zeros
-from mgspmv.kernels.select import Backend, bind_kernel
-from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
+from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
+from mgspmv.kernels.select import Backend
+from mgspmv.model import Event, Status, TolMode, check_choice
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution, describe_matrix
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.distribute.power_rounds import Rounds
+
+AnyUpdate = Step | Update
 
 
 class Running(TypedDict, total=False):
@@ -39,6 +42,7 @@ class Running(TypedDict, total=False):
     max_iter: int
     weights: bool
     precision: Literal["float64", "float32"]
+    drive: Drive
     backend: Literal["auto", "cpu", "cuda"]
     threads: int | None
     client: Any
@@ -60,6 +64,7 @@ class Run:
     norm: Norm = "none"
     weights: bool = True
     precision: Literal["float64", "float32"] = "float64"
+    drive: Drive = "auto"
     backend: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
     client: Any = None
@@ -89,14 +94,27 @@ class Run:
         """Most bytes to take."""
         return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
 
-    def iterate(self, products: Products, update: Update, x: np.ndarray) -> Outcome:
-        """Iterate from x to the end, and say so to who listens."""
+    def find_drive(self, A: Matrix | DistributedMatrix) -> Drive:
+        """How a run with A is driven."""
+        return choose_drive(self.drive, self.client is not None or find_distributed(A, None) is not None)
+
+    def iterate(self, place: Place, update: AnyUpdate, x: np.ndarray) -> Outcome:
+        """Iterate from x to the end, and say so to who listens.
+
+        Parameters
+        ----------
+        update : of whole vectors in this process, or a `Step`, which any place can make
+        x : (n,) float64, in the order of the source
+        """
         loaded = time.perf_counter()
-        outcome = iterate_power(products, update, x, self.options, self._emit, run=uuid.uuid4().hex[:12])
-        outcome.seconds["load"] = loaded - self.began
+        outcome = place.iterate(self, update, x)
+        phase = "load" if place.is_loaded_for_run else "start"
+        outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
+        outcome.seconds.setdefault("collect", 0.0)
         return outcome
 
-    def _emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
+        """Keep what an iteration did, and tell who listens."""
         self.events.append(event)
         if self.on_event is not None:
             self.on_event(event)
@@ -113,6 +131,7 @@ def power_iteration(
     max_iter: int = 100,
     weights: bool = True,
     precision: Literal["float64", "float32"] = "float64",
+    drive: Drive = "auto",
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
     client: Any = None,
@@ -137,23 +156,25 @@ def power_iteration(
     norm : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
         absolute, `none`. Zeros stay zeros
     tol : stop when the change is below; default 1e-6
-    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `fixed` makes
-        exactly max_iter iterations and takes no tol
+    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
+        largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
     max_iter : most iterations; converging on the last one is converging
     weights : False takes each stored entry as 1
-    precision : of vectors and values; norms and changes are summed in float64
+    precision : of vectors and values; norms and changes are summed exactly, of float64
+    drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and which
+        takes no `update`; or `scheduler`, in which each product is a round of tasks and everything else is done in this
+        process. `auto` is `superstep` on a cluster, `scheduler` there with an `update`, else `embedded`
     backend, threads : as for `spmv`
-    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call. On a cluster each product
-        is a round of tasks, and everything else is done in this process
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
     device_memory, host_memory, timeout : as for `spmv`; rows that a device has no room for come by in each product
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did
-    on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
+    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
 
     Returns
     -------
-    Solution with `values` of shape (n,). The same bits at each run, for any number of threads, blocks and workers.
-    `error_bound_l1` is infinite: nothing is known of a user's step.
+    Solution with `values` of shape (n,). The same bits at each run, in every drive, for any number of threads, blocks
+    and workers. `error_bound_l1` is infinite: nothing is known of a user's step.
 
     Raises
     ------
@@ -165,22 +186,29 @@ def power_iteration(
     ConvergenceError : not converged, with the `solution` attached
     """
     run = Run(
-        tol, tol_mode, max_iter, norm, weights, precision, backend, threads, client, device_memory, host_memory,
+        tol, tol_mode, max_iter, norm, weights, precision, drive, backend, threads, client, device_memory, host_memory,
         timeout, throw, on_event, on_progress,
     )  # fmt: skip
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
     find_distributed(A, client)
+    if update is not None and run.find_drive(A) == "superstep":
+        run = replace(run, drive=_choose_rounds(drive))
     check_vertices(A, "power iteration")
     start = make_start(A, "x", x, 1.0 / A.shape[0])
-    with open_products(A, run) as products:
-        outcome = run.iterate(products, update or take_product, start)
+    with open_place(run, A) as place:
+        outcome = run.iterate(place, update or Step(), start)
     return conclude(A, run, outcome, "power iteration", {"norm": norm})
 
 
-def take_product(y: Any, x: Any) -> Any:
-    """The plain step: x' = A x."""
-    return y
+def _choose_rounds(drive: Drive) -> Drive:
+    """The drive of a user's step on a cluster."""
+    if drive == "superstep":
+        raise OptionError(
+            "drive='superstep' makes the steps on the workers, and update is a function of whole vectors in this "
+            "process; pass drive='scheduler', or leave drive out"
+        )
+    return "scheduler"
 
 
 def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
@@ -203,25 +231,100 @@ def check_vertices(A: Matrix | DistributedMatrix, what: str) -> None:
         raise OptionError(f"{A.info.url} has no rows, so there is nothing to iterate")
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run's products are made."""
+
+    drive: Drive
+    """How the run is driven there."""
+    products: tuple[Products, ...]
+    """With each of its matrices, for iterations that this process makes."""
+    matrices: tuple[DistributedMatrix, ...] = ()
+    """The same on the workers of a cluster; none where this process computes."""
+    rounds: Rounds | None = None
+    """What those products are there."""
+    is_loaded_for_run: bool = True
+    """Whether what was loaded is counted as the run's."""
+    has_device: bool = False
+    """Whether this process computes on a device."""
+
+    def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
+        """See `Run.iterate`."""
+        name = uuid.uuid4().hex[:12]
+        if self.drive == "superstep":
+            from mgspmv.distribute.power_drive import run_power
+
+            assert isinstance(update, Step)
+            asked: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
+            asked |= {"run": name, "on_progress": run.on_progress}
+            return run_power(self.matrices, update, x, run.options, run.emit, **asked)
+        products = reduce(Products.after, self.products)
+        step = update.place(products.put) if isinstance(update, Step) else update
+        began = time.perf_counter()
+        outcome = iterate_power(products, step, x, run.options, run.emit, run=name)
+        if self.rounds is None:
+            taken = measure_memory(has_device=self.has_device)
+            return replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
+        outcome.seconds["schedule"] = max(0.0, time.perf_counter() - began - sum(outcome.seconds.values()))
+        return replace(outcome, memory=self.rounds.measure_memory(), transport="scheduler")
+
+
 @contextmanager
-def open_products(A: Matrix | DistributedMatrix, run: Run) -> Iterator[Products]:
-    """Products with A where it is, or where the run wants it; what was distributed for them goes with the context."""
-    distributed = find_distributed(A, run.client)
-    computes = choose_computing(run.backend, A, run.client)
-    is_free = distributed is None and (run.client is not None or computes == "cuda")
+def open_place(run: Run, *matrices: Matrix | DistributedMatrix) -> Iterator[Place]:
+    """Products with matrices where they are, or where the run wants them; what was distributed for it goes with the
+    context."""
+    drive = run.find_drive(matrices[0])
+    computes = choose_computing(run.backend, matrices[0], run.client)
+    distributed = [D for A in matrices if (D := find_distributed(A, run.client)) is not None]
+    is_free = not distributed and (run.client is not None or computes == "cuda")
     check_memory(is_free, run.device_memory, run.host_memory)
-    if distributed is not None:
-        distributed.check_open()
-        yield _multiply_there(distributed, run)
+    if distributed:
+        yield _meet_workers(run, drive, distributed, is_loaded_for_run=False)
         return
-    assert isinstance(A, Matrix)
+    opened = [A for A in matrices if isinstance(A, Matrix)]
     if run.client is None:
-        yield _multiply_here(A, run, computes)
+        yield Place(drive, tuple(_multiply_here(A, run, computes) for A in opened), has_device=computes == "cuda")
         return
     reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
     reads |= {"backend": run.backend, "timeout": run.timeout, "on_progress": run.on_progress} | run.limits
-    with A.distribute_for_products(run.client, **reads) as distributed:
-        yield _multiply_there(distributed, run)
+    with ExitStack() as stack:
+        held = [stack.enter_context(A.distribute_for_products(run.client, **reads)) for A in opened]
+        yield _meet_workers(run, drive, held)
+
+
+def _meet_workers(
+    run: Run, drive: Drive, matrices: list[DistributedMatrix], *, is_loaded_for_run: bool = True
+) -> Place:
+    """The place of matrices that are on a cluster."""
+    from mgspmv.distribute.power_rounds import Rounds
+
+    for D in matrices:
+        D.check_open()
+    rounds = Rounds(matrices, run.precision, run.threads, run.weights)
+    products = tuple(
+        Products(
+            partial(rounds.multiply, D),
+            partial(np.ascontiguousarray, dtype=run.precision),
+            np.asarray,
+            f"{len(D.workers)} workers on {_name_backend(D)}",
+            0,
+            rounds,
+        )
+        for D in matrices
+    )
+    return Place(drive, products, tuple(matrices), rounds, is_loaded_for_run)
+
+
+def _name_backend(D: DistributedMatrix) -> str:
+    return "hosts" if D.backend == "cpu" else "devices" if D.backend == "cuda" else "hosts and devices"
+
+
+@contextmanager
+def count_as_collecting(outcome: Outcome) -> Iterator[None]:
+    """What is made of the vector of a run is a phase of it."""
+    began = time.perf_counter()
+    yield
+    outcome.seconds["collect"] += time.perf_counter() - began
 
 
 def conclude(
@@ -250,11 +353,12 @@ def make_solution(
     """
     tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
     options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
-    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision}
+    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision, "drive": run.find_drive(A)}
     changes = tuple(event.change for event in run.events)
     reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport)
-    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events))
+    memory = outcome.memory | {"held_bytes": list(run.events[-1].memory_bytes)}
+    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events), memory)
 
 
 def check_converged(
@@ -288,7 +392,7 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
         kernels = A.bind_products(dtype, backend=backend, **binding)
         first = kernels[0]
         if backend == "cpu":
-            _compile_product(first, dtype)
+            compile_product(first, dtype)
 
         def multiply(x: Any, y: Any) -> None:
             for kernel in kernels:
@@ -297,14 +401,8 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
 
         into = partial(_multiply_into, multiply, partial(first.zeros, n, dtype))
         place = Products(into, first.put, first.get, first.describe(), sum(k.nbytes for k in kernels))
+        place = replace(place, threads=run.threads)
     return _in_order_of_source(place, A.order, dtype)
-
-
-def _compile_product(kernel: BoundKernel, dtype: str) -> None:
-    """Compile the product, or load it from Numba's cache, so that no iteration is timed with it."""
-    b, nothing = kernel.block, np.empty(0, dtype)
-    empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
-    bind_kernel(empty, kernel.precision).multiply(nothing, nothing)
 
 
 def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any], x: Any) -> Any:
@@ -323,15 +421,3 @@ def _in_order_of_source(products: Products, order: np.ndarray | None, dtype: str
         return replace(products, put=place)
     there, back = products.put(order), products.put(invert(order))
     return replace(products, put=place, multiply=lambda x: permute(products.multiply(permute(x, there)), back))
-
-
-def _multiply_there(D: DistributedMatrix, run: Run) -> Products:
-    asked: dict[str, Any] = {"precision": run.precision, "threads": run.threads, "weights": run.weights}
-    where = "hosts" if D.backend == "cpu" else "devices" if D.backend == "cuda" else "hosts and devices"
-    return Products(
-        partial(D.multiply, **asked),
-        partial(np.ascontiguousarray, dtype=run.precision),
-        np.asarray,
-        f"{len(D.workers)} workers on {where}",
-        0,
-    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.api.warm import align_ranks, estimate_rate
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
@@ -32,9 +32,6 @@ from mgspmv.store import DescribedMatrix
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
-
-
-Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 
 def pagerank(
@@ -133,7 +130,6 @@ def pagerank(
     ConvergenceError : not converged, with the `solution` attached
     """
     check_threads(threads)
-    check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
     if transport != "auto" and client is None:
         raise OptionError(
             "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
@@ -141,7 +137,7 @@ def pagerank(
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
     distributed = find_distributed(A, client)
-    drive = _choose_drive(drive, distributed is not None or client is not None)
+    drive = choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
     _check_method(method, distributed is not None or client is not None, computes)
     if follow_changes:
@@ -229,16 +225,6 @@ def _check_following(has_start: bool, is_on_cluster: bool, backend: Backend) -> 
             f"follow_changes=True computes in this process on the host, not {where}; leave it out, or pass an opened "
             "matrix without client and backend='cpu'"
         )
-
-
-def _choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
-    if drive == "auto":
-        return "superstep" if is_on_cluster else "embedded"
-    if is_on_cluster and drive == "embedded":
-        raise OptionError("drive='embedded' computes in this process; leave client out and pass an opened matrix")
-    if not is_on_cluster and drive != "embedded":
-        raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
-    return drive
 
 
 def _rank_embedded(

@@ -19,7 +19,7 @@ from distributed.protocol import to_serialize
 
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.session import RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.session import RankSession, RowsSession, RunSpec, Session, Share, begin
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
@@ -224,6 +224,12 @@ def _get_session(key: str) -> Session:
     return session
 
 
+def _get_ranks(key: str) -> RankSession:
+    session = get_agent().get_session(key)
+    assert isinstance(session, RankSession)
+    return session
+
+
 def _get_rows(key: str) -> RowsSession:
     session = get_agent().get_session(key)
     assert isinstance(session, RowsSession)
@@ -296,8 +302,8 @@ def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
 
 
 def measure_session(key: str) -> float:
-    """See `Session.measure`."""
-    return _get_session(key).measure()
+    """See `RankSession.measure`."""
+    return _get_ranks(key).measure()
 
 
 def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
@@ -321,8 +327,8 @@ def describe_rows(key: str) -> tuple[Rounding, np.ndarray]:
 
 
 def find_stability(key: str) -> Stability | None:
-    """See `Session.stability`."""
-    return _get_session(key).stability
+    """See `RankSession.stability`."""
+    return _get_ranks(key).stability
 
 
 def rescale_session(key: str) -> np.ndarray:

@@ -83,7 +83,7 @@ def run_distributed(
         report("start", 0, None)
         began = time.perf_counter()
         with _Ranking(matrix, spec, start) as workers:
-            driven = _Scheduled(workers, emit) if drive == "scheduler" else _Supersteps(workers, emit)
+            driven = _Scheduled(workers, emit) if drive == "scheduler" else Supersteps(workers, emit, options.max_iter)
             driven.start()
             started = time.perf_counter()
             status = driven.iterate()
@@ -278,11 +278,16 @@ class _Rounds:
         return Watch(workers.spec.options, *vectors, rounding, growth=start.growth)
 
 
-class _Supersteps:
-    """Each task makes many iterations in lockstep with the others."""
+class Supersteps:
+    """Each task makes many iterations in lockstep with the others.
 
-    def __init__(self, workers: _Ranking, emit: Callable[[Event], None]) -> None:
-        self._workers, self._emit = workers, emit
+    Parameters
+    ----------
+    max_iter : most iterations
+    """
+
+    def __init__(self, workers: Workers, emit: Callable[[Event], None], max_iter: int) -> None:
+        self._workers, self._emit, self._max_iter = workers, emit, max_iter
         self.events: list[Event] = []
 
     def start(self) -> None:
@@ -292,7 +297,7 @@ class _Supersteps:
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
         status: Status | None = None
-        made, n = 0, min(self._choose_first_length(), self._workers.spec.options.max_iter)
+        made, n = 0, min(self._choose_first_length(), self._max_iter)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, agent.advance_session, n)
@@ -303,7 +308,7 @@ class _Supersteps:
                 self.events.append(event)
                 self._emit(event)
             made += len(events)
-            n = min(choose_length(events), self._workers.spec.options.max_iter - made)
+            n = min(choose_length(events), self._max_iter - made)
         return status
 
     def _choose_first_length(self) -> int:
@@ -325,8 +330,12 @@ class _Supersteps:
 def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
     """What each worker took, 0 of a device that it has not, and what the plan of the matrix said that it would."""
     names = dict.fromkeys(name for own in taken for name in own)
-    planned = [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
-    return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": planned}
+    return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": list_planned(matrix)}
+
+
+def list_planned(matrix: DistributedMatrix) -> list[int]:
+    """What the plan of the matrix said that each worker would take, of its device if it has one."""
+    return [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
 
 
 def describe_workers(computes: list[int | str]) -> str:

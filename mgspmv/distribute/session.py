@@ -128,13 +128,21 @@ class Share:
             self.is_busy = False
 
 
-class Session(Share, ABC):
-    """The share of a run that ranks one vector."""
+class Advancing(Protocol):
+    """What iterates on a worker, as `mgspmv.iterate.pagerank.Loop`."""
 
-    def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
+    iteration: int
+    status: Status | None
+
+    def advance(self, n: int | None = None) -> Iterator[Event]: ...
+
+
+class Session(Share, ABC):
+    """The share of a run that iterates one vector."""
+
+    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
-        self._spec = spec
-        self._loop: Loop | None = None
+        self._loop: Advancing | None = None
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -152,6 +160,29 @@ class Session(Share, ABC):
                 self._links.phase = f"iteration {loop.iteration + 1}"
             return events, loop.status
 
+    @property
+    @abstractmethod
+    def transport(self) -> str:
+        """How slices went from worker to worker."""
+
+    @abstractmethod
+    def collect(self) -> np.ndarray:
+        """(n_rows,): the vector."""
+
+    @abstractmethod
+    def _connect(self) -> Advancing:
+        """Begin to iterate in lockstep with the other workers."""
+
+
+class RankSession(Session):
+    """The share of a run that ranks one vector."""
+
+    _loop: Loop | None
+
+    def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
+        super().__init__(worker, part, spec, hello)
+        self._spec = spec
+
     def measure(self) -> float:
         """This worker's part of the residual, together with all other workers. No more iterations after it."""
         with self._working("residual"):
@@ -163,24 +194,11 @@ class Session(Share, ABC):
         """What all workers proved of the highest vertices; None where nothing was."""
         return None if self._loop is None else self._loop.stability
 
-    @property
-    @abstractmethod
-    def transport(self) -> str:
-        """How slices went from worker to worker."""
-
-    @abstractmethod
-    def collect(self) -> np.ndarray:
-        """(n_rows,): the ranks."""
-
-    @abstractmethod
-    def _connect(self) -> Loop:
-        """Begin to iterate in lockstep with the other workers."""
-
     @abstractmethod
     def _measure(self, mass: float) -> float: ...
 
 
-class RowsSession(Session):
+class RowsSession(RankSession):
     """Steps by kernels over CSR, on the host or on a device, with slices over Dask's comms.
 
     Parameters
@@ -290,7 +308,7 @@ class RowsSession(Session):
         return LocalSteps([self._rows], transport, options.alpha, is_relative=options.is_relative)
 
 
-class DeviceSession(Session):
+class DeviceSession(RankSession):
     """Steps that a device makes by the dozen, with slices from device to device.
 
     Parameters
@@ -337,7 +355,7 @@ class DeviceSession(Session):
         return ranks
 
 
-def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> Session:
+def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
     """The session that a run asks for."""
     if spec.transport == "nccl":
         assert isinstance(part, DevicePart)

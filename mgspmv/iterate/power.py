@@ -2,9 +2,9 @@
 
     y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
 
-Vectors are whole, in the order of the source, and stay where the products are made: in this process on the host or on
-its device, in NumPy or CuPy; on a cluster the products alone are made by workers. What decides, norms and changes, is
-summed over them in this process and in fixed chunks, so neither threads nor blocks nor workers change a bit.
+The same loop runs in the process that has whole vectors, in the order of the source and where the products are made, on
+the host or on its device; and on each worker of a cluster, which has the elements of its rows. What decides, norms and
+changes, is summed exactly (`mgspmv.iterate.tally`), so neither threads nor blocks nor workers change a bit.
 """
 
 from __future__ import annotations
@@ -12,23 +12,49 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL
-from mgspmv.iterate.pagerank import Outcome, sum_seconds
-from mgspmv.model import Event, Status, TolMode, check_choice
+from mgspmv.iterate.pagerank import Outcome, Times, sum_seconds
+from mgspmv.iterate.tally import Norm, Tally, read_change, read_norm, tally_change, tally_norm
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 
-Norm = Literal["none", "l1", "l2", "max"]
 Update = Callable[[Any, Any], Any]
 """Given y = A x and x, (n,) each, gives the next x before it is normalised. It may write into y, and not into x."""
 
-SUM_CHUNK = 1 << 16
-"""Elements that are added up at a time on the host; the sums of chunks are added exactly."""
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An update that is known by its numbers, and acts on any rows alike: x' = a y + b x + c."""
+
+    of_product: float = 1.0
+    """a."""
+    of_vector: float = 0.0
+    """b."""
+    added: Any = 0.0
+    """c: a number, or a vector in the order of the rows."""
+
+    def __call__(self, y: Any, x: Any) -> Any:
+        if self.of_product != 1.0:
+            y *= self.of_product
+        if self.of_vector == 1.0:
+            y += x
+        elif self.of_vector:
+            y += self.of_vector * x
+        if not isinstance(self.added, float) or self.added:
+            y += self.added
+        return y
+
+    def place(self, move: Callable[[Any], Any]) -> Step:
+        """The same with its vector, if it has one, elsewhere."""
+        return self if isinstance(self.added, float) else replace(self, added=move(self.added))
 
 
 @dataclass(frozen=True)
@@ -39,14 +65,15 @@ class PowerOptions:
     """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
     tol_mode: TolMode = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
-    |x' - x| < tol; `fixed` makes exactly max_iter iterations."""
+    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
+    iterations."""
     max_iter: int = 100
     """Most iterations."""
     norm: Norm = "none"
     """What each x' is divided by: its sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
 
     def __post_init__(self) -> None:
-        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "fixed"))
+        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
         check_choice("norm", self.norm, get_args(Norm))
         if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
             raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
@@ -54,6 +81,11 @@ class PowerOptions:
             raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
         if self.tol is not None and not _is_positive(self.tol):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
+        if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
+            raise OptionError(
+                f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
+                "than 1"
+            )
 
     def threshold(self, n: int) -> float:
         """The change over n elements below which the iteration has converged; 0 for `fixed`."""
@@ -73,12 +105,43 @@ class PowerOptions:
         return Status.COMPLETED if self.tol_mode == "fixed" else Status.MAX_ITER
 
 
+class Company(Protocol):
+    """Who else has a part in a run."""
+
+    def add_up(self, tally: Tally) -> Tally:
+        """Everybody's tallies, added."""
+        ...
+
+    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        """What the last iteration took.
+
+        Parameters
+        ----------
+        elapsed_s : in this process
+        n_bytes : that this process holds
+        """
+        ...
+
+
+class Alone:
+    """Nobody else: this process has whole vectors, and makes the products."""
+
+    def add_up(self, tally: Tally) -> Tally:
+        return tally
+
+    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        return Times((elapsed_s,), (0.0,), (0.0,), (0,), (n_bytes,))
+
+
+ALONE = Alone()
+
+
 @dataclass(frozen=True)
 class Products:
     """Products with a square matrix, and the vectors that they are made of, wherever those are."""
 
     multiply: Callable[[Any], Any]
-    """A x, a new (n,) array, of x as `put` gives it."""
+    """A x, a new array, of x as `put` gives it; both (n,), or both the elements of this worker."""
     put: Callable[[np.ndarray], Any]
     """A vector of the host where the products are made, in their dtype; it may be the same one."""
     get: Callable[[Any], np.ndarray]
@@ -87,16 +150,76 @@ class Products:
     """What computes."""
     nbytes: int
     """Bytes that this process holds of the matrix."""
+    company: Company = ALONE
+    """Who else has a part in it."""
+    threads: int | None = None
+    """That sum vectors on the host; None for the processors this process may use."""
 
     def after(self, others: Products) -> Products:
         """The product of this matrix with another one: A B x."""
-        return Products(
-            lambda x: self.multiply(others.multiply(x)),
-            self.put,
-            self.get,
-            self.hardware,
-            self.nbytes + others.nbytes,
-        )
+        return replace(self, multiply=lambda x: self.multiply(others.multiply(x)), nbytes=self.nbytes + others.nbytes)
+
+
+class PowerLoop:
+    """Iterates to the end. Everybody who goes through it with the same tallies makes the same iterations.
+
+    Parameters
+    ----------
+    x : the start, or this worker's elements of it; it is not normalised
+    threshold : of the change, from `PowerOptions.threshold`
+
+    Attributes
+    ----------
+    x : after the last iteration, as `products` have it
+    iteration : iterations made
+    status : how the iteration ended; None before that
+    """
+
+    def __init__(
+        self, products: Products, update: Update, x: np.ndarray, options: PowerOptions, threshold: float, run: str = ""
+    ) -> None:
+        self._products, self._update, self._options, self._threshold = products, update, options, threshold
+        self._run = run
+        self.x = products.put(x)
+        self._compile()
+        self.iteration = 0
+        self.status: Status | None = None
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Iterate to the end, or n times if that is less; what each iteration did.
+
+        Raises
+        ------
+        OptionError, ShapeError : what `update` gives is no new vector like y
+        """
+        last = self._options.max_iter if n is None else self.iteration + n
+        while self.status is None and self.iteration < last:
+            began = time.perf_counter()
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # it ends the iteration, and is said
+                change = self._step()
+            self.iteration += 1
+            self.status = self._options.judge(self.iteration, change, self._threshold)
+            held = self._products.nbytes + 3 * self.x.nbytes
+            times = self._products.company.tell_times(time.perf_counter() - began, held)
+            yield Event(self._run, 0, self.iteration, change, **vars(times))
+
+    def _compile(self) -> None:
+        """Compile the sums, or load them from Numba's cache, so that no iteration is timed with it."""
+        nothing = np.empty(0, self.x.dtype)
+        tally_norm(nothing, self._options.norm)
+        tally_change(nothing, nothing, self._options.tol_mode)
+
+    def _step(self) -> float:
+        """Make one iteration; the change."""
+        products, options, x = self._products, self._options, self.x
+        new = _check_update(self._update(products.multiply(x), _protect(x)), x)
+        if options.norm != "none":
+            new = _divide(new, self._add_up(tally_norm(new, options.norm, products.threads), read_norm, options.norm))
+        self.x = new
+        return self._add_up(tally_change(new, x, options.tol_mode, products.threads), read_change, options.tol_mode)
+
+    def _add_up(self, tally: Tally, read: Callable[[Tally, Any], float], of: str) -> float:
+        return read(self._products.company.add_up(tally), of)
 
 
 def iterate_power(
@@ -108,7 +231,7 @@ def iterate_power(
     *,
     run: str = "",
 ) -> Outcome:
-    """Iterate from x to the end.
+    """Iterate from x to the end, in this process.
 
     Parameters
     ----------
@@ -119,77 +242,29 @@ def iterate_power(
     ------
     OptionError, ShapeError : what `update` gives is no new vector like y
     """
-    threshold, status, iteration, events = options.threshold(len(x)), None, 0, []
-    x = products.put(x)
-    with np.errstate(
-        over="ignore", divide="ignore", invalid="ignore"
-    ):  # what is not finite ends the iteration, and is said
-        while status is None:
-            began, iteration = time.perf_counter(), iteration + 1
-            new = _divide(_check_update(update(products.multiply(x), _protect(x)), x), options.norm)
-            change = measure_change(new, x, options.tol_mode)
-            status, x = options.judge(iteration, change, threshold), new
-            elapsed_s, held = time.perf_counter() - began, products.nbytes + 3 * x.nbytes
-            events.append(Event(run, 0, iteration, change, (elapsed_s,), (0.0,), (0.0,), (0,), (held,)))
-            emit(events[-1])
-    return Outcome(products.get(x), status, math.inf, products.hardware, sum_seconds(events))
+    loop, events = PowerLoop(products, update, x, options, options.threshold(len(x)), run), []
+    for event in loop.advance():
+        events.append(event)
+        emit(event)
+    assert loop.status is not None
+    return Outcome(products.get(loop.x), loop.status, math.inf, products.hardware, sum_seconds(events))
 
 
-def measure_change(new: Any, x: Any, tol_mode: TolMode) -> float:
-    """|x' - x|: the largest element for `linf`, else the sum; not finite where an element is not."""
-    if tol_mode == "linf":
-        return _find_largest(abs(new[c] - x[c]) for c in _cut(new))
-    return _add_up(float(_sum(abs(new[c] - x[c]))) for c in _cut(new))
-
-
-def find_norm(x: Any, norm: Norm) -> float:
-    """A norm of x, as float64; 1 for `none`. No sum of squares overflows or vanishes on its way."""
-    if norm == "none":
-        return 1.0
-    if norm == "l1":
-        return _add_up(float(_sum(abs(x[c]))) for c in _cut(x))
-    largest = _find_largest(abs(x[c]) for c in _cut(x))
-    if norm == "max" or largest == 0 or not math.isfinite(largest):
-        return largest
-    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
-    squares = (float(_sum((x[c].astype(np.float64) / scale) ** 2)) for c in _cut(x))
-    return scale * math.sqrt(_add_up(squares))
+def compile_product(kernel: BoundKernel, dtype: str) -> None:
+    """Compile the product, or load it from Numba's cache, so that no iteration is timed with it."""
+    b, nothing = kernel.block, np.empty(0, dtype)
+    empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
+    bind_kernel(empty, kernel.precision).multiply(nothing, nothing)
 
 
 def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
-    """x over its norm; zeros stay zeros."""
-    divided: np.ndarray = _divide(x, norm)
+    """A whole vector over its norm, which is not `none`; zeros stay zeros."""
+    divided: np.ndarray = _divide(x, read_norm(tally_norm(x, norm), norm))
     return divided
 
 
-def _divide(x: Any, norm: Norm) -> Any:
-    length = find_norm(x, norm)
+def _divide(x: Any, length: float) -> Any:
     return x if length in (0.0, 1.0) else x / x.dtype.type(length)
-
-
-def _cut(x: Any) -> Iterator[slice]:
-    """Where the chunks of a vector are: fixed ones on the host, all of it on a device, which adds in a fixed order."""
-    step = SUM_CHUNK if isinstance(x, np.ndarray) else max(1, len(x))
-    return (slice(k, k + step) for k in range(0, len(x), step))
-
-
-def _sum(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return x.sum(dtype=np.float64)
-    from mgspmv.kernels.dense import sum_vector
-
-    return sum_vector(x.astype(np.float64))
-
-
-def _find_largest(chunks: Iterator[Any]) -> float:
-    """The largest element, NaN where there is one."""
-    return float(np.max([float(chunk.max()) for chunk in chunks]))
-
-
-def _add_up(sums: Iterator[float]) -> float:
-    """The exact sum, rounded once; NaN where that of one chunk is not finite."""
-    found = list(sums)
-    return math.fsum(found) if all(map(math.isfinite, found)) else math.nan
 
 
 def _is_positive(number: object) -> bool:

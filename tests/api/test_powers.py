@@ -52,7 +52,11 @@ def test_power_method(square):
     assert solution.error_bound_l1 == math.inf
     assert "error" not in repr(solution)
     assert solution.edges_per_s > 0
-    assert set(solution.seconds) == {"load", "product", "exchange"}
+    assert set(solution.seconds) == {"load", "product", "exchange", "collect"}
+    assert solution.memory.keys() == {"host_peak_bytes", "held_bytes"}
+    assert solution.memory["held_bytes"] == list(solution.events[-1].memory_bytes)
+    assert solution.memory["held_bytes"][0] > 12 * own.nnz + 3 * 8 * 40
+    assert solution.memory["host_peak_bytes"][0] > 20e6
     assert solution.options == {
         "method": "power iteration",
         "norm": "l1",
@@ -61,6 +65,7 @@ def test_power_method(square):
         "max_iter": 300,
         "weights": True,
         "precision": "float64",
+        "drive": "embedded",
     }
     assert (solution.matrix["digest"], solution.matrix["nnz"]) == (A.info.digest, own.nnz)
 
@@ -158,9 +163,33 @@ def test_cluster_has_the_same_bits(square, in_process):
         power_iteration(D)
     once = power_iteration(A, client=client, weights=False, on_progress=lambda *news: said.append(news), **options)
     assert (there.digest(), there.changes) == (here.digest(), here.changes)
-    assert there.matrix["hardware"] == "3 workers on hosts"
+    assert there.matrix["hardware"] == "3 workers of 1 threads"
     assert once.digest() == unweighted.digest() == power_iteration(A, weights=False, **options).digest()
-    assert said[-1] == ("load", 3, 3)
+    assert said[-2:] == [("load", 3, 3), ("start", 0, None)]
+
+
+@pytest.mark.parametrize("order", ["none", "degree"])
+def test_steps_of_users_are_made_in_the_client(order, in_process, tmp_path):
+    A, b = store_matrix(make_own(), tmp_path / "a.zarr", order=order), np.arange(40.0)
+    wanted = power_iteration(A, lambda y, x: 0.01 * y + b, tol=1e-9)
+    with A.distribute(in_process(3)) as D:
+        found = power_iteration(D, lambda y, x: 0.01 * y + b, tol=1e-9)
+        with pytest.raises(OptionError, match="drive='superstep' makes the steps on the workers, and update is a fun"):
+            power_iteration(D, lambda y, x: y, drive="superstep")
+    assert (found.digest(), found.changes) == (wanted.digest(), wanted.changes)
+    assert (found.options["drive"], found.matrix["transport"]) == ("scheduler", "scheduler")
+    assert found.matrix["hardware"] == "3 workers on hosts"
+    with pytest.raises(OptionError, match="drive='superstep' needs a cluster"):
+        power_iteration(A, lambda y, x: y, drive="superstep")
+
+
+def test_changes_relative_to_the_elements(square):
+    _, A = square
+    solution = power_iteration(A, norm="l1", tol_mode="relative", tol=1e-10, max_iter=200)
+    before = power_iteration(A, norm="l1", tol_mode="fixed", max_iter=solution.iterations - 1).values
+    assert solution.changes[-1] == (abs(solution.values - before) / solution.values).max() < 1e-10
+    assert solution.changes[-2] >= 1e-10
+    assert solution.options["tol_mode"] == "relative"
 
 
 def test_events(square):
@@ -191,6 +220,8 @@ def test_what_is_refused(square):
         ({"backend": "gpu"}, "backend must be one of"),
         ({"tol": -1}, "tol must be a positive number, not -1"),
         ({"norm": "l7"}, "norm must be one of"),
+        ({"drive": "sideways"}, "drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'sideways'"),
+        ({"drive": "scheduler"}, "drive='scheduler' needs a cluster; pass client, or a distributed matrix"),
     ):
         with pytest.raises(OptionError, match=message):
             power_iteration(A, **wrong)

@@ -1,4 +1,4 @@
-"""The engine of power iteration: norms, changes, how it stops, and what it takes of a user's step."""
+"""The engine of power iteration: its steps, how it stops, and what it takes of a user's step."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.iterate.power import (
-    SUM_CHUNK,
-    PowerOptions,
-    Products,
-    find_norm,
-    iterate_power,
-    measure_change,
-    normalize,
-)
+from mgspmv.iterate.power import PowerOptions, Products, Step, iterate_power
 from mgspmv.model import Status
 
 A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
@@ -30,47 +22,6 @@ def iterate(update, x=(1.0, 0.0, 0.0), matrix=A, **options):
     events = []
     outcome = iterate_power(make_products(matrix), update, np.array(x), PowerOptions(**options), events.append, run="r")
     return outcome, events
-
-
-# --- sums ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("norm", "wanted"), [("none", 1.0), ("l1", 7.0), ("l2", 5.0), ("max", 4.0)])
-def test_norms(norm, wanted):
-    x = np.array([3.0, -4.0, 0.0])
-    assert find_norm(x, norm) == wanted
-    np.testing.assert_array_equal(normalize(x, norm), x / wanted)
-
-
-@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 3e307])
-def test_euclidean_norm_neither_vanishes_nor_overflows(scale):
-    x = scale * np.array([3.0, -4.0])
-    assert find_norm(x, "l2") == pytest.approx(math.hypot(*x), rel=1e-15)
-
-
-@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
-def test_zeros_stay_zeros(norm):
-    assert normalize(np.zeros(3), norm).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("place", [0, SUM_CHUNK + 1])
-def test_what_is_not_finite_is_seen(bad, place):
-    x = np.ones(2 * SUM_CHUNK)
-    x[place] = bad
-    for tol_mode in ("l1", "linf"):
-        assert not math.isfinite(measure_change(x, np.ones(len(x)), tol_mode))
-    for norm in ("l1", "l2", "max"):
-        assert not math.isfinite(find_norm(x, norm))
-
-
-def test_sums_of_many_elements_are_those_of_python():
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, 3 * SUM_CHUNK + 5))
-    assert measure_change(x, y, "l1") == pytest.approx(math.fsum(abs(x - y)), rel=1e-14)
-    assert measure_change(x, y, "linf") == abs(x - y).max()
-    assert find_norm(x, "l2") == pytest.approx(math.hypot(*x), rel=1e-14)
-    assert find_norm(x.astype(np.float32), "l1") == pytest.approx(math.fsum(abs(x.astype(np.float32))), rel=1e-14)
 
 
 # --- iterating -------------------------------------------------------------------------------------------------------
@@ -98,6 +49,8 @@ def test_change_is_measured_in_the_norm_that_is_asked_for():
     for tol_mode, wanted in (("l1", 4.5), ("l1_per_node", 4.5), ("linf", 3.0)):
         _, events = iterate(lambda y, x: x + step, tol_mode=tol_mode, max_iter=2)
         assert [e.change for e in events] == [wanted, wanted]
+    _, events = iterate(lambda y, x: x + step, tol_mode="relative", max_iter=3)
+    assert [e.change for e in events] == [1.0, 0.5, 1 / 3]
     _, events = iterate(lambda y, x: x + step, tol_mode="fixed", max_iter=3)
     assert [e.change for e in events] == [4.5] * 3
 
@@ -121,6 +74,17 @@ def test_how_it_ends():
 def test_a_vector_that_vanishes_has_converged():
     outcome, events = iterate(lambda y, x: y, matrix=np.eye(3, k=1), norm="max", x=(0.0, 1.0, 0.0))
     assert (outcome.status, len(events), outcome.values.tolist()) == (Status.CONVERGED, 3, [0, 0, 0])
+
+
+@pytest.mark.parametrize("added", [0.0, -2.5, np.array([1.0, -3.0, 0.5])], ids=["no number", "number", "vector"])
+@pytest.mark.parametrize(("of_product", "of_vector"), [(1.0, 0.0), (0.3, 0.0), (1.0, 1.0), (0.75, 0.25)])
+def test_steps_that_are_known_by_their_numbers(of_product, of_vector, added):
+    step = Step(of_product, of_vector, added)
+    options = {"norm": "l2", "x": (1.0, -2.0, 4.0), "tol_mode": "fixed", "max_iter": 4}
+    found, _ = iterate(step, **options)
+    wanted, _ = iterate(lambda y, x: of_product * y + of_vector * x + added, **options)
+    assert found.values.tolist() == wanted.values.tolist()
+    assert step.place(lambda vector: vector[1:])(np.ones(2), np.ones(2)).shape == (2,)
 
 
 # --- steps of users --------------------------------------------------------------------------------------------------
@@ -189,7 +153,8 @@ def test_steps_may_give_other_real_dtypes():
         ({"tol": math.inf}, "tol must be a positive number, not inf"),
         ({"tol": "small"}, "tol must be a positive number, not 'small'"),
         ({"tol": 0.1, "tol_mode": "fixed"}, "tol_mode='fixed' makes max_iter iterations and has no tolerance"),
-        ({"tol_mode": "l3"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'fixed', not 'l3'"),
+        ({"tol": 1.0, "tol_mode": "relative"}, "tol=1 with tol_mode='relative' is met by any elements that grow"),
+        ({"tol_mode": "l3"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'relative', 'fixed', not 'l3'"),
         ({"norm": "l3"}, "norm must be one of 'none', 'l1', 'l2', 'max', not 'l3'"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
         ({"max_iter": 2.5}, "max_iter must be an integer of at least 1, not 2.5"),

@@ -1,0 +1,110 @@
+"""Power iteration on a cluster in supersteps: as of PageRank, each task makes many iterations on its worker's rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from distributed import get_worker
+
+from mgspmv.distribute.agent import collect_session, get_agent
+from mgspmv.distribute.drives import Supersteps, Workers, join_memory, list_planned
+from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
+from mgspmv.errors import ClusterError
+from mgspmv.iterate.pagerank import Outcome, sum_seconds
+from mgspmv.iterate.power import PowerOptions, Step
+from mgspmv.model import Event
+from mgspmv.order import permute, restore
+
+
+def run_power(
+    matrices: Sequence[DistributedMatrix],
+    step: Step,
+    x: np.ndarray,
+    options: PowerOptions,
+    emit: Callable[[Event], None],
+    *,
+    precision: Literal["float64", "float32"],
+    weights: bool,
+    threads: int | None,
+    run: str = "",
+    on_progress: Progress | None = None,
+) -> Outcome:
+    """Iterate on the workers that hold the matrices, to the same bits on any number of them.
+
+    Parameters
+    ----------
+    matrices : whose product it is, the last one multiplied by x; of one store, and so of one order
+    step : what is made of each product
+    x : (n,) the start, in the order of the source as all vectors here
+    emit : gets an event for each iteration
+    weights : False takes each stored entry as 1
+
+    Raises
+    ------
+    ClusterError : the matrices are on different workers
+    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
+    ClosedError : a matrix was closed
+    """
+    matrix, report = matrices[0], on_progress or (lambda phase, done, total: None)
+    part_keys = list(zip(*_check_workers(matrices), strict=True))
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: report("queue", 0, None)):
+        report("start", 0, None)
+        began = time.perf_counter()
+        asked = (options, options.threshold(len(x)), precision, weights, threads, matrix.cluster.patience)
+        start = _arrange(matrix, step, x, precision)
+        pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
+        with Workers(matrix, PowerSpec(run, matrix.members, *asked), begin_power, pieces) as workers:
+            supersteps = Supersteps(workers, emit, options.max_iter)
+            supersteps.start()
+            started = time.perf_counter()
+            status = supersteps.iterate()
+            iterated = time.perf_counter()
+            slices, transports, taken = zip(*workers.do("collect", collect_session), strict=True)
+            values = restore(np.concatenate(slices), matrix.order)
+    seconds = sum_seconds(supersteps.events)
+    seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
+    seconds |= {"queue": began - queued, "start": started - began, "collect": time.perf_counter() - iterated}
+    planned = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
+    memory = join_memory(matrix, taken) | {"planned_bytes": planned}
+    return Outcome(values, status, math.inf, workers.hardware, seconds, memory, transports[0])
+
+
+def begin_power(key: str, part_key: str, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> int | str:
+    """The task that makes and holds a session over parts; what computes, as of `begin_session`.
+
+    Parameters
+    ----------
+    piece : keys of the parts of the other matrices, and what the worker starts with
+    """
+    agent, (other_keys, start) = get_agent(), piece
+    parts = [agent.get_part(each) for each in (part_key, *other_keys)]
+    session = PowerSession(get_worker(), parts, spec, start)
+    agent.hold_session(key, session)
+    return session.computes
+
+
+def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
+    """The keys of the parts of each matrix, if all are on the same workers."""
+    keys = [matrix.part_keys for matrix in matrices]
+    if any(matrix.members != matrices[0].members for matrix in matrices):
+        raise ClusterError(
+            "the matrix and its transpose are not on the same workers, which iterate in lockstep; distribute both "
+            "again, or pass drive='scheduler'"
+        )
+    return keys
+
+
+def _arrange(matrix: DistributedMatrix, step: Step, x: np.ndarray, precision: str) -> PowerStart:
+    """What the run starts with, in the order of the stored rows."""
+
+    def place(vector: np.ndarray) -> Any:
+        return permute(np.ascontiguousarray(vector, precision), matrix.order)
+
+    return PowerStart(place(x), step.place(place))

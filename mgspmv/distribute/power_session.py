@@ -1,0 +1,194 @@
+"""What a worker keeps of a run of power iteration, with matrices of which it holds parts.
+
+The elements of x that belong to its rows stay on the worker; each product brings the columns that it reads from the
+other workers. A device makes products alone: vectors are on its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.distribute.part import Part
+from mgspmv.distribute.session import Session
+from mgspmv.exchange.columns import Columns, TimedTurns, cut_again, hold_all
+from mgspmv.exchange.halo import Halo, find_asked
+from mgspmv.exchange.links import Member
+from mgspmv.iterate.pagerank import Times
+from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compile_product
+from mgspmv.iterate.tally import Tally
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.device import describe_device
+
+
+@dataclass(frozen=True)
+class PowerSpec:
+    """What all workers of a run are told."""
+
+    run: str
+    """Run id."""
+    members: tuple[Member, ...]
+    """Its workers, by rank."""
+    options: PowerOptions
+    """What was asked for."""
+    threshold: float
+    """Of the change."""
+    precision: Literal["float64", "float32"]
+    """Of vectors and values."""
+    weights: bool
+    """False takes each stored entry as 1."""
+    threads: int | None
+    """Of each worker; None for what the worker was given by its cluster."""
+    patience: float
+    """Seconds that a worker may be silent."""
+
+
+@dataclass(frozen=True, eq=False)
+class PowerStart:
+    """What a run starts with, in the order of the stored rows."""
+
+    x: np.ndarray
+    """(n,) float32 or float64, as the run's precision: the start."""
+    step: Step
+    """What is made of each product; its vector, if it has one, is (n,) of the same dtype."""
+
+    def cut(self, start: int, stop: int) -> PowerStart:
+        """The elements `start` .. `stop`, as views."""
+        return PowerStart(self.x[start:stop], self.step.place(lambda vector: vector[start:stop]))
+
+
+class Workmates:
+    """The other workers of a run, as `mgspmv.iterate.power.Company`.
+
+    Parameters
+    ----------
+    measure : bytes that this worker holds beside x, y and the next x
+    """
+
+    def __init__(self, turns: TimedTurns, measure: Callable[[], int]) -> None:
+        self._turns, self._measure = turns, measure
+        self._seen = (0.0, 0.0, 0)
+
+    def add_up(self, tally: Tally) -> Tally:
+        return sum(map(Tally.unpack, self._turns.tell(tally.pack()).values()), tally)
+
+    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._seen
+        self._seen = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
+        exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
+        return Times(
+            (elapsed_s - exchange_s - wait_s,),
+            (exchange_s,),
+            (wait_s,),
+            (turns.received_bytes - received_bytes,),
+            (n_bytes + self._measure(),),
+        )
+
+
+class PowerSession(Session):
+    """Products and steps on the rows of a worker, in lockstep with the others.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` that this is on
+    parts : of the matrices whose product it is: x has the rows of the first one, and is multiplied by the last one
+    start : of the rows of the first part
+    """
+
+    _loop: PowerLoop | None
+
+    def __init__(self, worker: Any, parts: Sequence[Part], spec: PowerSpec, start: PowerStart) -> None:
+        self._parts, self._start = parts, start
+        read = zip(parts, [*parts[1:], parts[0]], strict=True)
+        self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
+        self._columns: list[Columns] = []
+        self._multiply = [_bind(part, spec) for part in parts]
+        super().__init__(worker, parts[0], spec, partial(_greet, self._halos))
+        self._spec = spec
+        self.computes = _describe(parts[0], spec)
+
+    @property
+    def transport(self) -> str:
+        return "peer"
+
+    def collect(self) -> np.ndarray:
+        assert self._loop is not None
+        x: np.ndarray = self._loop.x
+        return x
+
+    def _connect(self) -> PowerLoop:
+        spec, hellos = self._spec, self._links.connect()
+        turns = TimedTurns(self._links, self._part.rank, len(spec.members))
+        self._columns = [self._share(turns, k, hellos) for k in range(len(self._parts))]
+        self._links.phase = "iteration 1"
+        step, threads = self._start.step, spec.threads or self._part.threads
+        company = Workmates(turns, self._measure_held)
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, company, threads)
+        loop = PowerLoop(products, step, self._start.x, spec.options, spec.threshold, spec.run)
+        turns.begin()
+        return loop
+
+    def _share(self, turns: TimedTurns, k: int, hellos: dict[int, dict[str, Any]]) -> Columns:
+        """The columns that the block of a matrix reads, from the workers that were met."""
+        halo, rank = self._halos[k], self._part.rank
+        n_own = halo.bounds[rank + 1] - halo.bounds[rank]
+        asked = (hellos.get(other, {}).get(_name_asked(k)) for other in range(len(self._spec.members)))
+        wanted = [find_asked(bits, n_own) for bits in asked]
+        return Columns(turns, halo, wanted, np.dtype(self._spec.precision))
+
+    def _multiply_all(self, x: np.ndarray) -> np.ndarray:
+        """This worker's rows of the product, of its elements of x."""
+        for columns, multiply in zip(reversed(self._columns), reversed(self._multiply), strict=True):
+            x = multiply(columns.gather(x))
+        return x
+
+    def _measure_held(self) -> int:
+        added = self._start.step.added
+        between = [(part.stop - part.start) * np.dtype(self._spec.precision).itemsize for part in self._parts[1:]]
+        held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
+        return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
+
+
+def _find_columns(part: Part) -> Halo:
+    """The columns that products of a part get: on a device all."""
+    halo = part.halo if part.backend == "cpu" else None
+    return hold_all(part.rank, part.bounds) if halo is None else halo
+
+
+def _bind(part: Part, spec: PowerSpec) -> Callable[[np.ndarray], np.ndarray]:
+    """The product with a part, of its columns."""
+    dtype, threads = spec.precision, spec.threads
+    if part.backend == "cuda":
+        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, dtype=dtype, threads=threads, weights=spec.weights)
+    kernel = part.bind(dtype if spec.weights else None, dtype, threads=threads)
+    compile_product(kernel, dtype)
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        y = np.empty(part.stop - part.start, dtype)
+        kernel.multiply(x, y)
+        return y
+
+    return multiply
+
+
+def _describe(part: Part, spec: PowerSpec) -> int | str:
+    """Threads of the host, or the device by its name."""
+    if part.backend == "cuda":
+        return describe_device()
+    kernel = part.bind(spec.precision if spec.weights else None, spec.precision, threads=spec.threads)
+    assert isinstance(kernel, CpuBlock)
+    return kernel.threads
+
+
+def _greet(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
+    """The first message to the worker of a rank. No method: links that held their session would outlive both."""
+    return {_name_asked(k): halo.ask(rank) for k, halo in enumerate(halos)}
+
+
+def _name_asked(k: int) -> str:
+    """Of what is asked for the product with a matrix."""
+    return f"asked {k}"

@@ -1,0 +1,104 @@
+"""Norms and changes: against Python and NumPy, and the same whoever has which elements."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mgspmv.iterate.power import normalize
+from mgspmv.iterate.tally import CHUNK, Tally, read_change, read_norm, tally_change, tally_norm
+
+NORMS = ["l1", "l2", "max"]
+MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
+
+
+def find_norm(x, norm):
+    return read_norm(tally_norm(x, norm), norm)
+
+
+def find_change(new, x, tol_mode):
+    return read_change(tally_change(new, x, tol_mode), tol_mode)
+
+
+@pytest.mark.parametrize(("norm", "wanted"), [("l1", 7.0), ("l2", 5.0), ("max", 4.0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_norms(norm, wanted, dtype):
+    x = np.array([3.0, -4.0, 0.0], dtype)
+    assert find_norm(x, norm) == wanted
+    np.testing.assert_array_equal(normalize(x, norm), x / dtype(wanted))
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 3e307])
+def test_euclidean_norm_neither_vanishes_nor_overflows(scale):
+    x = scale * np.array([3.0, -4.0])
+    assert find_norm(x, "l2") == pytest.approx(math.hypot(*x), rel=1e-15)
+
+
+def test_norms_that_are_too_large_are_no_numbers():
+    """Divided by an infinite one, all elements would vanish."""
+    assert math.isnan(find_norm(np.full(3, 1e308), "l1"))
+    assert math.isnan(find_norm(np.full(4, 1.7e308), "l2"))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_zeros_stay_zeros(norm):
+    assert normalize(np.zeros(3), norm).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("tol_mode", "wanted"), [("l1", 4.5), ("l1_per_node", 4.5), ("fixed", 4.5), ("linf", 3.0), ("relative", 1.5)]
+)
+def test_changes(tol_mode, wanted):
+    assert find_change(np.array([2.0, -2.0, 0.0]), np.array([1.0, 1.0, 0.5]), tol_mode) == wanted
+
+
+def test_relative_changes_are_counted_up_to_2():
+    assert find_change(np.array([1.0, 0.0]), np.array([9.0, 1.0]), "relative") == 2.0
+    with np.errstate(over="ignore"):
+        assert find_change(np.array([5e-324]), np.array([1.0]), "relative") == 2.0
+    assert find_change(np.array([0.0]), np.array([1.0]), "relative") == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, CHUNK + 1])
+def test_what_is_not_finite_is_seen(bad, place):
+    x = np.ones(2 * CHUNK)
+    x[place] = bad
+    with np.errstate(invalid="ignore"):
+        for tol_mode in MODES:
+            assert not math.isfinite(find_change(x, np.ones(len(x)), tol_mode))
+    for norm in NORMS:
+        assert not math.isfinite(find_norm(x, norm))
+
+
+def test_sums_of_many_elements_are_rounded_once():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 3 * CHUNK + 5))
+    assert find_change(x, y, "l1") == math.fsum(abs(x - y))
+    assert find_change(x, y, "linf") == abs(x - y).max()
+    assert find_change(x, y, "relative") == 2.0
+    assert find_norm(x, "l2") == pytest.approx(math.hypot(*x), rel=4e-16)
+    single = x.astype(np.float32)
+    assert find_norm(single, "l1") == math.fsum(abs(single).tolist())
+
+
+@pytest.mark.parametrize("cuts", [[0], [1], [500, 500, 501], [*range(100, 1000, 100)]])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_cuts_change_no_bit(cuts, dtype):
+    rng = np.random.default_rng(1)
+    new, x = (rng.standard_normal((2, 1000)) * 10.0 ** rng.integers(-9, 9, 1000)).astype(dtype)
+    pieces = list(zip(np.split(new, cuts), np.split(x, cuts), strict=True))[::-1]
+    for norm in NORMS:
+        tallies = [Tally.unpack(tally_norm(piece, norm).pack()) for piece, _ in pieces]
+        assert read_norm(sum(tallies, Tally()), norm) == find_norm(new, norm)
+    for tol_mode in MODES:
+        tallies = [Tally.unpack(tally_change(*piece, tol_mode).pack()) for piece in pieces]
+        assert read_change(sum(tallies, Tally()), tol_mode) == find_change(new, x, tol_mode)
+
+
+def test_one_piece_that_is_not_finite_decides():
+    for kind, read in ((tally_norm(np.array([math.nan]), "l1"), read_norm), (Tally(largest=math.nan), read_change)):
+        for total in (kind + Tally(5, 1.0), Tally(5, 1.0) + kind):
+            assert math.isnan(read(Tally.unpack(total.pack()), "l1"))
