@@ -144,7 +144,10 @@ Output = Annotated[
 ]
 Tol = Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")]
 TolModeName = Annotated[
-    str, typer.Option(metavar="l1|l1_per_node|linf|fixed", help="Norm of the change; fixed makes max-iter iterations.")
+    str,
+    typer.Option(
+        metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
+    ),
 ]
 MaxIter = Annotated[int, typer.Option(help="Most iterations.")]
 Start = Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from: .npy, or lines `id weight`.")]
@@ -179,6 +182,7 @@ DeviceMemory = Annotated[
 HostMemory = Annotated[
     str | None, typer.Option("--host-memory", metavar="BYTES", help="Most of each worker's host, likewise.")
 ]
+DriveName = Annotated[str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="On a cluster: how long a worker may be silent.")]
 
 Kind = Annotated[
@@ -855,9 +859,7 @@ def pagerank(
     workers: Workers = None,
     scheduler: Scheduler = None,
     timeout: Timeout = 30.0,
-    drive: Annotated[
-        str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")
-    ] = "auto",
+    drive: DriveName = "auto",
     transport: Annotated[
         str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker in supersteps.")
     ] = "auto",
@@ -1041,6 +1043,7 @@ class Iteration:
     cluster: ClusterKind = None
     workers: Workers = None
     scheduler: Scheduler = None
+    drive: DriveName = "auto"
     timeout: Timeout = 30.0
     device_memory: DeviceMemory = None
     host_memory: HostMemory = None
@@ -1063,10 +1066,11 @@ class Iteration:
         from mgspmv.results import check_target
 
         place = Place(self.cluster, self.workers, self.threads, self.scheduler, self.timeout)
+        _check_drive(self.drive, place)
         for path in (*(self.output or []), *targets):
             check_target(path, overwrite=self.overwrite)
         options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "threads")}
-        options |= {name: getattr(self, name) for name in ("timeout", "device_memory", "host_memory")}
+        options |= {name: getattr(self, name) for name in ("drive", "timeout", "device_memory", "host_memory")}
         options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
         with api.open_matrix(self.store) as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in files}

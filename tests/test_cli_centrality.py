@@ -114,12 +114,42 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["-o", "taken.csv"], 4, "taken.csv exists already"),
         (["--cluster", "cloud"], 2, "--cluster must be local or cuda"),
         (["--tol", "-1"], 2, "tol must be a positive number"),
+        (["--tol-mode", "relative", "--tol", "1"], 2, "tol=1 with tol_mode='relative' is met by any elements that"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
+        (["--drive", "superstep"], 2, "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
         (["--nstart", "none.txt"], 3, "there is no such file"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
         assert message in stderr
     assert "--json" in invoke(command, "--help")[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_relative_changes_and_memory(command):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    options = ["--tol-mode", "relative", "--tol", "1e-7", "--max-iter", "1000"]
+    answer = invoke_json(command, store, *options)
+    for solution in (answer["hubs"], answer["authorities"]) if command == "hits" else (answer,):
+        assert solution["options"]["tol_mode"] == "relative"
+        assert solution["change"] < 1e-7
+        assert solution["memory"].keys() == {"host_peak_bytes", "held_bytes"}
+    stdout, _ = invoke(command, store, *options)
+    assert "memory" in stdout
+    assert "host peak" in stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("drive", ["auto", "scheduler"])
+def test_on_a_running_cluster(command, drive, cluster, client):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    options = ["--tol", "1e-3"]
+    wanted = invoke_json(command, store, *options)
+    answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--drive", drive)
+    found = [(a["hubs"], a["authorities"]) if command == "hits" else (a,) for a in (wanted, answer)]
+    for own, other in zip(*found, strict=True):
+        assert own["digest"] == other["digest"]
+        assert other["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+        assert len(other["memory"]["planned_bytes"]) == 4
 
 
 def test_kinds_and_files():

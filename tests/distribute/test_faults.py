@@ -150,6 +150,26 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     check_serves(client, graph, wanted, n_workers=2)
 
 
+@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, three):
+    client, processes = three
+    left = find_left(client)
+    strike = Strike(lambda: os.kill(processes[1], how))
+    error = WorkerLostError if how == signal.SIGKILL else WorkerTimeoutError
+    options = {"client": client, "drive": drive, "timeout": TIMEOUT_S, "on_event": strike, **ENDLESS}
+    with pytest.raises(error, match=r"worker 1 \(tcp://.*during iteration") as caught:
+        mg.eigenvector_centrality(graph, **options)
+    assert strike.seconds_since < LOST_S
+    assert caught.value.worker == "1"
+    os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=30)
+    short = {"tol_mode": "fixed", "max_iter": 3}
+    wanted = mg.eigenvector_centrality(graph, **short).digest()
+    assert mg.eigenvector_centrality(graph, client=client, drive=drive, **short).digest() == wanted
+    caught = None  # its traceback holds what the run held
+    check_left(client, left)
+
+
 # --- workers that hang -----------------------------------------------------------------------------------------------
 
 
