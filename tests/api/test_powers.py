@@ -268,6 +268,13 @@ def test_device(order, limits):
     assert len({(s.digest(), s.changes) for s in runs}) == 1
     np.testing.assert_allclose(runs[0].values, here.values, rtol=1e-12)
     np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9, atol=1e-12)  # of 386 at first
+    for tol_mode in ("linf", "relative"):
+        own, other = (
+            power_iteration(A, backend=k, norm="max", tol_mode=tol_mode, max_iter=3, throw=False)
+            for k in ("cuda", "cpu")
+        )
+        np.testing.assert_allclose(own.changes, other.changes, rtol=1e-9)
+        assert own.memory["device_bytes"][0] > 0
     unweighted = [
         power_iteration(A, backend=k, norm="l1", weights=False, tol_mode="fixed", max_iter=3) for k in ("cuda", "cpu")
     ]

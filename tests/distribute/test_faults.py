@@ -150,8 +150,10 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     check_serves(client, graph, wanted, n_workers=2)
 
 
-@pytest.mark.parametrize("drive", DRIVES)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+@pytest.mark.parametrize(
+    ("how", "drive"),
+    [(signal.SIGKILL, "superstep"), (signal.SIGSTOP, "superstep"), (signal.SIGKILL, "scheduler")],
+)
 def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, three):
     client, processes = three
     left = find_left(client)
