@@ -2,10 +2,14 @@
 
     sum of |x|,   sum of x^2 (each square rounded once, and none overflows or vanishes),   sum of |x' - x|
 
-A float is a mantissa of 53 bits times a power of two: a long integer of many words takes all of them. Sums of words are
-kept apart until the end, for a word of 64 bits takes those of 2^31 floats before it is full.
+A sum is a long integer of many words, which takes any float. Some elements at a time are cut at the same binary places:
 
-Source: Kulisch, Computer Arithmetic and Validity (2008), chapter 8; differs from it in that carries wait.
+    1.5 * 2^m + x   has the bits of x from 2^(m - 52) on; what is left of x is exact, and is cut next, 52 places below
+
+The cut parts are added as the integers that they are. Elements that are huge or tiny are added to the words one by one.
+
+Source: cuts as in Rump, Ogita, Oishi, Accurate Floating-Point Summation (2008), until nothing is left; the long integer
+as in Kulisch, Computer Arithmetic and Validity (2008), chapter 8, but with carries that wait.
 """
 
 from __future__ import annotations
@@ -24,9 +28,14 @@ UNIT_BITS = 2200
 _WORDS = 136
 """Of 32 bits each; the square of the largest float ends in the 134th."""
 _WORD = 32
-_MASK = np.uint64(2**32 - 1)
-_PIECE = 1 << 18
+_MASK = 2**_WORD - 1
+_PIECE = 1 << 17
 """Elements that a thread adds up at a time."""
+_BLOCK = 1024
+"""Elements that are cut together: their parts of 52 bits are added in 64."""
+_MANTISSA, _BIAS = 52, 1023
+_LARGE, _SMALL = (_BIAS + 400) << _MANTISSA, (_BIAS - 400) << _MANTISSA
+"""Bits of floats between which squares, and what is left of them, are neither too large nor too small."""
 
 
 def sum_sizes(x: np.ndarray, threads: int | None = None) -> int | None:
@@ -57,7 +66,7 @@ def to_units(number: float, exponent: int = 0) -> int:
     return mantissa << place if place >= 0 else mantissa >> -place
 
 
-def _add_up(kernel: Callable[..., int], vectors: tuple[np.ndarray, ...], threads: int | None) -> int | None:
+def _add_up(kernel: Callable[..., bool], vectors: tuple[np.ndarray, ...], threads: int | None) -> int | None:
     n = len(vectors[0])
     if n <= _PIECE:
         return _add_piece(kernel, vectors)
@@ -68,59 +77,112 @@ def _add_up(kernel: Callable[..., int], vectors: tuple[np.ndarray, ...], threads
     return sum(found) if len(found) == len(sums) else None
 
 
-def _add_piece(kernel: Callable[..., int], vectors: tuple[np.ndarray, ...]) -> int | None:
-    words = np.zeros(_WORDS, np.uint64)
-    if kernel(*vectors, words):
+def _add_piece(kernel: Callable[..., bool], vectors: tuple[np.ndarray, ...]) -> int | None:
+    words = np.zeros(_WORDS, np.int64)
+    if not kernel(*vectors, words):
         return None
     return sum(word << (_WORD * k) for k, word in enumerate(words.tolist()) if word)
 
 
+# --- kernels ---------------------------------------------------------------------------------------------------------
+# Each adds to words of 64 bits that count units of 2^(32 k) of them, and gives whether all elements are finite.
+
+
 @njit(nogil=True, cache=True)
 def _add_sizes(x, words):
-    n_wrong = 0
-    for k in range(len(x)):
-        n_wrong += _add(abs(np.float64(x[k])), words)
-    return n_wrong
-
-
-@njit(nogil=True, cache=True)
-def _add_changes(new, x, words):
-    n_wrong = 0
-    for k in range(len(x)):
-        n_wrong += _add(abs(np.float64(new[k]) - np.float64(x[k])), words)
-    return n_wrong
+    sizes, cut = np.empty(_BLOCK), np.empty(_BLOCK)
+    for first in range(0, len(x), _BLOCK):
+        n = min(_BLOCK, len(x) - first)
+        for k in range(n):
+            sizes[k] = abs(np.float64(x[first + k]))
+        if not _add_block(sizes[:n], cut[:n], False, words):
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
 def _add_squares(x, words):
-    n_wrong = 0
-    for k in range(len(x)):
-        size = abs(np.float64(x[k]))
-        if size < np.inf:
-            fraction, exponent = math.frexp(size)
-            _place(fraction * fraction, 2 * exponent, words)
-        else:
-            n_wrong += 1
-    return n_wrong
+    sizes, cut = np.empty(_BLOCK), np.empty(_BLOCK)
+    for first in range(0, len(x), _BLOCK):
+        n = min(_BLOCK, len(x) - first)
+        for k in range(n):
+            sizes[k] = abs(np.float64(x[first + k]))
+        if not _add_block(sizes[:n], cut[:n], True, words):
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
-def _add(size, words):
-    """Add a float that is not negative; 1 where it is not finite."""
-    if size < np.inf:
-        fraction, exponent = math.frexp(size)
-        _place(fraction, exponent, words)
-        return 0
-    return 1
+def _add_changes(new, x, words):
+    sizes, cut = np.empty(_BLOCK), np.empty(_BLOCK)
+    for first in range(0, len(x), _BLOCK):
+        n = min(_BLOCK, len(x) - first)
+        for k in range(n):
+            sizes[k] = abs(np.float64(new[first + k]) - np.float64(x[first + k]))
+        if not _add_block(sizes[:n], cut[:n], False, words):
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
-def _place(fraction, exponent, words):
-    """Add fraction * 2^exponent; the fraction is 0, or at least a quarter and less than 1."""
-    mantissa = np.uint64(fraction * 2.0**54)
-    place = exponent - 54 + UNIT_BITS
-    word, shift = place >> 5, np.uint64(place & (_WORD - 1))
-    low, high = (mantissa & _MASK) << shift, (mantissa >> np.uint64(_WORD)) << shift
-    words[word] += low & _MASK
-    words[word + 1] += (low >> np.uint64(_WORD)) + (high & _MASK)
-    words[word + 2] += high >> np.uint64(_WORD)
+def _add_block(sizes, cut, squares, words):
+    """Add floats that are not negative, or their squares; `sizes` and `cut` are overwritten."""
+    bits, cut_bits = sizes.view(np.int64), cut.view(np.int64)
+    most, least = _find_range(bits)
+    if most >= _LARGE or least < _SMALL:
+        return _add_each(sizes, squares, words)
+    if squares:
+        for k in range(len(sizes)):
+            sizes[k] *= sizes[k]
+        most = _find_range(bits)[0]
+    top, is_left = (most >> _MANTISSA) - _BIAS + 2, most > 0
+    while is_left:
+        anchor = math.ldexp(1.5, top)
+        for k in range(len(sizes)):
+            cut[k] = sizes[k] + anchor
+        for k in range(len(sizes)):
+            sizes[k] -= cut[k] - anchor
+        total, left = np.int64(0), np.int64(0)
+        for k in range(len(sizes)):
+            total += cut_bits[k]
+        for k in range(len(sizes)):
+            left |= bits[k]
+        cut[0] = anchor
+        _place(total - len(sizes) * cut_bits[0], top - _MANTISSA, words)
+        top, is_left = top - _MANTISSA, left << 1 != 0
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _find_range(bits):
+    """The largest of the bits of floats that are not negative, and the least of those that are not 0."""
+    most, least = np.int64(0), np.uint64(2**64 - 1)
+    for k in range(len(bits)):
+        most = max(most, bits[k])
+    for k in range(len(bits)):
+        least = min(least, np.uint64(bits[k] - 1))  # 0 is the largest of these
+    return most, least
+
+
+@njit(nogil=True, cache=True)
+def _add_each(sizes, squares, words):
+    """The same, one by one, for floats of any size."""
+    for k in range(len(sizes)):
+        if not sizes[k] < np.inf:
+            return False
+        fraction, exponent = math.frexp(sizes[k])
+        if squares:
+            fraction, exponent = fraction * fraction, 2 * exponent
+        _place(np.int64(fraction * 2.0**54), exponent - 54, words)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _place(number, exponent, words):
+    """Add number * 2^exponent."""
+    place = exponent + UNIT_BITS
+    word, shift, sign = place >> 5, place & (_WORD - 1), 1 if number >= 0 else -1
+    low, high = (abs(number) & _MASK) << shift, (abs(number) >> _WORD) << shift
+    words[word] += sign * (low & _MASK)
+    words[word + 1] += sign * ((low >> _WORD) + (high & _MASK))
+    words[word + 2] += sign * (high >> _WORD)
