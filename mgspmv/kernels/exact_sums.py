@@ -139,17 +139,18 @@ def _add_block(sizes, cut, squares, words):
     top, is_left = (most >> _MANTISSA) - _BIAS + 2, most > 0
     while is_left:
         anchor = math.ldexp(1.5, top)
+        cut[0] = anchor
+        anchor_bits = cut_bits[0]
         for k in range(len(sizes)):
             cut[k] = sizes[k] + anchor
         for k in range(len(sizes)):
             sizes[k] -= cut[k] - anchor
         total, left = np.int64(0), np.int64(0)
         for k in range(len(sizes)):
-            total += cut_bits[k]
+            total += cut_bits[k] - anchor_bits  # each less than 2^51: no sum may wrap, as Numba takes it for granted
         for k in range(len(sizes)):
             left |= bits[k]
-        cut[0] = anchor
-        _place(total - len(sizes) * cut_bits[0], top - _MANTISSA, words)
+        _place(total, top - _MANTISSA, words)
         top, is_left = top - _MANTISSA, left << 1 != 0
     return True
 
