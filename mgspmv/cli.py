@@ -625,23 +625,32 @@ def subgraph(
     ] = None,
     min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight that stays.")] = None,
     max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight that stays.")] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Edges that stay: an edge list or table, or a matrix as a mask, as .npz."),
+    ] = None,
+    without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges that go, likewise.")] = None,
+    symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Of both, (j, i) is meant too with (i, j).")] = False,
     overwrite: Overwrite = False,
     memory: Memory = None,
     threads: Threads = None,
     scratch: Scratch = None,
     json: Json = False,
 ) -> Answer:
-    """Write a part of a store as a store of its own: what is between some vertices, or has some weights."""
+    """Write a part of a store as a store of its own: what is between some vertices, or edges that are picked."""
     from mgspmv import api
+    from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
     from mgspmv.monitor.progress import open_progress
     from mgspmv.store import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch}
-    began = time.perf_counter()
+    options |= {"memory": memory, "threads": threads, "scratch": scratch, "symmetrize": symmetrize}
+    began, of = time.perf_counter(), open_store(store).info
     if vertices is not None:
-        options["vertices"] = read_selection(vertices, string_ids=open_store(store).info.vertex_ids == "string")
+        options["vertices"] = read_selection(vertices, string_ids=of.vertex_ids == "string")
+    for name, file in _given({"edges": edges, "without_edges": without_edges}).items():
+        options[name] = read_edges(file, of)
     with open_progress() as progress:
         info = api.subgraph(store, target, **options, on_progress=progress.on_progress)
     answer = _answer_stored(info, time.perf_counter() - began)

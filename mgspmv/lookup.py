@@ -108,7 +108,7 @@ class VertexLookup:
         OptionError : a number that no vertex has
         StoreError : as for `StoredMatrix.read_array`
         """
-        wanted = _check_integers("numbers", numbers)
+        wanted = check_integers("numbers", numbers)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._n:
             wrong = int(wanted.min()) if wanted.min() < 0 else int(wanted.max())
             raise OptionError(f"vertices have the numbers 0 to {self._n - 1}, and {wrong} is none of them")
@@ -153,14 +153,15 @@ class VertexLookup:
 
     def _check_ids(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         if self._stored.info.vertex_ids != "string":
-            return _check_integers("ids", ids)
+            return check_integers("ids", ids)
         array = np.array(ids, object)
         if array.ndim != 1 or not all(isinstance(id, str) for id in array):
             raise OptionError(f"the ids of {self._stored.info.url} are strings; pass a list of strings")
         return array
 
 
-def _check_integers(name: str, values: Sequence[Any] | np.ndarray) -> np.ndarray:
+def check_integers(name: str, values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """(k,) int64; raise OptionError for what is no list of such integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu") or (array > np.uint64((1 << 63) - 1)).any():
         raise OptionError(f"{name} must be a list of 64-bit integers, not {array.dtype} of shape {array.shape}")

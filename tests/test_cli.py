@@ -246,6 +246,31 @@ def test_subgraph_by_weight():
     assert (answer["shape"], answer["nnz"], answer["min_weight"]) == ([3, 3], 1, 1.5)
 
 
+def test_subgraph_of_edges():
+    invoke("ingest", "edges.txt", "g.zarr")
+    graph = nx.DiGraph(EDGES)
+    chosen = sorted(graph.edges)[:2]
+    Path("some.txt").write_text("".join(f"{i} {j}\n" for i, j in chosen))
+    answer = invoke_json("subgraph", "g.zarr", "h.zarr", "--edges", "some.txt")["store"]
+    assert (answer["shape"], answer["nnz"]) == ([4, 4], 2)
+    assert answer["provenance"]["subgraphs"][-1]["edges"] == 2
+    answer = invoke_json("subgraph", "g.zarr", "i.zarr", "--without-edges", "some.txt")["store"]
+    graph.remove_edges_from(chosen)
+    assert answer["digest"] == mgspmv.api.ingest(graph, "w.zarr").digest
+    mask = nx.to_scipy_sparse_array(nx.DiGraph(EDGES), nodelist=sorted(graph), format="coo")
+    scipy.sparse.save_npz("mask.npz", mask)
+    answer = invoke_json("subgraph", "g.zarr", "j.zarr", "--edges", "mask.npz")["store"]
+    assert answer["digest"] == invoke_json("info", "g.zarr")["digest"]
+    Path("some.txt").write_text("1 2\n1 9\n")
+    _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", code=2)
+    assert "edges has the id 9, which no vertex has; near: 5" in stderr
+    Path("some.txt").write_text("5 3\n")
+    _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", "--symmetrize", code=2)
+    assert ", which is not there; near: (" in stderr
+    _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", "--without-edges", "some.txt", code=2)
+    assert "pass one of them" in stderr
+
+
 def test_reorder_in_place_and_back():
     source = invoke_json("ingest", "edges.txt", "g.zarr")["store"]
     invoke("pagerank", "g.zarr", "-o", "a.csv")

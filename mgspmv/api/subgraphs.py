@@ -12,6 +12,7 @@ import numpy as np
 from mgspmv.api.arguments import Progress, check_threads, ignore, parse_size
 from mgspmv.api.stores import stamp
 from mgspmv.errors import OptionError
+from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo
@@ -26,17 +27,20 @@ def subgraph(
     vertices: Sequence[Any] | np.ndarray | None = None,
     min_weight: float | None = None,
     max_weight: float | None = None,
+    edges: Any = None,
+    without_edges: Any = None,
+    symmetrize: bool = False,
     overwrite: bool = False,
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
-    """Write a part of a stored matrix as a store of its own: what is between some vertices, or has some weights.
+    """Write a part of a stored matrix as a store of its own: what is between some vertices, or edges that are picked.
 
     Vertices that stay keep their ids and their order, in a store whose ids are 0..n-1 too, and stay without edges. What
     is written is, to the bit, what ingesting the entries that stay makes; an order is that of the vertices that stay.
-    Entries that a list names are left out by `update`.
+    Given together, all must hold.
 
     Parameters
     ----------
@@ -44,9 +48,18 @@ def subgraph(
     target : where the part goes
     vertices : which stay, of a graph: an (n,) mask of bool in the order of the store's vertices, or ids
     min_weight, max_weight : least and greatest value that stays, as numbers of the stored dtype; NaN does not
+    edges : which stay, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
+        pairs of ids, a tuple (src, dst) of arrays of ids, or what iterates over pairs, as NetworkX's `G.edges`, all of
+        which must be there; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
+        other than 0 are a mask; or a function that is given sources and targets, (k,) ids each, and weights, (k,), or
+        None of a pattern, and gives (k,) bool. It is asked once about each entry that stays by all else, in the order
+        of the store, by one thread
+    without_edges : which go, likewise; what is not there is ignored
+    symmetrize : with edges that are listed or a mask: (j, i) is meant too with each (i, j)
     overwrite : replace the matrix that is in `target`
     memory, threads, scratch : as for `ingest`. What must fit, into half, are 10 bytes for each vertex of `store` where
-        some go (18 from 2^31 vertices on), and 32 more where it is renumbered
+        some go (18 from 2^31 vertices on), and 32 more where it is renumbered; 72 bytes for each edge that is listed;
+        for a function, twice the bytes of all ids
     on_progress : called with (phase, done, total or None)
 
     Returns
@@ -55,8 +68,9 @@ def subgraph(
 
     Raises
     ------
-    OptionError : nothing is to be left out; an id that no vertex has; bounds that are none, or of a pattern
-    ShapeError : a mask of another length
+    OptionError : nothing is to be left out; an id that no vertex has, or one of `edges` that is not there; bounds that
+        are none, or of a pattern; a function that gives no mask
+    ShapeError : a mask of another length or shape
     KindError : vertices of a `matrix`
     SourceError : the columns of a `stochastic` matrix do not sum to 1 any more
     CapacityError : what must fit into the memory does not
@@ -64,12 +78,13 @@ def subgraph(
     StoreError : `store` cannot be read
     """
     check_threads(threads)
-    if vertices is None and min_weight is None and max_weight is None:
+    if all(given is None for given in (vertices, min_weight, max_weight, edges, without_edges)):
         raise OptionError(
-            "nothing is to be left out; pass vertices (--vertices), min_weight (--min-weight) or max_weight "
-            "(--max-weight)"
+            "nothing is to be left out; pass vertices (--vertices), min_weight (--min-weight), max_weight "
+            "(--max-weight), edges (--edges) or without_edges (--without-edges)"
         )
     stored = open_store(store)
+    chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
     check_target(target, overwrite=overwrite)
     room = find_room(target, parse_size(memory), threads, scratch)
@@ -77,11 +92,13 @@ def subgraph(
     def describe(n_vertices: int | None) -> dict[str, Any]:
         asked = {"n_vertices": n_vertices, "min_weight": min_weight, "max_weight": max_weight}
         made = {name: _to_number(value) for name, value in asked.items() if value is not None}
+        made |= {} if chosen is None else chosen.describe()
         source = {"url": info.url, "digest": info.digest, "shape": list(info.shape), "nnz": info.nnz}
         before = info.provenance.get("subgraphs", [])
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
-    write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, overwrite=overwrite)
+    writing: dict[str, Any] = {"overwrite": overwrite, "edges": chosen}
+    write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
     return open_store(target).info
 
 

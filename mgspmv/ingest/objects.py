@@ -56,7 +56,7 @@ class ScipySource:
     default_kind: Literal["graph", "matrix"] = "matrix"
 
     def __init__(self, matrix: Any, name: str | None = None) -> None:
-        if not (_is_sparse(matrix) or isinstance(matrix, np.ndarray)):
+        if not (is_sparse(matrix) or isinstance(matrix, np.ndarray)):
             raise OptionError(f"wanted a SciPy sparse array or a NumPy array, not {_describe(matrix)}")
         if len(matrix.shape) != 2:
             raise OptionError(f"a matrix has two dimensions, this {type(matrix).__name__} has shape {matrix.shape}")
@@ -68,8 +68,8 @@ class ScipySource:
 
     def batches(self) -> Iterator[CooBatch]:
         """Give the stored entries, or the non-zeros of a dense array; at least one batch."""
-        sparse = _is_sparse(self._matrix)
-        parts = _slice_sparse(_check_format(self._matrix, self.name)) if sparse else _slice_dense(self._matrix)
+        sparse = is_sparse(self._matrix)
+        parts = _slice_sparse(check_format(self._matrix, self.name)) if sparse else _slice_dense(self._matrix)
         for rows, cols, data in parts:
             yield self._make_batch(rows, cols, data)
 
@@ -260,7 +260,7 @@ def source_from_object(obj: Any) -> Source:
         return source
     if _is_networkx(obj):
         return NetworkxSource(obj)
-    if _is_sparse(obj) or isinstance(obj, np.ndarray):
+    if is_sparse(obj) or isinstance(obj, np.ndarray):
         return ScipySource(obj)
     if isinstance(obj, tuple) and len(obj) in (2, 3):
         return ArraysSource(*obj)
@@ -321,8 +321,13 @@ def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, n
         yield rows + begin, cols, block[rows, cols]
 
 
-def _check_format(matrix: Any, source: str) -> Any:
-    """SciPy's compiled conversion trusts the indices of compressed formats, so they are checked before it."""
+def check_format(matrix: Any, source: str) -> Any:
+    """SciPy's compiled conversion trusts the indices of compressed formats, so they are checked before it.
+
+    Raises
+    ------
+    SourceError : they are damaged
+    """
     if not hasattr(matrix, "check_format"):
         return matrix
     # The check shortens arrays that are too long, which the caller's object must not see.
@@ -409,7 +414,8 @@ def _keep_ids(ids: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(ids, np.int64)
 
 
-def _is_sparse(obj: Any) -> bool:
+def is_sparse(obj: Any) -> bool:
+    """Whether it is a sparse array or matrix of SciPy."""
     return hasattr(obj, "tocoo") and hasattr(obj, "format") and _comes_from(obj, "scipy")
 
 

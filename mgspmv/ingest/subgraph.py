@@ -1,4 +1,4 @@
-"""A part of a stored matrix as a store of its own: what is between some vertices, and what has weights within bounds.
+"""A part of a stored matrix as a store of its own: what is between some vertices, or edges that are picked.
 
     version  --read-->  pieces  --drop entries, number anew-->  blocks of rows  --write-->  chunks of the other store
 
@@ -25,9 +25,21 @@ from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.columns import Column
+from mgspmv.ingest.edge_mask import (
+    EDGE_BYTES,
+    EdgeChoice,
+    EdgeSet,
+    EdgeTest,
+    ListedEdges,
+    PickedEdges,
+    VertexNames,
+    check_found,
+    number_edges,
+)
 from mgspmv.ingest.entries import Report
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
@@ -181,10 +193,6 @@ def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> _Nu
     Parameters
     ----------
     is_kept : as of `select_vertices`; None for all
-
-    Raises
-    ------
-    CapacityError : the numbers take more than half of the memory
     """
     info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
     if is_kept is None:
@@ -240,9 +248,19 @@ class FilteredRows:
     ----------
     bounds : of the values; None for any
     threads : that read and drop entries
+    edges : that stay or go; None for all
+    test : is asked about each entry that stays by all else; None for none
     """
 
-    def __init__(self, stored: StoredMatrix, numbering: _Numbering, bounds: Bounds | None, threads: int) -> None:
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        numbering: _Numbering,
+        bounds: Bounds | None,
+        threads: int,
+        edges: EdgeSet | None = None,
+        test: EdgeTest | None = None,
+    ) -> None:
         info = stored.info
         self.kind: Kind = info.kind
         self.rule: Duplicates = info.duplicates
@@ -250,6 +268,7 @@ class FilteredRows:
         self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
         self.name = info.url
         self._stored, self._numbering, self._bounds, self._threads = stored, numbering, bounds, threads
+        self._edges, self._test = edges, test
 
     @property
     def most_entries(self) -> int:
@@ -261,11 +280,13 @@ class FilteredRows:
         Raises
         ------
         StoreError : they cannot be read
+        OptionError : as for `EdgeTest.filter`
         """
         with ThreadPoolExecutor(self._threads, "mgspmv-filter") as pool:
             for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
-                if block is not None:
-                    yield block
+                left = block if block is None or self._test is None else self._test.filter(block)
+                if left is not None:
+                    yield left
 
     def close(self) -> None:
         """Nothing is to be done."""
@@ -273,9 +294,9 @@ class FilteredRows:
     def transpose(self) -> FilteredRows:
         """The same of the stored transpose: the same entries, for it is of the same vertices."""
         shape, places = self._numbering.shape[::-1], self._numbering.places
-        turned = FilteredRows(
-            self._stored.transpose(), _Numbering(shape, None, None, places), self._bounds, self._threads
-        )
+        edges = None if self._edges is None else self._edges.transpose()
+        numbering = _Numbering(shape, None, None, places)
+        turned = FilteredRows(self._stored.transpose(), numbering, self._bounds, self._threads, edges)
         turned.kind = "matrix"  # degrees are those of the graph
         return turned
 
@@ -285,14 +306,16 @@ class FilteredRows:
         places = self._numbering.places
         own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
         is_kept = own >= 0
-        if not is_kept.any():
+        edges = None if self._edges is None else self._edges.between(row, row + len(own))
+        if not is_kept.any() or (edges is not None and edges.are_staying and not len(edges.rows)):
             return None
         block = read_entries(self._stored, entries)
+        stays = None if edges is None else edges.judge(block)
         columns = np.empty(block.nnz, index_dtype(self.shape[1]))
         values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
         limits = None if self._bounds is None else (self._bounds.least, self._bounds.greatest)
         ends = np.zeros(int(np.count_nonzero(is_kept)) + 1, np.int64)
-        n = _drop(block.indptr, block.indices, block.data, is_kept, places, limits, ends, columns, values)
+        n = _drop(block.indptr, block.indices, block.data, is_kept, places, limits, stays, ends, columns, values)
         if not n:
             return None
         kept = columns[:n].copy(), None if values is None else values[:n].copy()
@@ -309,6 +332,7 @@ def write_subgraph(
     room: Room,
     *,
     overwrite: bool,
+    edges: EdgeChoice | None = None,
 ) -> None:
     """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
 
@@ -316,35 +340,63 @@ def write_subgraph(
     ----------
     vertices : as of `select_vertices`; None for all
     describe : makes the version's provenance of the number of vertices that stay, None where none was to go
+    edges : which stay or go; None for all
 
     Raises
     ------
-    KindError, ShapeError, OptionError : as for `select_vertices`
+    KindError, ShapeError : as for `select_vertices`
+    OptionError : as for `select_vertices`, `number_edges`, `check_found` and `EdgeTest.filter`
     SourceError : the columns of a stochastic matrix do not sum to 1 any more
-    CapacityError : the numbers of the vertices take more than the memory
+    CapacityError : the numbers of the vertices, and edges that are listed or ids for a function, take more than the
+        memory
     StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
-    need = find_table_bytes(info, selects=is_selected)
-    if need > room.memory // 2:
-        raise CapacityError(
-            f"the numbers of the vertices of {info.url} take {need / 1e9:.3g} GB of memory while some are left out, of "
-            f"which {room.memory // 2 / 1e9:.3g} GB may be taken; allow more (memory=, --memory)"
-        )
-    numbering = _number(stored, select_vertices(stored, vertices) if is_selected else None, room)
-    rows = FilteredRows(stored, numbering, bounds, room.threads)
-    most_columns = max(1, (room.memory - need) // max(1, find_column_bytes(rows)))
-    with begin_version(target, overwrite=overwrite) as version:
+    need = _check_room(info, edges, room.memory // 2, selects=is_selected)
+    is_kept = select_vertices(stored, vertices) if is_selected else None
+    edge_set = number_edges(stored, edges, is_kept) if isinstance(edges, ListedEdges) else None
+    numbering, test = _number(stored, is_kept, room), None
+    if isinstance(edges, PickedEdges):
+        names = VertexNames(numbering.vertex_ids, numbering.order, room.memory // 2 - need, info.url)
+        test, need = EdgeTest(edges, names, info.kind == "graph"), need + names.nbytes
+    rows = FilteredRows(stored, numbering, bounds, room.threads, edge_set, test)
+    sorts = info.has_transpose and test is not None  # who is asked twice may answer otherwise
+    left = (room.memory - need) // (2 if sorts else 1)
+    most_columns = max(1, left // max(1, find_column_bytes(rows)))
+    with (
+        EntrySorter(left, room.threads, room.folder) as transposed,
+        begin_version(target, overwrite=overwrite) as version,
+    ):
         writer = VersionWriter(version, report, room.threads, most_columns)
-        made = writer.write(rows, None, "filter and write")
-        if info.has_transpose:
+        made = writer.write(rows, transposed if sorts else None, "filter and write")
+        if edge_set is not None and edge_set.must_exist:
+            check_found(stored, edge_set)
+        if info.has_transpose and not sorts:
             writer.write_transpose(rows.transpose())
         provenance = describe(rows.shape[0] if is_selected else None)
         version.commit(writer.describe(rows, made, provenance, info.order))
 
 
+def _check_room(info: MatrixInfo, edges: EdgeChoice | None, memory: int, *, selects: bool) -> int:
+    """Bytes of the numbers of vertices, and of edges that are listed.
+
+    Raises
+    ------
+    CapacityError : they are more than those of the memory
+    """
+    of_edges = 0 if edges is None else edges.nbytes
+    need = find_table_bytes(info, selects=selects) + of_edges
+    if need > memory:
+        listed = f" and the places of {of_edges // EDGE_BYTES:,} edges" if of_edges else ""
+        raise CapacityError(
+            f"the numbers of the vertices of {info.url}{listed} take {need / 1e9:.3g} GB of memory while some are left "
+            f"out, of which {memory / 1e9:.3g} GB may be taken; allow more (memory=, --memory)"
+        )
+    return need
+
+
 @njit(nogil=True, cache=True)
-def _drop(indptr, indices, data, is_kept, places, limits, ends, columns, values):
+def _drop(indptr, indices, data, is_kept, places, limits, stays, ends, columns, values):
     """Write the entries that stay, and after the first the end of each row that does; give how many entries do."""
     n = row = 0
     for i in range(len(indptr) - 1):
@@ -356,6 +408,8 @@ def _drop(indptr, indices, data, is_kept, places, limits, ends, columns, values)
                 column = places[column]
                 if column < 0:
                     continue
+            if stays is not None and not stays[k]:
+                continue
             if limits is not None and not limits[0] <= data[k] <= limits[1]:
                 continue
             columns[n] = column

@@ -1,0 +1,428 @@
+"""Which edges of a stored matrix stay: those of a list or of a mask, those that a function picks, or all but these.
+
+    ids or numbers  --look up-->  stored rows and columns, ascending  --compare with pieces-->  which entries stay
+    pieces that are filtered already  --name ends-->  batches of edges  --ask the function-->  which entries stay
+
+An edge is named from its source to its target, as the user gave it, whatever the store's orientation.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from mgspmv.errors import CapacityError, OptionError, ShapeError
+from mgspmv.ingest.objects import check_format, is_sparse
+from mgspmv.ingest.open import open_update
+from mgspmv.ingest.stored import list_rows
+from mgspmv.lookup import VertexLookup, check_integers
+from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
+from mgspmv.order import invert
+from mgspmv.store import StoredMatrix
+
+EDGE_BYTES = 72
+"""Of an edge that is listed, while it is looked up."""
+ASKED_EDGES = 1 << 16
+"""Edges that a function is asked about at a time."""
+PIECE_IDS = 1 << 16
+"""Ids that are read at a time."""
+
+Function = Callable[[np.ndarray, np.ndarray, np.ndarray | None], Any]
+Ids = Any
+"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ListedEdges:
+    """Edges that stay, or go, one by one."""
+
+    name: Literal["edges", "without_edges"]
+    """Of the argument: which of both."""
+    ends: tuple[Sequence[Any] | np.ndarray, Sequence[Any] | np.ndarray]
+    """Sources and targets, or rows and columns: ids, or numbers of the source."""
+    are_numbers: bool
+    """Whether they come from a mask."""
+    symmetrize: bool
+    """Whether (j, i) is meant with each (i, j)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that looking them up takes."""
+        return EDGE_BYTES * len(self.ends[0]) * (2 if self.symmetrize else 1)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values for the provenance: how many there are."""
+        return {self.name: len(self.ends[0])} | ({"symmetrize": True} if self.symmetrize else {})
+
+
+@dataclass(frozen=True, eq=False)
+class PickedEdges:
+    """Edges that stay, or go, as a function says."""
+
+    name: Literal["edges", "without_edges"]
+    """As of `ListedEdges`."""
+    function: Function
+    """Gets ids of sources and of targets, or numbers of rows and columns, and weights, None of a pattern; each (k,).
+    Gives (k,) bool."""
+    nbytes = 0
+    """What it takes is seen once ids are read."""
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values for the provenance: the function's name."""
+        return {self.name: getattr(self.function, "__qualname__", type(self.function).__qualname__)}
+
+
+EdgeChoice = ListedEdges | PickedEdges
+
+
+def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize: bool) -> EdgeChoice | None:
+    """What is asked for; None for all edges.
+
+    Parameters
+    ----------
+    edges, without_edges : as of `mgspmv.subgraph`
+
+    Raises
+    ------
+    OptionError : both, or what is none of these; `symmetrize` without a list or mask
+    ShapeError : a mask of another shape
+    SourceError : a mask whose index arrays are damaged
+    """
+    if edges is not None and without_edges is not None:
+        raise OptionError("edges are those that stay and without_edges those that go; pass one of them")
+    name: Literal["edges", "without_edges"] = "edges" if without_edges is None else "without_edges"
+    given = edges if without_edges is None else without_edges
+    if given is None:
+        if symmetrize:
+            raise OptionError("symmetrize is of edges or without_edges; pass one of them, or leave it out")
+        return None
+    if is_sparse(given):
+        return ListedEdges(name, _list_mask(name, given, info), True, symmetrize)
+    if hasattr(given, "__iter__") and not isinstance(given, str | bytes):  # NetworkX's edges can be called too
+        return ListedEdges(name, _list_pairs(name, given), False, symmetrize)
+    if not callable(given):
+        raise OptionError(f"{name} must be pairs of ids, a SciPy sparse matrix, or a function, not {given!r}")
+    if symmetrize:
+        raise OptionError(f"symmetrize is for edges that are listed, and {name} is a function; have it say so of both")
+    return PickedEdges(name, given)
+
+
+def read_edges(path: str | os.PathLike[str], info: MatrixInfo) -> Any:
+    """Read edges from whatever `ingest` reads: pairs of ids from an edge list or table, else a mask.
+
+    Parameters
+    ----------
+    info : of the matrix that they are edges of: its ids are names or integers
+
+    Returns
+    -------
+    (sources, targets) of a graph's file: two (k,) arrays of ids; a SciPy sparse matrix of a matrix's
+
+    Raises
+    ------
+    SourceError, OptionError, StoreError : as for `open_source` and reading what it opens
+    """
+    source = open_update(None, path, info.vertex_ids)[1]
+    assert source is not None
+    ends: list[list[np.ndarray]] = [[], []]
+    for batch in source.batches():
+        stays = slice(None) if batch.values is None else batch.values != 0
+        is_mask = source.default_kind != "graph"
+        for side, own in zip(ends, (batch.rows, batch.cols), strict=True):
+            side.append(own[stays] if is_mask else own)
+    layout = source.layout()
+    firsts, seconds = (np.concatenate(side) for side in ends)
+    if source.default_kind != "graph":
+        from scipy.sparse import coo_array
+
+        return coo_array((np.ones(len(firsts), bool), (firsts, seconds)), shape=layout.shape)
+    if layout.positions is not None:
+        firsts, seconds = layout.positions[firsts], layout.positions[seconds]
+    ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
+    return (firsts, seconds) if ids is None else (ids[firsts], ids[seconds])
+
+
+def _list_mask(name: str, mask: Any, info: MatrixInfo) -> tuple[np.ndarray, np.ndarray]:
+    if mask.shape != info.shape:
+        raise ShapeError(
+            f"{name} is a mask of shape {mask.shape} but the matrix has shape {info.shape}; pass shape {info.shape}, "
+            "or pairs of ids"
+        )
+    entries = check_format(mask, name).tocoo(copy=True)
+    entries.sum_duplicates()
+    entries.eliminate_zeros()
+    return entries.row, entries.col
+
+
+def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequence[Any] | np.ndarray]:
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(side, np.ndarray) for side in given):
+        if given[0].ndim != 1 or given[0].shape != given[1].shape:
+            raise OptionError(
+                f"{name} are sources and targets of the shapes {given[0].shape} and {given[1].shape}; pass equally many"
+            )
+        return given
+    if hasattr(given, "__array__"):
+        pairs = np.asarray(given)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype == np.bool_:
+            raise OptionError(
+                f"{name} must be pairs of ids, of shape (k, 2), not {pairs.dtype} of shape {pairs.shape}; pass a mask "
+                "as a SciPy sparse matrix"
+            )
+        return pairs[:, 0], pairs[:, 1]
+    listed = list(given)
+    for pair in listed:
+        if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2:
+            raise OptionError(f"{name} must be pairs (source, target) of ids, and {pair!r} is none")
+    return [source for source, _ in listed], [target for _, target in listed]
+
+
+# --- those that are listed -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSet:
+    """Places of a stored matrix whose entries stay, or go."""
+
+    rows: np.ndarray
+    """(k,) stored numbers, ascending."""
+    cols: np.ndarray
+    """(k,) stored numbers, ascending in each row; no place is there twice."""
+    are_staying: bool
+    """Whether nothing else stays, or nothing else goes."""
+    must_exist: bool
+    """Whether there is to be an entry at each."""
+    is_found: np.ndarray
+    """(k,) bool: which of them had an entry in what was looked at."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool, must_exist: bool) -> EdgeSet:
+        """The set of places in any order, some maybe more than once."""
+        by_place = np.lexsort((cols, rows))
+        rows, cols = rows[by_place], cols[by_place]
+        is_new = np.ones(len(rows), bool)
+        np.not_equal(rows[1:], rows[:-1], out=is_new[1:])
+        is_new[1:] |= cols[1:] != cols[:-1]
+        if not is_new.all():
+            rows, cols = rows[is_new], cols[is_new]
+        return cls(rows, cols, are_staying, must_exist, np.zeros(len(rows), bool))
+
+    def between(self, first_row: int, last_row: int) -> EdgeSet:
+        """Those of rows `first_row` .. `last_row` - 1; `is_found` is of both."""
+        own = slice(*(int(np.searchsorted(self.rows, row)) for row in (first_row, last_row)))
+        return replace(self, rows=self.rows[own], cols=self.cols[own], is_found=self.is_found[own])
+
+    def judge(self, block: CsrBlock) -> np.ndarray:
+        """(nnz,) bool: which entries of some rows stay; several threads may ask at once."""
+        is_listed = np.zeros(block.nnz, bool)
+        _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
+        return is_listed if self.are_staying else ~is_listed
+
+    def transpose(self) -> EdgeSet:
+        """Rows and columns exchanged, for what has the same entries."""
+        return EdgeSet.of(self.cols, self.rows, are_staying=self.are_staying, must_exist=False)
+
+
+def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray | None) -> EdgeSet:
+    """The places of edges.
+
+    Parameters
+    ----------
+    is_kept : as of `select_vertices`: edges that lose an end are left out; None where all vertices stay
+
+    Raises
+    ------
+    OptionError : ids of another kind than the store's, or one that no vertex has; the message names a near one
+    """
+    info = stored.info
+    firsts, seconds = _find_numbers(stored, listed)
+    if listed.symmetrize:
+        firsts, seconds = np.concatenate([firsts, seconds]), np.concatenate([seconds, firsts])
+    if is_kept is not None:
+        stays = is_kept[firsts] & is_kept[seconds]
+        firsts, seconds = firsts[stays], seconds[stays]
+    rows, cols = (seconds, firsts) if info.kind == "graph" else (firsts, seconds)
+    del firsts, seconds
+    order = stored.read_order()
+    if order is not None:
+        places = invert(order)
+        rows, cols = places[rows], places[cols]
+    dtype, are_staying = index_dtype(max(info.shape)), listed.name == "edges"
+    rows, cols = rows.astype(dtype, copy=False), cols.astype(dtype, copy=False)
+    return EdgeSet.of(rows, cols, are_staying=are_staying, must_exist=are_staying and not listed.are_numbers)
+
+
+def _find_numbers(stored: StoredMatrix, listed: ListedEdges) -> list[np.ndarray]:
+    info = stored.info
+    if listed.are_numbers:
+        return [np.asarray(own) for own in listed.ends]
+    if info.kind != "matrix" or info.vertex_ids is not None:
+        lookup = VertexLookup(stored)
+        return [lookup.find_all(listed.name, ids) for ids in listed.ends]
+    numbers = [check_integers(listed.name, own) for own in listed.ends]
+    for side, own, n in zip(("row", "column"), numbers, info.shape, strict=True):
+        if (wrong := (own < 0) | (own >= n)).any():
+            raise OptionError(
+                f"{listed.name} has the {side} {own[int(np.argmax(wrong))]}, and the matrix has the {side}s 0 to "
+                f"{n - 1}"
+            )
+    return numbers
+
+
+def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
+    """
+    Raises
+    ------
+    OptionError : some of the edges were not found; the message names one, and a near one that the matrix has
+    """
+    if edges.is_found.all():
+        return
+    k = int(np.argmin(edges.is_found))
+    row, col = int(edges.rows[k]), int(edges.cols[k])
+    near = _find_near(stored, row, col)
+    hint = "" if near is None else f"; near: {_name_entry(stored, *near)}"
+    what = "entry" if stored.info.kind == "matrix" else "edge"
+    raise OptionError(f"edges has the {what} {_name_entry(stored, row, col)}, which is not there{hint}")
+
+
+def _find_near(stored: StoredMatrix, row: int, col: int) -> tuple[int, int] | None:
+    """The place of an entry that may have been meant, the mirror image or one in the same row; None for none."""
+    n_rows, n_cols = stored.info.shape
+    if row < n_cols and col < n_rows and (col, row) in _list_around(stored, col, row):
+        return col, row
+    return min(_list_around(stored, row, col), key=lambda place: abs(place[1] - col), default=None)
+
+
+def _list_around(stored: StoredMatrix, row: int, col: int) -> list[tuple[int, int]]:
+    """The places of the entries in a row that are just before a column, and at it or just after it."""
+
+    def read(k: int) -> int:
+        return int(stored.read_array("indices", k, k + 1, threads=1)[0])
+
+    start, stop = stored.read_pointers(row, row + 1).tolist()
+    after = bisect_left(range(stop), col, start, key=read)
+    return [(row, read(k)) for k in (after - 1, after) if start <= k < stop]
+
+
+def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
+    """As a user would write it."""
+    order = stored.read_order()
+    numbers = [row, col] if order is None else [int(order[row]), int(order[col])]
+    named = numbers if stored.info.vertex_ids is None else VertexLookup(stored).read(numbers).tolist()
+    first, second = named[::-1] if stored.info.kind == "graph" else named
+    return f"({first!r}, {second!r})"
+
+
+@njit(nogil=True, cache=True)
+def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
+    """Tell which entries of rows from `row` on are among ascending places, and which of these there are."""
+    d = 0
+    for i in range(len(indptr) - 1):
+        while d < len(rows) and rows[d] < row + i:
+            d += 1
+        for k in range(indptr[i], indptr[i + 1]):
+            while d < len(rows) and rows[d] == row + i and cols[d] < indices[k]:
+                d += 1
+            if d < len(rows) and rows[d] == row + i and cols[d] == indices[k]:
+                is_listed[k] = True
+                is_found[d] = True
+
+
+# --- those that a function picks -------------------------------------------------------------------------------------
+
+
+class VertexNames:
+    """The ids of all vertices, in memory.
+
+    Parameters
+    ----------
+    ids : of the vertices; None where they are 0..n-1
+    order : number of each row and column among these; None where it is that of the row
+    memory : bytes that they may take
+    name : of the matrix, for messages
+
+    Raises
+    ------
+    CapacityError : they take more
+    """
+
+    def __init__(self, ids: Ids | None, order: np.ndarray | None, memory: int, name: str) -> None:
+        self._order, self._ids = order, ids
+        self.nbytes = 0
+        """Of the ids, while they are put together."""
+        if ids is None:
+            return
+        are_names, parts = ids.dtype != np.int64, list[Any]()
+        for first in range(0, len(ids), PIECE_IDS):
+            own = ids[first : first + PIECE_IDS]
+            parts.append(pa.array(own, pa.large_string()) if are_names else own)
+            self.nbytes += 2 * parts[-1].nbytes
+            if self.nbytes > memory:
+                raise CapacityError(
+                    f"the ids of the vertices of {name}, which a function that picks edges is given, take more than the"
+                    f" {memory / 1e9:.3g} GB of memory that they may take; allow more (memory=, --memory)"
+                )
+        if parts:
+            self._ids = pa.concat_arrays(parts) if are_names else np.concatenate(parts)
+
+    def find(self, numbers: np.ndarray) -> np.ndarray:
+        """(k,) int64 or strings (object): the ids of some rows or columns, in an array of its own."""
+        own = numbers.astype(np.int64) if self._order is None else self._order[numbers].astype(np.int64, copy=False)
+        if self._ids is None:
+            return own
+        is_array = isinstance(self._ids, np.ndarray)
+        ids: np.ndarray = self._ids[own] if is_array else self._ids.take(pa.array(own)).to_numpy(zero_copy_only=False)
+        return ids
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTest:
+    """Asks a function which edges stay; each is asked about once, in the order of the rows, by one thread."""
+
+    picked: PickedEdges
+    names: VertexNames
+    sources_are_columns: bool
+    """Whether they are, as in a graph, or the function gets rows and columns."""
+
+    def filter(self, block: CsrBlock) -> CsrBlock | None:
+        """What stays of some rows; None where nothing does.
+
+        Raises
+        ------
+        OptionError : the function gives no mask
+        """
+        rows, cols = list_rows(block), block.indices
+        sources, targets = (cols, rows) if self.sources_are_columns else (rows, cols)
+        stays = np.empty(block.nnz, bool)
+        for first in range(0, block.nnz, ASKED_EDGES):
+            own = slice(first, first + ASKED_EDGES)
+            stays[own] = self._ask(sources[own], targets[own], None if block.data is None else block.data[own])
+        return _select(block, stays) if stays.any() else None
+
+    def _ask(self, sources: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+        given = None if weights is None else weights.view()
+        if given is not None:
+            given.flags.writeable = False  # they are what is stored
+        answer = np.asarray(self.picked.function(self.names.find(sources), self.names.find(targets), given))
+        if answer.dtype != np.bool_ or answer.shape != sources.shape:
+            raise OptionError(
+                f"{self.picked.name} is a function that must give a mask of bool of shape {sources.shape}, and gave "
+                f"{answer.dtype} of shape {answer.shape}"
+            )
+        return answer if self.picked.name == "edges" else ~answer
+
+
+def _select(block: CsrBlock, stays: np.ndarray) -> CsrBlock:
+    n_before = np.zeros(block.nnz + 1, np.int64)
+    np.cumsum(stays, out=n_before[1:])
+    values = None if block.data is None else block.data[stays]
+    return CsrBlock(block.row_offset, block.n_cols, n_before[block.indptr], block.indices[stays], values)

@@ -1,0 +1,494 @@
+"""Masks over single edges: what ingesting the edges that stay makes, and what NetworkX and SciPy make."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from importlib import import_module
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stores import make_scipy
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
+from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, VertexNames, choose_edges, number_edges, read_edges
+from mgspmv.ingest.stored import cut_entries
+from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
+from mgspmv.ingest.write import Room
+from mgspmv.store import open_store
+
+SMALL = {
+    "mgspmv.store": {"CHUNK_ELEMENTS": 7},
+    "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+    "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
+    "mgspmv.ingest.edge_mask": {"PIECE_IDS": 3, "ASKED_EDGES": 4},
+}
+IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
+N = 13
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and chunks of which a small matrix has many, and a function is asked about few edges at a time."""
+    for module, values in SMALL.items():
+        for name, value in values.items():
+            monkeypatch.setattr(import_module(module), name, value)
+
+
+def ingest(source, **options):
+    mg.ingest(source, place := MemoryStore(), **options)
+    return place
+
+
+def cut(place, **options):
+    info = mg.subgraph(place, target := MemoryStore(), **options)
+    assert mg.verify(target) == []
+    return target, info
+
+
+def check_same(found, wanted):
+    for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
+        assert getattr(found, field) == getattr(wanted, field), field
+
+
+def make_mask(edges, ids, n=N):
+    """Of pairs of numbers, in the order of the store's vertices, with a stored 0 where there is room for one."""
+    numbers = {IDS[ids](k): place for place, k in enumerate(sorted(range(n), key=IDS[ids]))}
+    rows, cols = ([numbers[IDS[ids](k)] for k in side] for side in zip(*edges, strict=True)) if edges else ([], [])
+    free = next((i, j) for i in range(n) for j in range(n) if (i, j) not in {*zip(rows, cols, strict=True)})
+    values = [1.0] * len(rows) + [0.0]
+    return sp.coo_array((values, ([*rows, free[0]], [*cols, free[1]])), shape=(n, n))
+
+
+def make_function(edges, name):
+    """Says of each edge whether it is one of some pairs of numbers."""
+    wanted = {(name(i), name(j)) for i, j in edges}
+    return lambda src, dst, weight: np.array([pair in wanted for pair in zip(src, dst, strict=True)], bool)
+
+
+WAYS = {
+    "pairs": lambda edges, ids: [(IDS[ids](i), IDS[ids](j)) for i, j in edges],
+    "arrays": lambda edges, ids: tuple(
+        np.array([IDS[ids](edge[side]) for edge in edges], object if ids == "string" else np.int64) for side in (0, 1)
+    ),
+    "mask": make_mask,
+    "function": lambda edges, ids: make_function(edges, IDS[ids]),
+}
+
+
+# --- the same as ingesting what stays --------------------------------------------------------------------------------
+
+
+@st.composite
+def graphs(draw):
+    """A table of arcs, some of them, which vertices stay, a bound, and how it is ingested."""
+    ends = st.integers(0, N - 1)
+    dtype = draw(st.sampled_from([None, np.float64, np.int64]))
+    arcs = draw(st.lists(st.tuples(ends, ends, st.sampled_from([1, 2, 5])), min_size=1, max_size=60))
+    picked = [(i, j) for i, j, _ in draw(st.lists(st.sampled_from(arcs), max_size=30))]
+    kept = draw(st.none() | st.sets(ends, min_size=1))
+    low = None if dtype is None else draw(st.sampled_from([None, 2]))
+    options = {
+        "duplicates": draw(st.sampled_from(["first", "keep", *([] if dtype is None else ["sum"])])),
+        "transpose": draw(st.booleans()),
+        "order": draw(st.sampled_from(["none", "rcm", "dealt"])),
+    }
+    return dtype, arcs, picked, kept, low, options
+
+
+def make_table(arcs, ids, dtype):
+    columns = {"src": [IDS[ids](i) for i, _, _ in arcs], "dst": [IDS[ids](j) for _, j, _ in arcs]}
+    types = [pa.string() if ids == "string" else pa.int64()] * 2
+    if dtype is not None:
+        columns["weight"], types = [w for _, _, w in arcs], [*types, pa.from_numpy_dtype(dtype)]
+    arrays = [pa.array(column, of) for column, of in zip(columns.values(), types, strict=True)]
+    return pa.table(arrays, names=list(columns))
+
+
+def list_vertices(path, kept, ids):
+    path.write_text("".join(f"{IDS[ids](k)}\n" for k in sorted(kept)))
+    return path
+
+
+def find_left(place, ids, kept, low, picked, *, stays):
+    """The arcs that stay, read by SciPy, in the order of the store."""
+    entries = mg.open_matrix(place).to_scipy().tocoo()
+    numbers = sorted(range(N), key=IDS[ids])
+    left = []
+    for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
+        source, target = numbers[col], numbers[row]
+        is_inside = (low is None or value >= low) and (kept is None or {source, target} <= kept)
+        if is_inside and ((source, target) in picked) == stays:
+            left.append((source, target, value))
+    return left
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=graphs(), ids=st.sampled_from([*IDS]), way=st.sampled_from([*WAYS]), stays=st.booleans())
+def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, ids, way, stays):
+    dtype, arcs, picked, kept, low, options = case
+    place = ingest(make_table(arcs, ids, dtype), vertices=list_vertices(tmp_path / "all", range(N), ids), **options)
+    asked = {"edges" if stays else "without_edges": WAYS[way](picked, ids), "min_weight": low}
+    vertices = None if kept is None else [IDS[ids](k) for k in kept]
+    target, info = cut(place, vertices=vertices, **asked)
+    assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
+    if options["transpose"]:
+        A = mg.open_matrix(target)
+        assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
+    left = find_left(place, ids, kept, low, {*picked}, stays=stays)
+    assert info.nnz == len(left)
+    if info.order is not None:
+        info = mg.reorder(target, method="none")
+    staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
+    options = {"duplicates": options["duplicates"]}
+    check_same(info, mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options))
+
+
+def test_as_networkx_has_it(small):
+    """But for vertices: all stay, unless they are named too."""
+    graph = nx.gnp_random_graph(20, 0.3, seed=1, directed=True)
+    chosen = sorted(graph.edges)[::3]
+    place = ingest(graph, transpose=True)
+    induced = graph.edge_subgraph(chosen)
+    _, info = cut(place, edges=chosen, vertices=list(induced))
+    check_same(info, mg.ingest(induced, MemoryStore()))
+    for edges in (
+        induced.edges,
+        induced.edges(),
+        {*chosen},
+        dict.fromkeys(chosen),
+        np.array(chosen),
+        pd.DataFrame(chosen),
+    ):
+        assert cut(place, edges=edges, vertices=list(induced))[1].digest == info.digest
+    view = nx.subgraph_view(graph, filter_edge=lambda i, j: i < j)
+    check_same(cut(place, edges=lambda src, dst, weight: src < dst)[1], mg.ingest(nx.DiGraph(view), MemoryStore()))
+    left = graph.copy()
+    left.remove_edges_from([*chosen, (0, 0)])  # which is not there
+    check_same(cut(place, without_edges=[*chosen, (0, 0)])[1], mg.ingest(left, MemoryStore()))
+
+
+def test_edges_of_undirected_graphs_are_meant_both_ways(small):
+    graph = nx.gnp_random_graph(20, 0.3, seed=2)
+    chosen = sorted(graph.edges)[::3]
+    place = ingest(graph)
+    wanted = nx.Graph(chosen)
+    wanted.add_nodes_from(graph)
+    check_same(cut(place, edges=chosen, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()))
+    mask = make_mask(chosen, "numbers", 20)
+    check_same(cut(place, edges=mask, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()))
+    assert cut(place, edges=chosen)[1].nnz == len(chosen)
+    left = graph.copy()
+    left.remove_edges_from(chosen)
+    made = cut(place, without_edges=chosen, symmetrize=True)[1]
+    check_same(made, mg.ingest(left, MemoryStore()))
+    assert made.provenance["subgraphs"][-1]["symmetrize"] is True
+
+
+@pytest.mark.parametrize("shape", [(30, 30), (4, 90), (90, 4)])
+@pytest.mark.parametrize("to_format", ["tocoo", "tocsr", "tocsc", "tolil", "todok"])
+def test_a_matrix_has_rows_and_columns(small, shape, to_format):
+    """As SciPy multiplies it with a mask of its shape."""
+    matrix, mask = make_scipy(*shape), make_scipy(*shape, density=0.5, seed=7) > 200
+    place = ingest(matrix, kind="matrix", transpose=True)
+    inside, beside = matrix.multiply(mask).tocsr(), matrix - matrix.multiply(mask)
+    beside.eliminate_zeros()
+    given = getattr(mask, to_format)()
+    check_same(cut(place, edges=given)[1], mg.ingest(inside, MemoryStore()))
+    check_same(cut(place, without_edges=given)[1], mg.ingest(beside, MemoryStore()))
+    rows, cols = inside.nonzero()
+    check_same(cut(place, edges=(rows, cols))[1], mg.ingest(inside, MemoryStore()))
+    heavy = (mask.multiply(matrix) >= 5).tocsr()
+    target, info = cut(place, min_weight=5, edges=lambda i, j, w: np.asarray(mask[i, j]).ravel() & (w >= 5))
+    check_same(info, mg.ingest(matrix.multiply(heavy).tocsr(), MemoryStore()))
+    A = mg.open_matrix(target)
+    assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
+
+
+def test_a_mask_is_what_it_adds_up_to(small):
+    place = ingest((np.arange(4), np.arange(1, 5)), transpose=True)
+    entries = ([1, -1, 1, 1, math.nan, 0.0, 3], ([0, 0, 1, 1, 2, 3, 4], [1, 1, 2, 2, 3, 4, 4]))
+    mask = sp.coo_array(entries, shape=(5, 5))
+    target, info = cut(place, edges=mask)
+    assert sorted(zip(*mg.open_matrix(target).to_scipy().T.nonzero(), strict=True)) == [(1, 2), (2, 3)]
+    assert mask.nnz == 7
+    assert cut(place, without_edges=mask)[1].nnz == 2
+    assert info.provenance["subgraphs"][-1]["edges"] == 3
+
+
+def test_of_a_multigraph_all_between_two_vertices_are_meant(small):
+    ends = np.repeat([0, 1, 2], [20, 3, 9]), np.repeat([1, 1, 0], [20, 3, 9])
+    place = ingest((*ends, np.arange(32.0)), duplicates="keep", transpose=True)
+    target, info = cut(place, edges=[(0, 1)])
+    assert info.nnz == 20
+    assert mg.open_matrix(target).stored.read_array("data").tolist() == [*range(20)]
+    assert cut(place, without_edges=[(0, 1)])[1].nnz == 12
+    assert cut(place, edges=lambda i, j, w: w % 2 == 0)[1].nnz == 16
+
+
+def test_a_stochastic_matrix_has_rows_and_columns(small):
+    blocks = sp.block_diag([np.full((2, 2), 0.5), np.full((3, 3), 1 / 3)], format="csr")
+    place = ingest(blocks, kind="stochastic")
+    gone = [(i, 4) for i in (2, 3, 4)]
+    left = blocks.tolil()
+    left[:, 4] = 0
+    check_same(cut(place, without_edges=gone)[1], mg.ingest(left.tocsr(), MemoryStore(), kind="stochastic"))
+    with pytest.raises(SourceError, match=r"column 4 sums to 0\.6"):
+        cut(place, without_edges=gone[:1])
+
+
+def test_a_function_is_asked_once_in_the_order_of_the_store(small):
+    """So that what is drawn by chance is the same in the transpose, and with any number of threads."""
+    graph = nx.gnp_random_graph(40, 0.2, seed=3, directed=True)
+    place, asked = ingest(graph, transpose=True, order="rcm"), []
+
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return lambda src, dst, weight: (
+            asked.extend(zip(src.tolist(), dst.tolist(), strict=True)) or rng.random(len(src)) < 0.5
+        )
+
+    kept = [*range(30)]
+    digests = {cut(place, vertices=kept, edges=draw(1), threads=threads)[1].digest for threads in (1, 2, 2)}
+    assert len(digests) == 1
+    assert sorted(asked) == sorted(3 * [*graph.subgraph(kept).edges])
+    target, info = cut(place, edges=draw(2))
+    A = mg.open_matrix(target)
+    assert 0 < info.nnz < graph.number_of_edges()
+    assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_what_a_function_is_given(small, ids):
+    weights = [0.5, 2.0, 3.0]
+    table = make_table([(1, 2, 0.5), (2, 3, 2.0), (3, 1, 3.0)], ids, np.float64)
+    seen = []
+
+    def look(src, dst, weight):
+        seen.append((src.tolist(), dst.tolist(), weight.tolist()))
+        assert (src.dtype, weight.dtype) == (object if ids == "string" else np.int64, np.float64)
+        with pytest.raises(ValueError, match="read-only"):
+            weight *= 2
+        src[:] = dst  # nobody else's
+        return [True] * len(src)
+
+    place = ingest(table)
+    _, info = cut(place, edges=look)
+    assert info.digest == open_store(place).info.digest
+    names = [IDS[ids](k) for k in (1, 2, 3)]
+    found = [edge for part in seen for edge in zip(*part, strict=True)]
+    assert sorted(found, key=lambda edge: edge[2]) == [*zip(names, names[1:] + names[:1], weights, strict=True)]
+    assert info.provenance["subgraphs"][-1]["edges"].endswith("look")
+    pattern = ingest(make_table([(1, 2, 1)], ids, None))
+    assert cut(pattern, edges=lambda src, dst, weight: src == src if weight is None else src != src)[1].nnz == 1
+
+
+def test_rows_without_a_listed_edge_are_not_read(small, monkeypatch):
+    place, read = ingest((np.repeat(np.arange(50), 7), np.tile(np.arange(7), 50))), []
+    module = import_module("mgspmv.ingest.subgraph")
+    monkeypatch.setattr(module, "read_entries", lambda *own, real=module.read_entries: read.append(own) or real(*own))
+    assert cut(place, edges=[(3, 2), (44, 6)])[1].nnz == 2
+    pieces = [*cut_entries(open_store(place), 1)]
+    assert len(read) == sum(any(row <= own < row + len(bounds) - 1 for own in (2, 6)) for row, bounds in pieces)
+    assert len(read) < len(pieces) / 2
+    read.clear()
+    cut(place, without_edges=[(3, 2)])
+    assert len(read) == len(pieces)
+
+
+def test_nothing_stays_and_nothing_goes(small):
+    place = ingest(nx.path_graph(5, nx.DiGraph), transpose=True)
+    before = open_store(place).info
+    for nothing in ([], np.zeros((0, 2), np.int64), sp.coo_array((5, 5)), lambda src, dst, weight: src < 0):
+        assert cut(place, edges=nothing)[1].nnz == 0
+        assert cut(place, without_edges=nothing)[1].digest == before.digest
+    assert cut(ingest(nx.empty_graph(3, nx.DiGraph)), edges=lambda *own: 1 / 0)[1].nnz == 0
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_edges_and_ids_must_fit(small):
+    ends = np.arange(40), np.arange(1, 41)
+    place = ingest((*ends, np.ones(40)), transpose=True)
+    stored, listed = open_store(place), [*zip(*ends, strict=True)]
+    options = {"report": lambda *_: None, "overwrite": False, "describe": lambda n: {"n": n}}
+
+    def write(memory, asked, place=stored):
+        chosen = choose_edges(place.info, asked, None, symmetrize=False)
+        room = Room(memory, 2, None)
+        write_subgraph(place, target := MemoryStore(), None, None, room=room, edges=chosen, **options)
+        return open_store(target).info
+
+    need = 40 * EDGE_BYTES + find_table_bytes(stored.info, selects=False)
+    assert write(2 * need, listed).digest == stored.info.digest
+    with pytest.raises(CapacityError, match=r"and the places of 40 edges take .* GB of memory while some are left out"):
+        write(2 * need - 1, listed)
+    names = ingest(nx.path_graph([f"name {k}" for k in range(30)], nx.DiGraph))
+    pick = lambda src, dst, weight: src != dst  # noqa: E731
+    for whose, n_bytes in ((open_store(ingest((*ends, np.ones(40)), order="rcm")), 40 * 32), (open_store(names), 1000)):
+        assert write(2 * 4000, pick, whose).nnz == whose.info.nnz
+        with pytest.raises(
+            CapacityError, match="the numbers of the vertices" if whose.info.order else "the ids of the"
+        ):
+            write(n_bytes, pick, whose)
+    assert VertexNames(None, None, 0, "a").nbytes == 0
+
+
+@pytest.mark.parametrize("order", ["none", "rcm"])
+@pytest.mark.parametrize("symmetrize", [False, True])
+@pytest.mark.parametrize("kept", [None, 0.9])
+def test_looking_edges_up_takes_what_is_counted(order, symmetrize, kept):
+    n, rng = 1000, np.random.default_rng(1)
+    ends = rng.integers(0, n, (2, 200_000)) * 10
+    stored = open_store(ingest((*ends,), order=order))
+    chosen = choose_edges(stored.info, (ends[0], ends[1]), None, symmetrize=symmetrize)
+    is_kept = None if kept is None else rng.random(n) < kept
+    number_edges(stored, chosen, is_kept)
+    tracemalloc.start()
+    try:
+        number_edges(stored, chosen, is_kept)
+        assert tracemalloc.get_traced_memory()[1] <= chosen.nbytes + 100 * n
+    finally:
+        tracemalloc.stop()
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def places():
+    ends = np.array([1, 2, 3]), np.array([2, 3, 4])
+    return {
+        "weighted": ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6, order="rcm"),
+        "pattern": ingest(ends, transpose=True),
+        "names": ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
+        "matrix": ingest(sp.coo_array(([1.0, 2.0], ([0, 1], [4, 2])), shape=(3, 5)), kind="matrix"),
+        "square": ingest(sp.coo_array(([1.0, 2.0], ([0, 3], [4, 2])), shape=(5, 5)), kind="matrix"),
+    }
+
+
+def damage():
+    mask = sp.csr_array((5, 5))
+    mask.indptr[1] = 7
+    return mask
+
+
+REFUSED = {
+    "weighted": [
+        ({}, r"\(--max-weight\), edges \(--edges\) or without_edges \(--without-edges\)$"),
+        ({"edges": [], "without_edges": []}, "^edges are those that stay and without_edges those that go; pass one"),
+        ({"min_weight": 1, "symmetrize": True}, "^symmetrize is of edges or without_edges; pass one of them"),
+        ({"edges": len, "symmetrize": True}, "^symmetrize is for edges that are listed, and edges is a function"),
+        ({"edges": 3}, "^edges must be pairs of ids, a SciPy sparse matrix, or a function, not 3$"),
+        ({"without_edges": "e.txt"}, "^without_edges must be pairs of ids, .*, not 'e.txt'$"),
+        ({"edges": [1, 2]}, r"^edges must be pairs \(source, target\) of ids, and 1 is none$"),
+        ({"edges": [(1, 2, 0.5)]}, r"^edges must be pairs .* and \(1, 2, 0.5\) is none$"),
+        ({"edges": np.ones((6, 6), bool)}, r"not bool of shape \(6, 6\); pass a mask as a SciPy sparse matrix$"),
+        ({"edges": np.ones((2, 2), bool)}, r"of shape \(k, 2\), not bool of shape \(2, 2\)"),
+        ({"edges": np.ones((2, 3), int)}, r"pairs of ids, of shape \(k, 2\), not int64 of shape \(2, 3\)"),
+        ({"edges": (np.ones(2, int), np.ones(3, int))}, r"of the shapes \(2,\) and \(3,\); pass equally many$"),
+        ({"edges": [(1, 9)]}, "^edges has the id 9, which no vertex has; near: 5$"),
+        ({"edges": [("1", "2")]}, "^ids must be a list of 64-bit integers"),
+        ({"edges": [(1, 2), (4, 3)]}, r"^edges has the edge \(4, 3\), which is not there; near: \(3, 4\)$"),
+        ({"edges": [(1, 4)]}, r"^edges has the edge \(1, 4\), which is not there; near: \(3, 4\)$"),
+        ({"edges": sp.eye_array(5)}, r"^edges is a mask of shape \(5, 5\) but the matrix has shape \(6, 6\); pass"),
+        ({"edges": lambda *_: 1}, r"^edges is a function that must give a mask of bool of shape \(3,\)"),
+        ({"edges": lambda i, j, w: w}, r"of shape \(3,\), and gave float64 of shape \(3,\)$"),
+        ({"without_edges": lambda i, j, w: w[:1] > 0}, r"^without_edges is a function .* of shape \(1,\)$"),
+    ],
+    "pattern": [
+        ({"without_edges": [(0, 2)]}, "^without_edges has the id 0, which no vertex has; near: 1$"),
+        ({"edges": [(4, 1)]}, r"^edges has the edge \(4, 1\), which is not there$"),
+        ({"edges": [(2, 4), (1, 2)]}, r"edge \(2, 4\), which is not there; near: \(3, 4\)$"),
+    ],
+    "names": [
+        ({"edges": ["ab"]}, "^edges must be pairs .* of ids, and 'ab' is none$"),
+        ({"edges": [("amsel", "drosel")]}, "^edges has the id 'drosel', which no vertex has; near: 'drossel'$"),
+        ({"edges": [(1, 2)]}, "the ids of .* are strings; pass a list of strings$"),
+        ({"edges": [("fink", "drossel")]}, r"near: \('drossel', 'fink'\)$"),
+        ({"edges": [("drossel", "fink")], "symmetrize": True}, r"edge \('fink', 'drossel'\), which is not there"),
+    ],
+    "matrix": [
+        ({"edges": [(3, 1)]}, "^edges has the row 3, and the matrix has the rows 0 to 2$"),
+        ({"edges": [(1, 1), (1, -5)]}, "^edges has the column -5, and the matrix has the columns 0 to 4$"),
+        ({"edges": [(1.0, 2.0)]}, "^edges must be a list of 64-bit integers, not float64"),
+        ({"edges": [(0, 2)]}, r"^edges has the entry \(0, 2\), which is not there; near: \(0, 4\)$"),
+    ],
+    "square": [
+        ({"edges": [(2, 3)]}, r"^edges has the entry \(2, 3\), which is not there; near: \(3, 2\)$"),
+        ({"edges": damage()}, "its index arrays are damaged"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "options", "message"), [(name, *own) for name in REFUSED for own in REFUSED[name]])
+def test_what_is_refused(places, name, options, message):
+    target = MemoryStore()
+    given = options.get("edges")
+    error = OptionError if not sp.issparse(given) else ShapeError if name == "weighted" else SourceError
+    with pytest.raises(error, match=message):
+        mg.subgraph(places[name], target, **options)
+    with pytest.raises(StoreNotFoundError):
+        open_store(target)
+
+
+def test_what_need_not_be_there(places):
+    assert cut(places["weighted"], without_edges=[(5, 0)])[1].nnz == 3
+    everything = sp.csr_array(np.ones((6, 6)))
+    assert cut(places["weighted"], edges=everything)[1].nnz == 3
+    assert cut(places["weighted"], without_edges=everything)[1].nnz == 0
+    assert cut(places["weighted"], edges=[(1, 2), (1, 4)], vertices=[1, 2])[1].nnz == 1
+    assert cut(places["weighted"], edges=[(1, 2), (3, 4)], min_weight=1)[1].nnz == 1
+
+
+def test_what_a_function_raises_leaves_nothing(places):
+    with pytest.raises(ZeroDivisionError):
+        mg.subgraph(places["names"], target := MemoryStore(), edges=lambda src, dst, weight: 1 / 0)
+    with pytest.raises(StoreNotFoundError):
+        open_store(target)
+
+
+# --- files of edges --------------------------------------------------------------------------------------------------
+
+
+def test_edges_are_read(tmp_path):
+    numbers, names = (open_store(ingest(graph)).info for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
+    path = tmp_path / "edges.txt"
+
+    def read(info, path=path):
+        return [side.tolist() for side in read_edges(path, info)]
+
+    path.write_text("# Nodes: 99\n3 4\n1000000000000 2\n3 4\n")
+    assert read(numbers) == [[3, 10**12, 3], [4, 2, 4]]
+    path.write_text("# Nodes: 9\n3 4\n")
+    assert read(numbers) == [[3], [4]]
+    assert read(names) == [["3"], ["4"]]
+    path.write_text("source,target,weight\n7,8,0.5\n7,-2,0\n")
+    assert read(numbers) == [[7, 7], [8, -2]]
+    pyarrow.parquet.write_table(pa.table({"a": ["x", "y"], "b": ["1", "x"], "w": [0.0, 2.0]}), tmp_path / "e.parquet")
+    assert read(names, tmp_path / "e.parquet") == [["x", "y"], ["1", "x"]]
+    mask = sp.coo_array(([1.0, 0.0, 3.0], ([0, 1, 2], [2, 2, 0])), shape=(3, 3))
+    sp.save_npz(tmp_path / "m.npz", mask)
+    scipy.io.mmwrite(tmp_path / "m.mtx", mask)
+    mg.ingest(nx.DiGraph([(20, 30)]), tmp_path / "g.zarr")
+    for name in ("m.npz", "m.mtx"):
+        found = read_edges(tmp_path / name, numbers)
+        assert (found.toarray() == (mask.toarray() != 0)).all()
+    assert read(numbers, tmp_path / "g.zarr") == [[20], [30]]
+    path.write_text("1\nx\n")
+    with pytest.raises(SourceError, match="a line of one column is no edge"):
+        read_edges(path, numbers)
+    with pytest.raises(SourceError):
+        read_edges(tmp_path / "none", numbers)
+    assert isinstance(choose_edges(numbers, [(1, 2)], None, symmetrize=False), ListedEdges)
