@@ -710,6 +710,7 @@ def plan(
     device_memory: DeviceMemory = None,
     host_memory: HostMemory = None,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
+    stop: Annotated[str, typer.Option(metavar="change|topk:K", help="Of PageRank; topk takes memory too.")] = "change",
     backend: Backend = "auto",
     cluster: ClusterKind = None,
     scheduler: Scheduler = None,
@@ -722,13 +723,15 @@ def plan(
 
     place = Place(cluster, workers if cluster else None, None, scheduler, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
-    options |= {"backend": place.choose_backend(backend), "timeout": timeout}
+    options |= {"backend": place.choose_backend(backend), "timeout": timeout, "stop": stop}
     with api.open_matrix(store) as matrix, open_progress() as progress, _open_client(place, progress) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
     if not any(w.has_device for w in plan.workers):
         totals["memory of a worker"] = _format_bytes(plan.memory_bytes)
+    if watch_bytes := max(w.watch_bytes for w in plan.workers):
+        totals[f"host memory of a worker for --stop {stop}"] = _format_bytes(watch_bytes)
     totals |= {"received in all, per iteration": _format_bytes(plan.exchange_bytes)}
     if plan.seconds_per_iteration is not None:
         totals["predicted time of an iteration"] = _format_seconds(plan.seconds_per_iteration)

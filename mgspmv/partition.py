@@ -31,6 +31,11 @@ DENSE = 0.5
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
 
+WATCH_BYTES, WATCH_RANKS = 41, 6
+"""Of what proves which vertices are highest, for each own row: bytes, and ranks, those of its first look among them."""
+TOP_BYTES = 90
+"""Of a vertex among those that workers tell each other of for it."""
+
 INDEX_RATIO = 0.5
 """Bytes of columns in a store over those in memory, about; values are taken not to get any less."""
 ROOM_USED = 0.97
@@ -123,6 +128,8 @@ class WorkerPlan:
     """Of the layout for steps of PageRank on a device, and what is beside it while it is made; None for CSR."""
     rates: Rates | None = None
     """What it was measured to do."""
+    watch_bytes: int = 0
+    """On the host, of what proves which vertices are highest; 0 where nothing does."""
 
     @property
     def has_device(self) -> bool:
@@ -142,7 +149,7 @@ class WorkerPlan:
     @property
     def memory_bytes(self) -> int:
         """Peak on a worker without a device: the block and ids, with the vectors or with what loading takes."""
-        return self.block_bytes + self.id_bytes + max(self.vector_bytes, self.load_bytes)
+        return self.block_bytes + self.id_bytes + max(self.vector_bytes + self.watch_bytes, self.load_bytes)
 
     @property
     def device_bytes(self) -> int:
@@ -153,9 +160,10 @@ class WorkerPlan:
 
     @property
     def host_bytes(self) -> int:
-        """Peak on the host of a worker that has a device: what loading takes, with pieces in pinned memory."""
+        """Peak on the host of a worker that has a device: what loading takes, or later what proves which vertices are
+        highest, with pieces in pinned memory."""
         pinned = 0 if self.streaming is None or self.streaming.held == "store" else self.streaming.streamed_bytes
-        return self.load_bytes + pinned
+        return max(self.load_bytes, self.watch_bytes) + pinned
 
 
 @dataclass(frozen=True)
@@ -306,6 +314,7 @@ def plan_rows(
     threads: int | None = None,
     lays_out: bool = False,
     streams: bool = False,
+    top: int | None = None,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -320,6 +329,7 @@ def plan_rows(
     threads : of each worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
     streams : rows for which a device has no room come by in pieces, from the host or from the store
+    top : how many highest vertices are to be proven; None for none
 
     Raises
     ------
@@ -330,28 +340,61 @@ def plan_rows(
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    make = partial(_plan, info, indptr, n_workers, precision, threads)
+    make = partial(_plan, info, indptr, n_workers, precision, threads, top)
     place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
     hold = partial(_place, _Sizes.of(info, precision), lays_out, False)
     plan = make() if speeds is None else _plan_by_speed(make, hold, speeds, devices, hosts)
     plan = place(plan, devices, hosts)
     if rates is not None:
         plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
-    if shortage := _find_shortage(plan, devices, hosts):
+    if shortage := _find_shortage(plan, devices, hosts, top):
         if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
             raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
         n_enough = n_workers
         while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
             memory = _spread(device_memory, n_enough), _spread(host_memory, n_enough)
-            larger = place(_plan(info, indptr, n_enough, precision, threads), *memory)
-            if not _find_shortage(larger, *memory):
+            larger = place(_plan(info, indptr, n_enough, precision, threads, top), *memory)
+            if not _find_shortage(larger, *memory, top):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
         raise CapacityError(
             f"{shortage}; no number of workers of that size would do, for each holds a vector of all "
             f"{info.shape[1]} columns and at least one row"
         )
     return plan
+
+
+def find_watch_bytes(n_rows: int, n: int, n_workers: int, top: int | None, precision: Precision) -> int:
+    """Bytes that a worker of so many takes on its host to prove which vertices are highest.
+
+    Parameters
+    ----------
+    n_rows, n : its own, and all
+    top : how many vertices; None for none
+    """
+    if top is None:
+        return 0
+    told = min(n, n_workers * (top + 1)) if n_workers > 1 else 0
+    return (WATCH_BYTES + WATCH_RANKS * (4 if precision == "float32" else 8)) * n_rows + TOP_BYTES * told
+
+
+def check_watch(need: int, have: int, top: int | None) -> None:
+    """
+    Parameters
+    ----------
+    need : from `find_watch_bytes`
+    have : bytes that are free
+
+    Raises
+    ------
+    CapacityError : there is less
+    """
+    if need > have:
+        raise CapacityError(
+            f"stop='topk:{top}' needs {need / 1e9:.3g} GB of host memory beside the matrix, to prove which vertices are"
+            f" highest, and {have / 1e9:.3g} GB are free; pass stop='change' (--stop change), which does without, or "
+            "use more memory, or more workers"
+        )
 
 
 def parse_bytes(size: str | int) -> int:
@@ -373,6 +416,7 @@ def _plan(
     n_workers: int,
     precision: Precision,
     threads: int,
+    top: int | None,
     shares: Sequence[float] | None = None,
 ) -> Plan:
     sizes = _Sizes.of(info, precision)
@@ -384,6 +428,9 @@ def _plan(
         for a, b in pairwise(bounds)
     )
     operation = "spmv" if info.kind == "matrix" else "pagerank"
+    if top is not None:
+        find = partial(find_watch_bytes, n=info.shape[0], n_workers=n_workers, top=top, precision=precision)
+        workers = tuple(replace(w, watch_bytes=find(w.stop - w.start)) for w in workers)
     return Plan(info.url, operation, precision, workers, None)
 
 
@@ -633,10 +680,15 @@ def _list_needs(
     return needs
 
 
-def _find_shortage(plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None]) -> str | None:
+def _find_shortage(
+    plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None], top: int | None
+) -> str | None:
     """What is too small, in words; None when everything fits."""
-    for place, have, need in _list_needs(plan, devices, hosts):
+    for k, (place, have, need) in enumerate(_list_needs(plan, devices, hosts)):
         if have is not None and need > have:
             each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers"
-            return f"{each} needs {need / 1e9:.3g} GB of {place} memory on one of them, which has {have / 1e9:.3g} GB"
+            said = f"{each} needs {need / 1e9:.3g} GB of {place} memory on one of them, which has {have / 1e9:.3g} GB"
+            watch = plan.workers[k // 2].watch_bytes if place == "host" else 0
+            proof = f" (up to {watch / 1e9:.3g} GB of it for stop='topk:{top}', which stop='change' does without)"
+            return said + proof if watch else said
     return None

@@ -491,6 +491,35 @@ def test_plan():
         A.plan(workers=0)
 
 
+def test_plan_of_a_run_that_proves_the_highest():
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    for workers in (1, 3):
+        with_proof, without = (A.plan(workers, stop=stop, threads=1) for stop in ("topk:9", "change"))
+        for own, other in zip(with_proof.workers, without.workers, strict=True):
+            assert (own.start, own.stop, own.vector_bytes) == (other.start, other.stop, other.vector_bytes)
+            assert own.watch_bytes == 89 * (own.stop - own.start) + (90 * 30 if workers > 1 else 0)
+            assert other.watch_bytes == 0
+        assert with_proof.memory_bytes > without.memory_bytes
+        assert with_proof.to_dict()["workers"][0]["watch_bytes"] > 0
+    (single,) = A.plan(stop="topk:9", precision="float32").workers
+    assert single.watch_bytes == 65 * 500
+    (device,) = A.plan(device_memory="1GB", backend="cpu", stop="topk:9", threads=1).workers
+    assert device.device_bytes == A.plan(device_memory="1GB", backend="cpu", threads=1).workers[0].device_bytes
+    assert device.host_bytes == device.watch_bytes == 89 * 500 > device.load_bytes
+    with pytest.raises(
+        CapacityError, match=r"\(up to 4.45e-05 GB of it for stop='topk:9', .*\); 2 workers of that size"
+    ):
+        A.plan(host_memory=with_proof.memory_bytes + 30_000, stop="topk:9", threads=1)
+    for stop, message in (
+        ("topk", "stop must be 'change' or 'topk:100'"),
+        ("topk:500", "asks for the 500 highest of 500 vertices; pass less than 500"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            A.plan(stop=stop)
+    with pytest.raises(OptionError, match=r"stop='topk:2' is of PageRank, and .* is of kind 'matrix'; leave it out"):
+        store_matrix(sp.eye_array(5)).plan(stop="topk:2")
+
+
 def test_plan_of_rows_that_come_by():
     A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
     (whole,) = A.plan(device_memory="1GB", backend="cpu").workers

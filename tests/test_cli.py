@@ -521,6 +521,8 @@ def test_options_of_pagerank_are_given_on():
     }.items():
         assert answer["options"][name] == value
     high = invoke_json("pagerank", "g.zarr", "--stop", "topk:1", "--max-iter", "300")
+    assert "host memory of a worker for --stop topk:1  356 B" in invoke("plan", "g.zarr", "--stop", "topk:1")[0]
+    assert invoke_json("plan", "g.zarr", "--stop", "topk:1")["workers"][0]["watch_bytes"] == 4 * 89
     assert (high["status"], high["stability"]["k"]) == ("stable", 1)
     assert "the 1 are proven, in this order" in invoke("pagerank", "g.zarr", "--stop", "topk:1")[0]
     found = invoke_json("pagerank", "g.zarr", "--method", "extrapolation")

@@ -94,6 +94,22 @@ def test_ranking_takes_what_was_planned(
         assert_as_planned(plan.memory_bytes, lambda store=store: rank(store, precision, threads))
 
 
+@pytest.mark.parametrize(("precision", "k"), [("exact", 10), ("exact", 1 << 16), ("float64", 10), ("float32", 10)])
+def test_proving_the_highest_takes_what_was_planned(
+    graphs: dict[tuple[int, bool], Path], precision: Any, k: int
+) -> None:
+    def prove(store: Path, k: int) -> None:
+        options = {"stop": f"topk:{k}", "precision": precision, "threads": 2, "max_iter": 30, "throw": False}
+        mg.pagerank(mg.open_matrix(store), **options)
+
+    prove(graphs[WARM_UP, False], 10)
+    store = graphs[18, False]
+    plan = mg.open_matrix(store).plan(precision=precision, threads=2, stop=f"topk:{k}")
+    (worker,) = plan.workers
+    assert worker.watch_bytes > 0.25 * plan.memory_bytes
+    assert_as_planned(plan.memory_bytes, lambda: prove(store, k))
+
+
 @pytest.mark.parametrize("ids", ["int64", "string"])
 def test_ranking_a_graph_with_ids_takes_what_was_planned(tmp_path: Path, ids: str) -> None:
     rng = np.random.default_rng(1)
@@ -127,6 +143,30 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
     assert mg.pagerank(weighted, threads=1, weights=False).iterations > 0
     with pytest.raises(CapacityError, match=r"pagerank of .* needs .* of host memory"):
         mg.pagerank(weighted, threads=1)
+
+
+def test_what_proves_the_highest_must_fit_too(
+    graphs: dict[tuple[int, bool], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, asked = mg.open_matrix(graphs[16, False]), {"stop": "topk:10", "threads": 1, "max_iter": 500}
+    need, without = (A.plan(threads=1, stop=stop).memory_bytes for stop in ("topk:10", "change"))
+    message = (
+        r"host memory on one of them, .* \(up to \S+ GB of it for stop='topk:10', which stop='change' does without\)"
+    )
+    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: need - 1)
+    with pytest.raises(CapacityError, match=message):
+        mg.pagerank(A, **asked)
+    assert not A._loaded
+    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: without)
+    assert mg.pagerank(A, threads=1).iterations > 0
+    free = A.plan(threads=1, stop="topk:10").workers[0].watch_bytes
+    monkeypatch.setattr("mgspmv.api.ranking.free_memory", lambda: free - 1)
+    with pytest.raises(
+        CapacityError, match=r"^stop='topk:10' needs \S+ GB .* GB are free; pass stop='change' \(--stop"
+    ):
+        mg.pagerank(A, **asked)
+    monkeypatch.setattr("mgspmv.api.ranking.free_memory", lambda: free)
+    assert mg.pagerank(A, **asked).stability.is_proven
 
 
 # --- products --------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
-    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads", "lays_out", "streams")
+    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads", "lays_out", "streams", "top")
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
     return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)

@@ -13,6 +13,7 @@ import numpy as np
 
 from mgspmv.api.arguments import Progress, check_threads, limit_to_free, parse_size
 from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import (
@@ -134,6 +135,7 @@ class Matrix(DescribedMatrix):
         device_memory: str | int | None = None,
         host_memory: str | int | None = None,
         precision: Precision = "exact",
+        stop: str = "change",
         threads: int | None = None,
         client: Any = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
@@ -147,6 +149,7 @@ class Matrix(DescribedMatrix):
             of a graph for which a GPU has no room come by in pieces, from the host or, as far as that has no room
             either, from the store
         host_memory : of each worker; None for no limit
+        stop : of PageRank, as for `pagerank`: `topk:100` takes memory of the hosts beside the rest
         threads : of each worker
         client : of a Dask cluster, as for `distribute`: plan for its workers, for the memory that they have, and
             predict seconds from what they measure with some of their rows. `workers` does not count
@@ -157,20 +160,22 @@ class Matrix(DescribedMatrix):
         Raises
         ------
         CapacityError : it does not fit; the message names the number of workers that would do
+        OptionError : an option that makes no sense; `topk` of a `matrix`
         """
         check_threads(threads)
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
+        top = self._read_top(stop)
         if client is not None:
             from mgspmv.distribute.matrix import plan_on_cluster
 
             reads = None if self.kind == "matrix" and precision == "exact" else precision
-            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend}
+            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, "top": top}
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
         indptr, info = self.stored.read_array("indptr"), self.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out}
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, "top": top}
         planning["streams"] = lays_out or self.kind == "matrix"
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
@@ -210,6 +215,7 @@ class Matrix(DescribedMatrix):
         client: Any,
         *,
         precision: Precision | None = None,
+        stop: str = "change",
         weights: bool = True,
         threads: int | None = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
@@ -226,6 +232,7 @@ class Matrix(DescribedMatrix):
         client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
         precision : that values are read for at once; others are read when they are first needed. Default `exact` for
             graphs, the stored dtype for a `matrix`
+        stop : of PageRank, that there is to be memory for beside the matrix, as for `plan`
         weights : False reads no values
         threads : of each worker's kernels; default as many as its cluster gave the worker
         backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on those devices that there
@@ -258,6 +265,7 @@ class Matrix(DescribedMatrix):
         places: dict[str, Any] = {"backend": backend, "transport": transport}
         places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
+        options["top"] = self._read_top(stop)
         return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
 
     def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
@@ -323,12 +331,15 @@ class Matrix(DescribedMatrix):
             indptr, indices, data = renumber_csr(indptr, indices, data, invert(self.order))
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
-    def blocks(self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu") -> list[CsrBlock]:
+    def blocks(
+        self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu", top: int | None = None
+    ) -> list[CsrBlock]:
         """The row blocks as stored, with values of this dtype, or without; loaded once, by so many threads.
 
         Parameters
         ----------
         backend : `cuda` holds them on the current device, and not on the host
+        top : how many highest vertices are to be proven, for which there is to be memory too; None for none
 
         Raises
         ------
@@ -337,7 +348,7 @@ class Matrix(DescribedMatrix):
         dtype = None if self.is_pattern else dtype
         key = (dtype, backend)
         if key not in self._loaded:
-            self._loaded[key] = self._load_blocks(dtype, threads, backend)
+            self._loaded[key] = self._load_blocks(dtype, threads, backend, top)
         return self._loaded[key]
 
     def bind(
@@ -348,8 +359,13 @@ class Matrix(DescribedMatrix):
         kernel: str = "auto",
         threads: int | None = None,
         backend: Backend = "cpu",
+        top: int | None = None,
     ) -> list[BoundKernel]:
         """The kernels of the blocks with values of this dtype, or without; bound once.
+
+        Parameters
+        ----------
+        top : as for `blocks`
 
         Raises
         ------
@@ -359,7 +375,7 @@ class Matrix(DescribedMatrix):
         """
         key = (dtype, precision, kernel, threads, backend)
         if key not in self._bound:
-            blocks = self.blocks(dtype, threads, backend)
+            blocks = self.blocks(dtype, threads, backend, top)
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
             self._bound[key] = [bind_kernel(b, precision, **options) for b in blocks]
         return self._bound[key]
@@ -440,6 +456,7 @@ class Matrix(DescribedMatrix):
         precision: Precision,
         layout: StepLayout = "auto",
         threads: int | None = None,
+        top: int | None = None,
         **limits: int | None,
     ) -> RankSteps:
         """The steps of PageRank on the current device, for all rows, with values of this dtype or without.
@@ -448,6 +465,7 @@ class Matrix(DescribedMatrix):
 
         Parameters
         ----------
+        top : as for `blocks`
         limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
 
         Raises
@@ -458,7 +476,7 @@ class Matrix(DescribedMatrix):
         dtype = None if self.is_pattern else dtype
         key = (dtype, layout, *limits.values())
         if key not in self._layouts:
-            self._layouts[key] = self._read_layout(dtype, precision, layout, threads, **limits)
+            self._layouts[key] = self._read_layout(dtype, precision, layout, threads, top, **limits)
         return RankSteps(self._layouts[key], precision)
 
     def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
@@ -540,12 +558,19 @@ class Matrix(DescribedMatrix):
         return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
 
     def _read_layout(
-        self, dtype: str | None, precision: Precision, layout: StepLayout, threads: int | None, **limits: int | None
+        self,
+        dtype: str | None,
+        precision: Precision,
+        layout: StepLayout,
+        threads: int | None,
+        top: int | None,
+        **limits: int | None,
     ) -> LaidPieces:
 
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
+        planning["top"] = top
         plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
         warn_of_streaming(plan, stacklevel=5)
         streaming = plan.workers[0].streaming
@@ -560,30 +585,40 @@ class Matrix(DescribedMatrix):
             places = rows.place_streamed(is_read, streaming)
             return rows.lay_out(places, places.all_columns, places.n_sent, streaming)
 
-    def check_room(self, dtype: str | None, threads: int | None = None, **limits: int | None) -> None:
+    def check_room(
+        self, dtype: str | None, threads: int | None = None, top: int | None = None, **limits: int | None
+    ) -> None:
         """
         Parameters
         ----------
+        top : as for `blocks`
         limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
 
         Raises
         ------
         CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
         """
-        self._read_indptr(dtype, threads, **limit_to_free(**limits))
+        self._read_indptr(dtype, threads, top, **limit_to_free(**limits))
 
-    def _read_indptr(self, dtype: str | None, threads: int | None, **memory: Any) -> np.ndarray:
+    def _read_top(self, stop: str) -> int | None:
+        """How many highest vertices are to be proven; None for none."""
+        top = PageRankOptions(stop=stop).check_top(self.shape[0])
+        if top is not None and self.kind == "matrix":
+            raise OptionError(f"stop={stop!r} is of PageRank, and {self.info.url} is of kind 'matrix'; leave it out")
+        return top
+
+    def _read_indptr(self, dtype: str | None, threads: int | None, top: int | None, **memory: Any) -> np.ndarray:
         """The row pointers of a matrix that fits."""
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         precision: Precision = "float32" if dtype == "float32" else "float64"
-        plan_rows(loaded, indptr, precision=precision, threads=threads, **memory)
+        plan_rows(loaded, indptr, precision=precision, threads=threads, top=top, **memory)
         return indptr
 
-    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend) -> list[CsrBlock]:
+    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend, top: int | None) -> list[CsrBlock]:
         is_cuda = backend == "cuda"
         memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
-        indptr = self._read_indptr(dtype, threads, **memory)
+        indptr = self._read_indptr(dtype, threads, top, **memory)
         bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
         del indptr
         read = read_block if is_cuda else StoredMatrix.read_block

@@ -25,8 +25,9 @@ from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
-from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice
+from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice, free_memory
 from mgspmv.order import restore
+from mgspmv.partition import check_watch, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix
 from mgspmv.store import DescribedMatrix
 
@@ -175,6 +176,7 @@ def pagerank(
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
         reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
         reads |= {"device_memory": device_memory, "host_memory": host_memory}
+        reads["stop"] = stop if drive == "superstep" else "change"  # of rounds, this process has the ranks
         with A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
             outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
@@ -249,9 +251,10 @@ def _rank_embedded(
     if backend == "cuda":
         layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
     if layout is None and any(own is not None for own in limits.values()):
-        A.check_room(dtype, threads, **limits)
+        A.check_room(dtype, threads, options.top, **limits)
     if layout is None:
-        kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend)
+        kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend, top=options.top)
+        _check_watch(A, options)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
@@ -261,7 +264,8 @@ def _rank_embedded(
         for phase, elapsed_s in seconds.items():
             outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + elapsed_s
     else:
-        device = A.bind_steps(dtype, options.precision, layout, threads, **limits)
+        device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
+        _check_watch(A, options)
         loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
         told: dict[str, Any] = {"run": run, "is_counted": is_counted, "growth": start.growth}
@@ -281,6 +285,12 @@ def _follow(
     compiled = time.perf_counter()
     followed = improve_start(rows, options, threshold, threads=threads, **known)
     return followed, {"compile": compiled - began, "follow": time.perf_counter() - compiled}
+
+
+def _check_watch(A: Matrix, options: PageRankOptions) -> None:
+    """See that what is to prove the highest vertices fits beside the matrix, which may have been loaded before."""
+    n = A.shape[0]
+    check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
 
 
 def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:

@@ -28,7 +28,8 @@ from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_st
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
-from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums, free_memory
+from mgspmv.partition import check_watch, find_watch_bytes
 
 Drive = Literal["scheduler", "superstep"]
 
@@ -272,6 +273,8 @@ class _Rounds:
         workers = self._workers
         if workers.spec.options.top is None:
             return None
+        n, options = workers.matrix.shape[0], workers.spec.options
+        check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
         roundings, is_dangling = zip(*workers.do("start", agent.describe_rows), strict=True)
         start, rounding = workers.start, sum(roundings[1:], roundings[0])
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)

@@ -346,6 +346,7 @@ def distribute_matrix(
     transport: Transport = "auto",
     device_memory: int | None = None,
     host_memory: int | None = None,
+    top: int | None = None,
     lay_out: bool = True,
     timeout: float = TIMEOUT_S,
     on_progress: Progress | None = None,
@@ -354,6 +355,7 @@ def distribute_matrix(
 
     Parameters
     ----------
+    top : as of `plan_rows`
     lay_out : make the rows of a graph ready for the steps of PageRank at once, on devices
     """
     address = stored.address()
@@ -363,6 +365,7 @@ def distribute_matrix(
         began = time.perf_counter()
         report("join", 0, None)
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
+        limits["top"] = top
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
         )
@@ -390,6 +393,7 @@ def plan_on_cluster(
     backend: str = "auto",
     device_memory: int | None = None,
     host_memory: int | None = None,
+    top: int | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Plan:
     """What the workers of a cluster will hold, and how fast they measure themselves to be; see
@@ -398,6 +402,7 @@ def plan_on_cluster(
     cluster = Cluster(client, timeout)
     try:
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
+        limits["top"] = top
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, True, backend, "auto", lay_out=True, **limits
         )
@@ -429,6 +434,7 @@ def _plan_parts(
     threads: int | None,
     device_memory: int | None,
     host_memory: int | None,
+    top: int | None,
 ) -> tuple[list[WorkerInfo], Places, Plan, TeamSpec | None, str | None]:
     """The workers, where they compute, what each will hold, what they lay out together, and the dtype of the values."""
     workers = cluster.join(devices=backend != "cpu")
@@ -453,6 +459,7 @@ def _plan_parts(
         threads=threads or max(w.threads for w in workers),
         lays_out=team is not None,
         streams=team is not None or not lay_out or info.kind == "matrix",
+        top=top,
     )
     return workers, places, plan, team, dtype
 

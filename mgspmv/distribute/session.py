@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import psutil
+from distributed.comm import get_address_host
 
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.part import Part
@@ -29,7 +31,8 @@ from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
-from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums, free_memory
+from mgspmv.partition import check_watch, find_watch_bytes
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,18 @@ class RankSession(Session):
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
         self._spec = spec
+        self._limit: int | None = worker.memory_manager.memory_limit
+
+    def advance(self, n: int) -> tuple[list[Event], Status | None]:
+        """As of `Session`.
+
+        Raises
+        ------
+        CapacityError : before the first iteration, what is to prove the highest vertices does not fit
+        """
+        if self._loop is None:
+            self._check_watch()
+        return super().advance(n)
 
     def measure(self) -> float:
         """This worker's part of the residual, together with all other workers. No more iterations after it."""
@@ -196,6 +211,20 @@ class RankSession(Session):
 
     @abstractmethod
     def _measure(self, mass: float) -> float: ...
+
+    def _check_watch(self) -> None:
+        """See that what is to prove the highest vertices fits beside the part, which may have been loaded before."""
+        options, members = self._spec.options, self._spec.members
+        if options.top is None:
+            return
+        n_rows, n = self._part.stop - self._part.start, self._part.bounds[-1]
+        need = find_watch_bytes(n_rows, n, len(members), options.top, options.precision)
+        host = get_address_host(members[self._part.rank].address)
+        n_here = sum(get_address_host(member.address) == host for member in members)
+        free = free_memory() // n_here
+        if self._limit:
+            free = min(free, max(0, self._limit - psutil.Process().memory_info().rss))
+        check_watch(need, free, options.top)
 
 
 class RowsSession(RankSession):

@@ -99,6 +99,19 @@ class PageRankOptions:
             raise OptionError(f"stop must be 'change' or 'topk:100', with any number of vertices, not {self.stop!r}")
         return int(number)
 
+    def check_top(self, n: int) -> int | None:
+        """`top`, of n vertices.
+
+        Raises
+        ------
+        OptionError : there are not more than the highest vertices that are to be known
+        """
+        if self.top is not None and self.top >= n:
+            raise OptionError(
+                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or 'change'"
+            )
+        return self.top
+
     def choose_tol(self, n: int, nnz: int) -> float | None:
         """`tol`, or its default: 1e-6; with `topk` 1e-10, or what every graph reaches in this precision."""
         if self.tol is not None or self.tol_mode == "fixed":
@@ -112,13 +125,9 @@ class PageRankOptions:
 
         Raises
         ------
-        OptionError : any two distributions are closer than that, or rounding alone is larger; there are not more than
-            the highest vertices that are to be known
+        OptionError : any two distributions are closer than that, or rounding alone is larger; as for `check_top`
         """
-        if self.top is not None and self.top >= n:
-            raise OptionError(
-                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or 'change'"
-            )
+        self.check_top(n)
         tol, per_node = self.choose_tol(n, nnz), n if self.tol_mode == "l1_per_node" else 1
         if tol is None:
             return 0.0
