@@ -14,7 +14,7 @@ from mgspmv.export.write import Format, check_vertices, choose_format, export_ma
 from mgspmv.export.write import check_target as check_export
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_kept
+from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_finished, remove_kept
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
@@ -106,9 +106,10 @@ def ingest(
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    kept = find_kept_folder(store, scratch)
+    remove_finished(kept, store)
     check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    kept = find_kept_folder(store, scratch)
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster
 

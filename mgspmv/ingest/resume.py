@@ -5,6 +5,7 @@
                         entries         runs of the sorter
                         vertices        names, their sorted runs, what is known of the vertices in the end
                         marks-3         which integers occurred, a bit for each
+                        version         name of the version that is about to be the store's
 
 While the source is read, the journal is replaced every so often, once all that it names is on the disk, and once more
 when the source was read to its end. It says how much of each file it means: what was appended since does not count.
@@ -35,7 +36,7 @@ from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Place, Source
 from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
-from mgspmv.store import StoreLike, describe_store, find_path
+from mgspmv.store import StoreLike, describe_store, find_path, list_versions
 
 FORMAT = 1
 """Of the journal and of what it names."""
@@ -43,9 +44,9 @@ PROGRESS_S = 10.0
 """Seconds of reading after which progress is kept."""
 PROGRESS_PART = 50
 """Of the time that was read, one such part must have passed too: each time adds a run, and rows are sorted from all."""
-LOCK, JOURNAL, ENTRIES, VERTICES = "lock", "journal.json", "entries", "vertices"
+LOCK, JOURNAL, ENTRIES, VERTICES, VERSION = "lock", "journal.json", "entries", "vertices", "version"
 
-_OWN = re.compile(rf"{LOCK}|{re.escape(JOURNAL)}(\.part)?|{ENTRIES}|{VERTICES}|marks-\d+")
+_OWN = re.compile(rf"{LOCK}|({re.escape(JOURNAL)}|{VERSION})(\.part)?|{ENTRIES}|{VERTICES}|marks-\d+")
 
 
 class Feed(Protocol):
@@ -123,6 +124,13 @@ class Journal:
     def finish(self, source: FileSource, sorter: EntrySorter, feed: Feed, layout: Layout) -> None:
         """Keep all of a source that was read to its end; Raises as `keep`."""
         self._keep(source, sorter, feed, layout)
+
+    def name_version(self, name: str) -> None:
+        """Keep what the store's next write names: once it does, nothing is to be gone on with. Raises as `keep`."""
+        try:
+            _write_whole(self._path / VERSION, name)
+        except OSError as error:
+            raise _refuse_writing(self._path, error) from error
 
     def close(self) -> None:
         """Let go of the files, once what is to be kept is."""
@@ -226,6 +234,23 @@ def remove_kept(folder: Path | None) -> None:
             _remove(folder)
 
 
+def remove_finished(folder: Path | None, store: StoreLike) -> None:
+    """Remove what an ingest left that was killed when its store was whole already; all else stays."""
+    if folder is None or not (folder / LOCK).exists():
+        return
+    with contextlib.suppress(ProgressError, StoreError), _lock(folder):
+        if not (folder / JOURNAL).exists() or _is_finished(folder, store):
+            _remove(folder)
+
+
+def _is_finished(folder: Path, store: StoreLike) -> bool:
+    """Whether the store has the version that an ingest was about to name."""
+    try:
+        return (folder / VERSION).read_text() in [info.version for info in list_versions(store)]
+    except (FileNotFoundError, StoreError):
+        return False
+
+
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Have a folder for this process alone, made where it is missing."""
@@ -295,16 +320,25 @@ def _normalise(options: dict[str, Any]) -> Any:
 
 
 def _write_journal(folder: Path, text: str) -> None:
-    part = folder / f"{JOURNAL}.part"
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"format": FORMAT, "sha256": _digest(text), "journal": text}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, folder / JOURNAL)
-        _sync_folder(folder)
+        _write_whole(folder / JOURNAL, json.dumps({"format": FORMAT, "sha256": _digest(text), "journal": text}))
     except OSError as error:
-        raise StoreError(f"cannot keep progress in {folder}: {error.strerror or error}; make room") from error
+        raise _refuse_writing(folder, error) from error
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Have a file on the disk with a text, or what it had before."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    _sync_folder(path.parent)
+
+
+def _refuse_writing(folder: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot keep progress in {folder}: {error.strerror or error}; make room")
 
 
 def _sync_folder(folder: Path) -> None:

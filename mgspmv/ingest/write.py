@@ -171,6 +171,8 @@ def store_source(
             writer = VersionWriter(version, report, room.threads, most_columns)
             with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
+            if journal is not None:
+                journal.name_version(version.name)
             version.commit(writer.describe(matrix, made, provenance, order))
 
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -665,6 +666,110 @@ def find_time(folder):
         return (folder / "journal.json").stat().st_mtime_ns
     except FileNotFoundError:
         return None
+
+
+KILLED = """
+    import os, signal, sys
+    from importlib import import_module
+    import mgspmv as mg
+    module, name, n = import_module(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+    owner = getattr(module, sys.argv[6]) if len(sys.argv) > 6 else module
+    real, calls = getattr(owner, name), []
+
+    def kill_at_last(*args, **options):
+        calls.append(1)
+        if len(calls) == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **options)
+
+    setattr(owner, name, kill_at_last)
+    mg.ingest(sys.argv[1], sys.argv[2], resume=True)
+"""
+
+
+def kill_before(call, source, store, n=1):
+    """Ingest until a function is called for the n-th time."""
+    module, *owner, name = call.split(":")
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), source, store, module, name, str(n), *owner]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """A source, a store of it, and what an ingest left beside that was killed between naming and removing."""
+    folder = tmp_path_factory.mktemp("left")
+    kill_before("mgspmv.ingest.resume:_remove", KINDS["names"](folder), folder / "a.zarr")
+    assert sorted(path.name for path in (folder / ".a.zarr.ingest").iterdir()) == [
+        "entries", "journal.json", "lock", "version", "vertices",
+    ]  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}])
+def test_killed_when_the_store_is_whole_it_leaves_nothing_for_long(options, left, tmp_path):
+    folder = shutil.copytree(left, tmp_path / "f")
+    info = mg.open_matrix(folder / "a.zarr").info
+    assert info.digest == ingest_to_compare(folder / "e.txt").digest
+    assert mg.verify(folder / "a.zarr") == []
+    with pytest.raises(StoreExistsError):
+        mg.ingest(folder / "e.txt", folder / "a.zarr", **options)
+    assert {path.name for path in folder.iterdir()} == {"e.txt", "a.zarr"}
+    assert mg.open_matrix(folder / "a.zarr").info == info
+
+
+def test_what_was_left_does_not_hinder_an_ingest_of_another_source(left, tmp_path):
+    folder = shutil.copytree(left, tmp_path / "f")
+    (folder / "e.txt").write_text("1 2\n")
+    info = mg.ingest(folder / "e.txt", folder / "a.zarr", resume=True, overwrite=True)
+    assert info.nnz == 1
+    assert {path.name for path in folder.iterdir()} == {"e.txt", "a.zarr"}
+
+
+def test_what_was_left_is_known_by_an_older_version_too(left, tmp_path):
+    folder = shutil.copytree(left, tmp_path / "f")
+    mg.update(folder / "a.zarr", insert=pd.DataFrame({"a": ["v0"], "b": ["v1"]}))
+    with pytest.raises(StoreExistsError):
+        mg.ingest(folder / "e.txt", folder / "a.zarr")
+    assert not (folder / ".a.zarr.ingest").exists()
+
+
+def test_what_another_process_works_with_stays(left, tmp_path):
+    folder = shutil.copytree(left, tmp_path / "f")
+    with open(folder / ".a.zarr.ingest/lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StoreExistsError):
+            mg.ingest(folder / "e.txt", folder / "a.zarr")
+    assert len([*(folder / ".a.zarr.ingest").iterdir()]) == 5
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_removing_that_is_broken_off_leaves_nothing_for_long(n, left, tmp_path, monkeypatch):
+    folder, unlink, removed = shutil.copytree(left, tmp_path / "f"), Path.unlink, []
+
+    def break_at_last(path):
+        removed.append(path.name)
+        if len(removed) == n:
+            raise Broken
+        unlink(path)
+
+    with monkeypatch.context() as patch, pytest.raises(Broken):
+        patch.setattr(Path, "unlink", break_at_last)
+        resume._remove(folder / ".a.zarr.ingest")
+    assert (folder / ".a.zarr.ingest/journal.json").exists() == (n == 1)
+    with pytest.raises(StoreExistsError):
+        mg.ingest(folder / "e.txt", folder / "a.zarr")
+    assert {path.name for path in folder.iterdir()} == {"e.txt", "a.zarr"}
+
+
+def test_killed_before_the_store_is_named_it_goes_on(tmp_path, monkeypatch):
+    source = KINDS["names"](tmp_path)
+    kill_before("mgspmv.store:_name_versions", source, tmp_path / "a.zarr")
+    assert (tmp_path / ".a.zarr.ingest/version").exists()
+    monkeypatch.setattr(find_reader("edge_list.EdgeListSource"), "batches", lambda self: pytest.fail("read again"))
+    info = mg.ingest(source, tmp_path / "a.zarr", resume=True)
+    monkeypatch.undo()
+    assert info.digest == ingest_to_compare(source).digest
+    assert {path.name for path in tmp_path.iterdir()} == {"e.txt", "a.zarr"}
 
 
 @pytest.mark.slow
