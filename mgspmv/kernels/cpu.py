@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
 
 from mgspmv.errors import OptionError
+from mgspmv.kernels.compiled import compile_with
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import load, spread, store, to_float64, to_type_of
 from mgspmv.kernels.many import fit_width
@@ -35,6 +36,10 @@ from mgspmv.model import (
     default_threads,
 )
 from mgspmv.partition import split_rows
+
+_compile = compile_with(
+    "mgspmv.kernels.lane_rows", "mgspmv.kernels.lanes", constants=(CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT)
+)
 
 PARTS_PER_THREAD = 32
 COLUMNS_AT_ONCE = 16
@@ -297,7 +302,7 @@ def _contribute_overload(data, k, zj, zero):
     return lambda data, k, zj, zero: data[k] * zj
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _sum_row(indices, data, z, start, stop, zero):
     total = zero
     for k in range(np.uint64(start), np.uint64(stop)):
@@ -305,7 +310,7 @@ def _sum_row(indices, data, z, start, stop, zero):
     return total
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
     for i in range(len(indptr) - 1):
         total = 0.0
@@ -314,7 +319,7 @@ def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
         y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -324,7 +329,7 @@ def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
     none = spread(0.0, width)
     part = _take(counter)
@@ -337,7 +342,7 @@ def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, wi
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _multiply_exact(counter, bounds, indptr, indices, data, z, y):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -362,7 +367,7 @@ def _measure_row_overload(fixed_change, change, new, is_right, relative):
     return measure
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
     """Next z of some rows, and their sums; `change` holds |x' - x| of these rows. No branch, so that it vectorises."""
     total, greatest, dangling, wrong = 0, 0, 0, 0
@@ -380,7 +385,7 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
     sums[0], sums[1], sums[2], sums[3] = total, greatest, dangling, wrong
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _scale(counter, bounds, x, weight, z_next, unit, sums):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -389,7 +394,7 @@ def _scale(counter, bounds, x, weight, z_next, unit, sums):
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _step(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
     dangling, personalization, sums, relative,
@@ -411,7 +416,7 @@ def _step(
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _residual(
     counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, value_rounding,
     dangling, personalization, sums,

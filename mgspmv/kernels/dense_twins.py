@@ -9,9 +9,11 @@ Sums are made in the dtype of x, without contraction, in the order of the CUDA k
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mgspmv.kernels.compiled import compile_with
 from mgspmv.kernels.twins import WARP, _add_tree
+
+_compile = compile_with("mgspmv.kernels.twins")
 
 THREADS = 256
 """Of a thread block that adds one sum."""
@@ -21,7 +23,7 @@ TILE_ROWS, TILE_COLS = 64, 1024
 """Of a tile of dense_tiles: T and Z."""
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def sum_pairwise(x):
     """The sum of a vector, float32 or float64; 0 of none.
 
@@ -37,7 +39,7 @@ def sum_pairwise(x):
     return x[0]
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def dense_rows(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -51,7 +53,7 @@ def dense_rows(A, x, b, y):
         y[i] = total if b is None else total + b[i]
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def dense_block(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -64,7 +66,7 @@ def dense_block(A, x, b, y):
         y[i] = total if b is None else total + b[i]
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def dense_tiles(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -85,7 +87,7 @@ def dense_tiles(A, x, b, y):
             y[first + r] = totals[r] if b is None else totals[r] + b[first + r]
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _sum_chunks(x):
     out = np.empty((len(x) + SUM_CHUNK - 1) // SUM_CHUNK, x.dtype)
     sums = np.empty(THREADS, x.dtype)
@@ -98,7 +100,7 @@ def _sum_chunks(x):
     return out
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _dot_by_lanes(row, x, sums):
     sums.fill(0)
     for j in range(len(x)):

@@ -752,9 +752,10 @@ def test_removing_that_is_broken_off_leaves_nothing_for_long(n, left, tmp_path, 
             raise Broken
         unlink(path)
 
-    with monkeypatch.context() as patch, pytest.raises(Broken):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", break_at_last)
-        resume._remove(folder / ".a.zarr.ingest")
+        with pytest.raises(Broken):
+            resume._remove(folder / ".a.zarr.ingest")
     assert (folder / ".a.zarr.ingest/journal.json").exists() == (n == 1)
     with pytest.raises(StoreExistsError):
         mg.ingest(folder / "e.txt", folder / "a.zarr")
