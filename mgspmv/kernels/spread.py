@@ -18,12 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from mgspmv.kernels.compiled import compile_with
 from mgspmv.kernels.cpu import PARTS_PER_THREAD, SERIAL_NNZ, _take, run_parts
 from mgspmv.model import CHANGE_POINT, CsrBlock
+
+_compile = compile_with("mgspmv.kernels.cpu", constants=(CHANGE_POINT,))
 
 LINE = 8
 """Vertices of a cache line of residuals."""
@@ -207,7 +210,7 @@ def _add_overload(array, place, value, shared):
     return add
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _count(counter, bounds, indices, degree, shared):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -216,7 +219,7 @@ def _count(counter, bounds, indices, degree, shared):
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _lay(counter, bounds, indptr, indices, data, row_offset, places, targets, values, shared):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -229,7 +232,7 @@ def _lay(counter, bounds, indptr, indices, data, row_offset, places, targets, va
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _sum_up(counter, bounds, residual, totals, largest):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -242,7 +245,7 @@ def _sum_up(counter, bounds, residual, totals, largest):
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _take_changed(counter, bounds, words, marks, indptr, residual, x, share, limit, changed, passed, counts):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -269,7 +272,7 @@ def _take_changed(counter, bounds, words, marks, indptr, residual, x, share, lim
         part = _take(counter)
 
 
-@njit(nogil=True, cache=True)
+@_compile
 def _pass_on(counter, bounds, counts, changed, passed, indptr, targets, values, residual, marks, shared):
     part = _take(counter)
     while part < len(bounds) - 1:
