@@ -1,0 +1,1 @@
+"""What a pipeline did: records of its steps, and a page that shows them."""

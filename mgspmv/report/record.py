@@ -1,0 +1,169 @@
+"""What is written down of each step of a pipeline, and of a run of it: one JSON file each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from mgspmv.errors import PipelineError
+from mgspmv.results import to_json
+
+FORMAT_VERSION = 1
+
+StepKind = Literal["matrix", "pagerank", "batch", "product", "compare"]
+State = Literal["made", "kept", "failed", "skipped"]
+"""In a run: made in it; there already and whole; ended by an error; not begun, as what it needs failed."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file, folder or object that a step made."""
+
+    path: str
+    """Path or URL."""
+    n_bytes: int
+    """Of all that is in it."""
+    digest: str
+    """SHA-256 of what it holds, independent of when and how it was written."""
+    stamp: str
+    """What changes when it is written to, and is read without reading the contents: sizes and times of change."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """How a step ended that made what it was asked for."""
+
+    key: str
+    """SHA-256 of the program's version, what kind of step it is, its options and the keys of its inputs."""
+    kind: StepKind
+    name: str
+    """Such as `web`, or `web/damping/alpha=0.9`; unique in a pipeline."""
+    inputs: dict[str, str]
+    """Key, or digest, of each input, by what the step calls it."""
+    outputs: list[Output]
+    options: dict[str, Any]
+    """What was asked for, as JSON values."""
+    matrix: dict[str, Any]
+    """As `Solution.matrix`, or of a step that made a store as `MatrixInfo`: url, digest, shape, nnz, kind, ..."""
+    began: str
+    """ISO 8601, UTC."""
+    ended: str
+    seconds: dict[str, float]
+    """By phase."""
+    memory: dict[str, list[int]]
+    """As `Solution.memory`: bytes of each worker; `predicted_bytes` is what the pipeline set aside for the step."""
+    result: dict[str, Any] = field(default_factory=dict)
+    """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability; `events`:
+    of each iteration its product_s, exchange_s, wait_s of each worker; of many vectors: those of each."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Of ranks: `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
+    distribution: list[list[float]] = field(default_factory=list)
+    """Of ranks, [rank, how many vertices have at least it], descending, thinned to a few hundred pairs."""
+    degrees: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Of a graph, `in` and `out`: [degree, how many vertices have at least it], ascending, thinned likewise."""
+    top: list[list[Any]] = field(default_factory=list)
+    """Of ranks: [id, rank] of the highest, descending, with a label as a third where there are labels."""
+    comparison: dict[str, Any] = field(default_factory=dict)
+    """With the ranks that were there before: `before` (key and time), `n_common`, `spearman`, `kendall_top`, `l1`,
+    `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        described: dict[str, Any] = to_json({"mgspmv_step": FORMAT_VERSION, **asdict(self)})
+        return described
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What became of a step in a run of the pipeline."""
+
+    name: str
+    kind: StepKind
+    state: State
+    elapsed_s: float
+    """In this run; of what was kept, what looking at it took."""
+    record: StepRecord | None
+    """None where the step failed or was skipped."""
+    error: str | None = None
+    """In a sentence, where it failed; where it was skipped, which step it needs."""
+    predicted_bytes: int | None = None
+    predicted_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a pipeline."""
+
+    name: str
+    """Of the pipeline."""
+    file: str
+    """Path of the definition."""
+    definition: dict[str, Any]
+    """As it was read, with variables and overrides in place."""
+    began: str
+    """ISO 8601, UTC."""
+    elapsed_s: float
+    version: str
+    """Of the program."""
+    steps: list[StepOutcome]
+    """In the order of the plan."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether every step was made or kept."""
+        return all(step.state in ("made", "kept") for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        described: dict[str, Any] = to_json({"mgspmv_run": FORMAT_VERSION, **asdict(self)})
+        return described
+
+
+def read_step(described: dict[str, Any], path: str) -> StepRecord:
+    """What `StepRecord.to_dict` gave.
+
+    Raises
+    ------
+    PipelineError : it is none, or of another format version
+    """
+    fields = _check_version(described, "mgspmv_step", path)
+    try:
+        return StepRecord(**fields | {"outputs": [Output(**output) for output in fields["outputs"]]})
+    except (TypeError, KeyError) as error:
+        raise PipelineError(
+            f"{path} is no record of a step ({error}); remove it, and the step is made again"
+        ) from error
+
+
+def read_run(described: dict[str, Any], path: str) -> RunRecord:
+    """What `RunRecord.to_dict` gave.
+
+    Raises
+    ------
+    PipelineError : it is none, or of another format version
+    """
+    fields = _check_version(described, "mgspmv_run", path)
+    try:
+        steps = [_read_outcome(step, path) for step in fields["steps"]]
+        return RunRecord(**fields | {"steps": steps})
+    except (TypeError, KeyError) as error:
+        raise PipelineError(f"{path} is no record of a run ({error}); run the pipeline again") from error
+
+
+def _read_outcome(described: dict[str, Any], path: str) -> StepOutcome:
+    record = described["record"]
+    made = None if record is None else read_step({"mgspmv_step": FORMAT_VERSION, **record}, path)
+    return StepOutcome(**described | {"record": made})
+
+
+def _check_version(described: dict[str, Any], key: str, path: str) -> dict[str, Any]:
+    if not isinstance(described, dict) or key not in described:
+        raise PipelineError(f"{path} is no record of a pipeline; it has no {key!r}")
+    if described[key] != FORMAT_VERSION:
+        raise PipelineError(
+            f"{path} was written in format {described[key]} and this program reads {FORMAT_VERSION}; "
+            "run the pipeline again, or read it with the version that wrote it"
+        )
+    return {name: value for name, value in described.items() if name != key}
