@@ -1205,6 +1205,37 @@ def summary(
 
 
 @app.command()
+def report(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A pipeline's folder, the record of a run (.json), or ranks (.zarr, .parquet)."
+        ),
+    ],
+    out: Annotated[str, typer.Option("-o", "--out", metavar="FILE.html", help="Where to write it.")] = "report.html",
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> Answer:
+    """Write a page about a run: convergence, time, memory, ranks, provenance; of a pipeline its newest run."""
+    from mgspmv.files import create_file, exists
+    from mgspmv.report import load_run, render_report
+    from mgspmv.report.record import State
+
+    if os.path.isdir(out):
+        raise OptionError(f"{out} is a folder; name a file in it, such as {os.path.join(out, 'report.html')}")
+    if exists(out) and not overwrite:
+        raise StoreExistsError(f"{out} exists already; choose another name or say --overwrite")
+    described = load_run(source)
+    page = render_report(described).encode()
+    with create_file(out) as file:
+        file.write(page)
+    counts = {state: sum(step.state == state for step in described.steps) for state in get_args(State)}
+    payload = {"report": out, "bytes": len(page), "run": described.name, "steps": counts}
+    said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+    return Answer(payload, [f"{out}: {described.name}, {said or 'no steps'}, {_format_bytes(len(page))}"])
+
+
+@app.command()
 def verify(store: StorePath, json: Json = False) -> Answer:
     """Check everything about a store; the exit code is 4 when something is wrong."""
     from mgspmv import api

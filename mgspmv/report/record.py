@@ -53,8 +53,8 @@ class StepRecord:
     memory: dict[str, list[int]]
     """As `Solution.memory`: bytes of each worker; `predicted_bytes` is what the pipeline set aside for the step."""
     result: dict[str, Any] = field(default_factory=dict)
-    """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability; `events`:
-    of each iteration its product_s, exchange_s, wait_s of each worker; of many vectors: those of each."""
+    """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability;
+    `events`: of each iteration its product_s, exchange_s, wait_s of each worker; of many vectors: those of each."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Of ranks: `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
     distribution: list[list[float]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class StepRecord:
     top: list[list[Any]] = field(default_factory=list)
     """Of ranks: [id, rank] of the highest, descending, with a label as a third where there are labels."""
     comparison: dict[str, Any] = field(default_factory=dict)
-    """With the ranks that were there before: `before` (key and time), `n_common`, `spearman`, `kendall_top`, `l1`,
+    """With the ranks that were there before: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
     `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
@@ -103,7 +103,7 @@ class RunRecord:
     definition: dict[str, Any]
     """As it was read, with variables and overrides in place."""
     began: str
-    """ISO 8601, UTC."""
+    """ISO 8601, UTC; empty where it is not known."""
     elapsed_s: float
     version: str
     """Of the program."""

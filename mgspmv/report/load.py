@@ -1,0 +1,82 @@
+"""What a report can be made of: the record of a run, the folder of a pipeline, or saved ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mgspmv.errors import PipelineError, StoreNotFoundError
+from mgspmv.files import is_url
+from mgspmv.report.measure import describe_solution
+from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
+from mgspmv.results import Solution, load_solution
+
+RUNS = Path(".mgspmv", "runs")
+"""Where the folder of a pipeline has the records of its runs, named by the time at which they began."""
+RANKS = (".zarr", ".parquet", ".csv")
+
+
+def load_run(path: str | os.PathLike[str]) -> RunRecord:
+    """Read a run: its record in JSON, the newest one of a pipeline's folder, or ranks that were saved as `.zarr` or
+    `.parquet`, which are a run of one step.
+
+    Raises
+    ------
+    PipelineError : no record of a run, or of another format version; a folder without any
+    StoreNotFoundError : there is nothing at this path
+    StoreError : the ranks cannot be read; as for `load_solution`
+    OptionError : ranks in CSV, which are no more than the ranks
+    """
+    if Path(path).suffix in RANKS:
+        return record_solution(load_solution(path), os.fspath(path))
+    if is_url(path) or not os.path.exists(path):
+        raise StoreNotFoundError(
+            f"there is nothing at {path}; name the record of a run (.json), the folder of a pipeline, or ranks (.zarr, "
+            ".parquet)"
+        )
+    found = find_newest(path) if os.path.isdir(path) else Path(path)
+    return read_run(_read_json(found), str(found))
+
+
+def find_newest(folder: str | os.PathLike[str]) -> Path:
+    """The record of the last run in the folder of a pipeline.
+
+    Raises
+    ------
+    PipelineError : there is none
+    """
+    records = [*Path(folder, RUNS).glob("*.json")]
+    if not records:
+        raise PipelineError(f"{folder} has no runs in {RUNS}; name the folder of a pipeline that ran: `mgspmv run`")
+    return max(records, key=lambda record: record.stem)
+
+
+def record_solution(solution: Solution, path: str, k: int = 20) -> RunRecord:
+    """Ranks as a run of one step, whose times of day are not known.
+
+    Parameters
+    ----------
+    path : what they are named by
+    k : how many of the highest are shown
+    """
+    name, elapsed_s = Path(path).name, sum(solution.seconds.values())
+    program = str(solution.matrix.get("program", ""))
+    fields = describe_solution(solution, k)
+    record = StepRecord(
+        key=solution.digest(), kind="pagerank", name=name, inputs={}, outputs=[], began="", ended="", **fields
+    )
+    step = StepOutcome(name, "pagerank", "made", elapsed_s, record)
+    return RunRecord(name, path, {}, "", elapsed_s, program.removeprefix("mgspmv "), [step])
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise PipelineError(
+            f"{path} is no JSON ({error}); name the record of a run, which `mgspmv run` writes"
+        ) from error

@@ -1,0 +1,140 @@
+"""What records hold of ranks and of graphs: a few hundred numbers, whatever the size of what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mgspmv.model import Event
+from mgspmv.results import Solution, select_highest, to_json
+from mgspmv.store import CHUNK_ELEMENTS, DescribedMatrix
+
+POINTS = 256
+"""Ranks of a distribution, beside the highest."""
+HIGHEST = 32
+"""Ranks that are there one by one, for few vertices have them."""
+EXACT_DEGREES = 16
+"""Up to here each degree counts for itself, from here on there are eight to an octave."""
+
+Pairs = list[list[float]]
+
+
+def measure_distribution(values: np.ndarray) -> Pairs:
+    """How many ranks are at least so high.
+
+    Takes memory for `CHUNK_ELEMENTS` ranks beside `values`, and time O(n log POINTS).
+
+    Parameters
+    ----------
+    values : (n,) float32 or float64; what is not finite is left out
+
+    Returns
+    -------
+    [rank, how many are at least that], ranks descending, counts ascending: of the highest `HIGHEST` and of up to
+    `POINTS` that have equal quotients between the least positive and the greatest; each count is exact and is that of
+    one rank only. The last pair is the least rank, and so the number of finite ones.
+    """
+    edges = _choose_edges(values)
+    if not len(edges):
+        return []
+    within: np.ndarray = np.zeros(len(edges), np.int64)
+    for piece in _cut_finite(values):
+        within += np.bincount(np.searchsorted(edges, piece, side="right") - 1, minlength=len(edges))
+    return _pair(edges[::-1], np.cumsum(within[::-1]))
+
+
+def measure_degrees(matrix: DescribedMatrix, threads: int | None = None) -> dict[str, Pairs]:
+    """How many vertices have at least so many edges: `in` and `out` of a graph, `rows` of a matrix that is none.
+
+    Reads row pointers and out-degrees once, `CHUNK_ELEMENTS` at a time.
+
+    Returns
+    -------
+    For each, [degree, how many have at least it], degrees ascending: each up to `EXACT_DEGREES`, then eight to an
+    octave, and the greatest; a degree that no more have than the next one is left out. Empty without rows.
+
+    Raises
+    ------
+    StoreError : the store is damaged
+    """
+    stored, (n_rows, n_cols) = matrix.stored, matrix.shape
+    entering = (np.diff(stored.read_pointers(*rows, threads)) for rows in _cut(n_rows))
+    if matrix.kind == "matrix":
+        return {"rows": _count_degrees(entering)}
+    leaving = (stored.read_out_degree(*columns, threads) for columns in _cut(n_cols))
+    return {"in": _count_degrees(entering), "out": _count_degrees(leaving)}
+
+
+def list_events(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Of each iteration the seconds of each worker, as `StepRecord.result` has them under `events`."""
+    return [{name: list(getattr(event, name)) for name in ("product_s", "exchange_s", "wait_s")} for event in events]
+
+
+def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
+    """The fields of a `StepRecord` that ranks have: options, matrix, seconds, memory, result, summary, distribution
+    and the k highest, as JSON values."""
+    described = solution.to_dict()
+    fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
+    return fields | {
+        "result": described | {"events": list_events(solution.events)},
+        "summary": to_json(solution.summarize().to_dict()),
+        "distribution": measure_distribution(solution.values),
+        "top": [[name, to_json(rank)] for name, rank in solution.top(k)],
+    }
+
+
+def _choose_edges(values: np.ndarray) -> np.ndarray:
+    """Ascending float64: ranks to count at; the first is the least of all."""
+    extent = [(piece.min(), piece[piece > 0].min(initial=np.inf), piece.max()) for piece in _cut_finite(values)]
+    if not extent:
+        return np.empty(0)
+    lowest, least, greatest = (column.astype(np.float64) for column in np.array(extent).T)
+    highest = values[select_highest(values, HIGHEST)]
+    edges = [np.array([lowest.min()]), highest[np.isfinite(highest)].astype(np.float64)]
+    if 0 < least.min() < greatest.max():
+        edges.append(np.geomspace(least.min(), greatest.max(), POINTS))
+    return np.array(sorted(set(np.concatenate(edges).tolist())))
+
+
+def _cut_finite(values: np.ndarray) -> Iterator[np.ndarray]:
+    """What is finite, some at a time; no piece is empty."""
+    for start, stop in _cut(len(values)):
+        piece = values[start:stop]
+        finite = piece[np.isfinite(piece)]
+        if len(finite):
+            yield finite
+
+
+def _cut(n: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS))
+
+
+def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
+    edges = _list_degrees()
+    within: np.ndarray = np.zeros(len(edges), np.int64)
+    greatest, n_greatest = -1, 0
+    for degrees in pieces:
+        within += np.bincount(np.searchsorted(edges, degrees, side="right") - 1, minlength=len(edges))
+        own = int(degrees.max())
+        if own > greatest:
+            greatest, n_greatest = own, 0
+        n_greatest += int(np.count_nonzero(degrees == greatest))
+    if greatest < 0:
+        return []
+    below = edges < greatest
+    at_least = np.cumsum(within[::-1])[::-1][below]
+    # From the greatest down, so that of several degrees with one count the highest stays.
+    return _pair(np.append(edges[below], greatest)[::-1], np.append(at_least, n_greatest)[::-1])[::-1]
+
+
+def _list_degrees() -> np.ndarray:
+    octaves = np.round(EXACT_DEGREES * 2.0 ** (np.arange(1, 8 * 48) / 8)).astype(np.int64)
+    return np.concatenate([np.arange(EXACT_DEGREES + 1), octaves])
+
+
+def _pair(values: np.ndarray, counts: np.ndarray) -> Pairs:
+    """Pairs of what descends and of counts that ascend; of those with one count the first."""
+    is_new = np.diff(counts, prepend=0) > 0
+    return [[value, count] for value, count in zip(values[is_new].tolist(), counts[is_new].tolist(), strict=True)]

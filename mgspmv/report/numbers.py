@@ -1,0 +1,70 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def read_number(value: Any) -> float:
+    """A number of a record, where one that is not finite is its name; NaN for None."""
+    return math.nan if value is None else float(value)
+
+
+def format_count(count: float) -> str:
+    """In full, with a comma for each thousand."""
+    return f"{count:,.0f}"
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A few digits, without zeros in front of an exponent: 0.0123, 8.92e-7."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else mantissa
+
+
+def format_scaled(number: float) -> str:
+    """With k, M, G or T for thousands."""
+    for unit in ("", " k", " M", " G"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} T"
+
+
+def format_bytes(count: float) -> str:
+    """In the largest unit of thousands that leaves at least 1."""
+    size = float(count)
+    for unit in _BYTES:
+        if abs(size) < 999.5 or unit == _BYTES[-1]:
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def format_seconds(elapsed_s: float) -> str:
+    """In µs, ms or s; from two minutes on in minutes and seconds, from two hours on in hours and minutes."""
+    if elapsed_s >= 7200:
+        return f"{int(elapsed_s // 3600)} h {int(elapsed_s % 3600 // 60)} min"
+    if elapsed_s >= 120:
+        return f"{int(elapsed_s // 60)} min {int(elapsed_s % 60)} s"
+    if elapsed_s >= 0.9995 or elapsed_s == 0:
+        return f"{elapsed_s:.3g} s"
+    return f"{elapsed_s * 1e3:.3g} ms" if elapsed_s >= 1e-3 else f"{elapsed_s * 1e6:.3g} µs"
+
+
+def format_power(exponent: int) -> str:
+    """Ten to this power."""
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """The begin and the end of a text that is longer than `limit`."""
+    if len(text) <= limit:
+        return text
+    n_last = (limit - 1) // 2
+    return f"{text[: limit - 1 - n_last]}…{text[len(text) - n_last :]}"

@@ -1,0 +1,130 @@
+"""Distributions of ranks and degrees beside what NumPy counts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import mgspmv as mg
+from mgspmv.report import measure
+from mgspmv.report.measure import (
+    EXACT_DEGREES,
+    HIGHEST,
+    POINTS,
+    describe_solution,
+    measure_degrees,
+    measure_distribution,
+)
+
+VALUES = {
+    "few": np.array([0.5, 0.2, 0.2, 0.1]),
+    "all the same": np.full(1000, 1e-3),
+    "a power law": np.random.default_rng(1).pareto(1.2, 20_000) + 1e-9,
+    "with zeros": np.concatenate([np.zeros(500), np.random.default_rng(2).random(500)]),
+    "float32": np.random.default_rng(3).random(3000).astype(np.float32),
+    "negative": np.random.default_rng(4).normal(size=300),
+}
+
+
+def check_distribution(pairs: list[list[float]], values: np.ndarray) -> None:
+    """Each count is that of the ranks from there on, and none is left between the first and the last."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    ranks, counts = zip(*pairs, strict=True)
+    assert ranks[0] == finite.max()
+    assert (ranks[-1], counts[-1]) == (finite.min(), len(finite))
+    assert list(counts) == [np.count_nonzero(finite >= rank) for rank in ranks]
+    assert list(ranks) == sorted(set(ranks), reverse=True)
+    assert list(counts) == sorted(set(counts))
+    assert len(pairs) <= POINTS + HIGHEST + 1
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("piece", [7, 2**20])
+def test_distribution(name, piece, monkeypatch):
+    monkeypatch.setattr(measure, "CHUNK_ELEMENTS", piece)
+    pairs = measure_distribution(VALUES[name])
+    check_distribution(pairs, VALUES[name])
+    highest = sorted(set(VALUES[name].tolist()))[-1:-6:-1]
+    assert [rank for rank, _ in pairs[:5]] == highest
+
+
+@given(
+    arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e300, 1e300) | st.sampled_from([0.0, np.inf, np.nan]))
+)
+def test_distribution_of_anything(values):
+    pairs = measure_distribution(values)
+    if np.isfinite(values).any():
+        check_distribution(pairs, values)
+    else:
+        assert pairs == []
+
+
+def test_the_distribution_of_nothing_is_empty():
+    assert measure_distribution(np.empty(0)) == []
+
+
+def store(matrix: sp.coo_array, path, **options):
+    mg.ingest(matrix, path, **options)
+    return mg.open_matrix(path)
+
+
+def count_degrees(degrees: np.ndarray) -> list[list[int]]:
+    return [[int(d), int(np.count_nonzero(degrees >= d))] for d in sorted(set(degrees.tolist()))]
+
+
+@pytest.mark.parametrize("piece", [3, 2**20])
+def test_degrees_of_a_graph(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(measure, "CHUNK_ELEMENTS", piece)
+    dense = (np.random.default_rng(0).random((40, 40)) < np.linspace(0, 0.35, 40)).T  # of i -> j
+    matrix = store(sp.coo_array(dense.astype(float)), tmp_path / "g", kind="graph", transpose=True)
+    found = measure_degrees(matrix)
+    entering, leaving = dense.sum(axis=0), dense.sum(axis=1)
+    assert max(entering.max(), leaving.max()) <= EXACT_DEGREES + 1
+    assert found == {"in": count_degrees(entering), "out": count_degrees(leaving)}
+    assert measure_degrees(matrix.T) == {"in": found["out"], "out": found["in"]}
+
+
+def test_many_edges_are_counted_at_some_degrees_and_at_the_greatest(tmp_path):
+    """Vertex k of 300 has k edges that leave it."""
+    dense = np.tri(300, k=-1)
+    found = measure_degrees(store(sp.coo_array(dense), tmp_path / "g", kind="graph"))["out"]
+    degrees = dense.sum(axis=1)
+    assert [count for _, count in found] == [np.count_nonzero(degrees >= degree) for degree, _ in found]
+    assert [degree for degree, _ in found[:18]] == [*range(17), 17]
+    assert found[-1] == [299, 1]
+    assert len(found) < 60
+    quotients = np.diff(np.log2([degree for degree, _ in found[30:-1]]))
+    assert quotients == pytest.approx(1 / 8, abs=0.02)
+
+
+def test_a_matrix_has_rows(tmp_path):
+    matrix = store(sp.coo_array(([1.0, 2.0, 3.0], ([0, 0, 2], [1, 4, 0])), shape=(3, 5)), tmp_path / "m", kind="matrix")
+    assert measure_degrees(matrix) == {"rows": [[0, 3], [1, 2], [2, 1]]}
+
+
+def test_a_matrix_without_rows_has_none(tmp_path):
+    matrix = store(sp.coo_array((0, 3)), tmp_path / "m", kind="matrix")
+    assert measure_degrees(matrix) == {"rows": []}
+
+
+def test_a_solution_is_described_in_json(tmp_path):
+    matrix = store(sp.coo_array(np.eye(4, k=1)), tmp_path / "g", kind="graph")
+    solution = mg.pagerank(matrix)
+    told = json.loads(json.dumps(describe_solution(solution, 2), allow_nan=False))
+    assert told["top"] == [[name, rank] for name, rank in solution.top(2)]
+    assert told["result"]["iterations"] == len(told["result"]["events"]) == len(told["result"]["changes"])
+    assert told["result"]["events"][0]["product_s"] == list(solution.events[0].product_s)
+    assert told["summary"]["n"] == 4
+    assert told["distribution"] == measure_distribution(solution.values)
+    assert (told["options"], told["matrix"], told["memory"]) == (
+        solution.options,
+        solution.matrix | {"shape": [4, 4]},
+        solution.memory,
+    )
+    assert "options" not in told["result"]

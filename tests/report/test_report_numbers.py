@@ -1,0 +1,70 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mgspmv.report.numbers import (
+    format_bytes,
+    format_number,
+    format_power,
+    format_scaled,
+    format_seconds,
+    read_number,
+    shorten,
+)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "text"),
+    [
+        (0, "0 s"),
+        (2.5e-6, "2.5 µs"),
+        (0.00123, "1.23 ms"),
+        (0.9999, "1 s"),
+        (83.44, "83.4 s"),
+        (119.9, "120 s"),
+        (125, "2 min 5 s"),
+        (7199, "119 min 59 s"),
+        (7260, "2 h 1 min"),
+    ],
+)
+def test_seconds(elapsed_s, text):
+    assert format_seconds(elapsed_s) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (999.6, "1 kB"), (4.56e9, "4.56 GB"), (3e18, "3e+03 PB")]
+)
+def test_bytes(count, text):
+    assert format_bytes(count) == text
+
+
+def test_numbers():
+    values = [0.0123456, 8.92e-7, 1e12, 0.0, math.nan, math.inf, -math.inf]
+    assert [format_number(value) for value in values] == ["0.0123", "8.92e-7", "1e12", "0", "–", "∞", "−∞"]
+    assert [format_scaled(value) for value in (7, 7_300, 2.73e8, 9.99e11, 4e15)] == [
+        "7",
+        "7.3 k",
+        "273 M",
+        "999 G",
+        "4e+03 T",
+    ]
+    assert format_power(-12) == "10⁻¹²"
+
+
+def test_names_of_what_is_not_finite_are_read():
+    assert read_number("Infinity") == math.inf
+    assert math.isnan(read_number("NaN"))
+    assert math.isnan(read_number(None))
+    assert read_number(3) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "short"), [("abcdef", 6, "abcdef"), ("abcdefg", 6, "abc…fg"), ("abcdefgh", 3, "a…h")]
+)
+def test_a_long_text_keeps_its_ends(text, limit, short):
+    assert shorten(text, limit) == short
+    assert len(short) <= limit
