@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.model import Event
-from mgspmv.results import Solution, select_highest, to_json
+from mgspmv.results import Solution, to_json
 from mgspmv.store import CHUNK_ELEMENTS, DescribedMatrix
 
 POINTS = 256
@@ -24,7 +24,7 @@ Pairs = list[list[float]]
 def measure_distribution(values: np.ndarray) -> Pairs:
     """How many ranks are at least so high.
 
-    Takes memory for `CHUNK_ELEMENTS` ranks beside `values`, and time O(n log POINTS).
+    Takes memory for a few times `CHUNK_ELEMENTS` ranks beside `values`, and time O(n log n).
 
     Parameters
     ----------
@@ -86,16 +86,16 @@ def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
 
 
 def _choose_edges(values: np.ndarray) -> np.ndarray:
-    """Ascending float64: ranks to count at; the first is the least of all."""
-    extent = [(piece.min(), piece[piece > 0].min(initial=np.inf), piece.max()) for piece in _cut_finite(values)]
-    if not extent:
-        return np.empty(0)
-    lowest, least, greatest = (column.astype(np.float64) for column in np.array(extent).T)
-    highest = values[select_highest(values, HIGHEST)]
-    edges = [np.array([lowest.min()]), highest[np.isfinite(highest)].astype(np.float64)]
-    if 0 < least.min() < greatest.max():
-        edges.append(np.geomspace(least.min(), greatest.max(), POINTS))
-    return np.array(sorted(set(np.concatenate(edges).tolist())))
+    """Ascending float64: ranks to count at; the first is the least of all, the last the greatest."""
+    highest, lowest, least = np.empty(0), np.inf, np.inf
+    for piece in _cut_finite(values):
+        highest = np.sort(np.concatenate([highest, piece]))[-HIGHEST:]
+        lowest, least = min(lowest, float(piece.min())), min(least, float(piece[piece > 0].min(initial=np.inf)))
+    if not len(highest):
+        return highest
+    greatest = float(highest[-1])
+    between = np.geomspace(least, greatest, POINTS) if least < greatest else np.empty(0)
+    return np.array(sorted({lowest, *highest.tolist(), *between.tolist()}))
 
 
 def _cut_finite(values: np.ndarray) -> Iterator[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -63,6 +64,23 @@ def test_distribution_of_anything(values):
         check_distribution(pairs, values)
     else:
         assert pairs == []
+
+
+def test_more_that_is_not_finite_than_there_are_highest():
+    values = np.array([0.0, 1.0, *[np.inf] * (2 * HIGHEST)])
+    assert measure_distribution(values) == [[1.0, 1], [0.0, 2]]
+
+
+def test_the_memory_that_it_takes(monkeypatch):
+    """Is that of pieces."""
+    monkeypatch.setattr(measure, "CHUNK_ELEMENTS", 2**12)
+    values = np.random.default_rng(0).random(2**20)
+    tracemalloc.start()
+    try:
+        measure_distribution(values)
+        assert tracemalloc.get_traced_memory()[1] < values.nbytes / 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_distribution_of_nothing_is_empty():
