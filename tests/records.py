@@ -101,8 +101,9 @@ def _rank(name: str, solution: Solution) -> StepOutcome:
     told = describe_solution(solution, 12)
     told["top"] = [[*pair, "the first"] if pair[0] == MARKUP else pair for pair in told["top"]]
     output = Output(f"out/{name}.parquet", 8 * len(solution.values), solution.digest(), "1")
+    provenance = _describe_place() | {"matrix": {"options": {"order": "none"}}}
     record = StepRecord(
-        KEY, "pagerank", name, {"matrix": KEY}, [output], began=BEGAN, ended=BEGAN, provenance=_describe_place(), **told
+        KEY, "pagerank", name, {"matrix": KEY}, [output], began=BEGAN, ended=BEGAN, provenance=provenance, **told
     )
     return StepOutcome(name, "pagerank", "made", sum(solution.seconds.values()), record)
 

@@ -251,6 +251,8 @@ def draw_stacks(title: str, bars: Sequence[Bar], series: Sequence[str], name: Ca
 def draw_groups(title: str, bars: Sequence[Bar], series: Sequence[str], name: Callable[[float], str]) -> Chart:
     """For each thing a bar of each of its parts, one below the other, with its value and its warning at the end.
 
+    A series that no bar has is not among the keys, and the others keep their colours.
+
     Parameters
     ----------
     name : as of `draw_stacks`
@@ -319,7 +321,11 @@ def _find_height(rows: int) -> int:
 
 
 def _end_bars(title: str, svg: ET.Element, bars: Sequence[Bar], series: Sequence[str]) -> Chart:
-    keys = tuple(Key(label, f"c{number % N_COLOURS}", "box") for number, label in enumerate(series))
+    keys = tuple(
+        Key(label, f"c{number % N_COLOURS}", "box")
+        for number, label in enumerate(series)
+        if any(bar.values[number] is not None for bar in bars)
+    )
     return Chart(title, _end(svg), keys, "; ".join(_say_left_out(len(bars) - MOST_BARS, "bar")))
 
 

@@ -66,8 +66,10 @@ def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _describe_circumstances(record: StepRecord) -> list[tuple[str, str]]:
+    """All but what its matrix was made from, which the step that made that says."""
+    provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
     kept = {"key": record.key, "inputs": record.inputs, "began": record.began, "ended": record.ended}
-    about = {"options": record.options, "matrix": record.matrix, "provenance": record.provenance}
+    about = {"options": record.options, "matrix": record.matrix, "provenance": provenance}
     return list(_flatten(kept | about))
 
 

@@ -310,11 +310,7 @@ def _say_excess(value: int | None, predicted: int | None) -> str:
 
 
 def _draw_memory(title: str, bars: Sequence[Bar]) -> Chart:
-    """With those kinds only that some bar has."""
-    names = ["predicted", *_MEASURED.values()]
-    there = [k for k in range(len(names)) if any(bar.values[k] is not None for bar in bars)]
-    kept = [Bar(bar.label, [bar.values[k] for k in there], [bar.warnings[k] for k in there]) for bar in bars]
-    return draw_groups(title, kept, [names[k] for k in there], format_bytes)
+    return draw_groups(title, bars, ["predicted", *_MEASURED.values()], format_bytes)
 
 
 # --- ranks and degrees -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def list_facts(run: RunRecord) -> list[tuple[str, str]]:
     facts = {
         "began": f"{datetime.fromisoformat(run.began):%Y-%m-%d %H:%M:%S %Z}".strip() if run.began else "",
         "took": format_seconds(run.elapsed_s) if run.elapsed_s else "",
-        "definition": run.file,
+        "file": run.file,
         "program": f"mgspmv {run.version}" if run.version else "",
         "versions": _list_versions(records),
         "hardware": "; ".join(_list_hardware(records)),

@@ -195,6 +195,12 @@ def test_groups_leave_no_room_for_what_is_not_there():
     assert warning == "5 MB ▲ +25%"
 
 
+def test_colours_are_those_of_series_whatever_else_is_there():
+    chart = draw_groups("memory", [Bar("a", [None, 5e6, None])], ["predicted", "held", "process"], format_bytes)
+    assert [(key.label, key.style) for key in chart.keys] == [("held", "c1")]
+    assert [bar.get("class") for bar in ET.fromstring(chart.svg).iter("rect")] == ["bar c1"]
+
+
 def test_more_bars_than_there_is_room_for():
     bars = [Bar(f"{k}", [1.0]) for k in range(MOST_BARS + 1)]
     for draw in (draw_stacks, draw_groups):

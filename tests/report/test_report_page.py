@@ -226,6 +226,7 @@ def test_provenance(page, run):
     facts = list(zip(page.texts["dt"], page.texts["dd"], strict=True))
     assert facts.count(("provenance.machine.host", "node-7")) == 1
     assert ("options.alpha", "0.95") in facts
+    assert facts.count(("provenance.matrix.options.order", "none")) == 2  # of the steps that made the matrices
     assert '"alpha": [' in page.texts["pre"][0]
 
 
