@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +74,8 @@ _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
 _CRC_BYTES = 4
+BROKEN_OFF = "zarr.*.partial"
+"""Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 _MEND = "ingest again or restore a copy"
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {_MEND}"
@@ -869,11 +872,11 @@ def begin_version(
 
 
 def _remove_broken_off(store: StoreLike) -> None:
-    """Remove metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
+    """Remove what of metadata was never moved to its place."""
     if (path := _local_path(store)) is None:
         return
     for folder in (path, path / "versions"):
-        for name in folder.glob("zarr.*.partial"):
+        for name in folder.glob(BROKEN_OFF):
             name.unlink(missing_ok=True)
 
 
@@ -906,11 +909,16 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(_open_root(place, url).attrs)
     except FileNotFoundError:
-        if (path is not None and path.is_file()) or _list_dir(place, ""):
+        if (path is not None and path.is_file()) or any(map(_is_foreign, _list_dir(place, ""))):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except _ZARR_ERRORS as error:
         raise StoreExistsError(f"{url} has a zarr.json that is no group's ({error}); choose another place") from error
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether it is not what the very first write of a store left, that was killed."""
+    return not fnmatch(name, BROKEN_OFF)
 
 
 def _list_versions(group: zarr.Group) -> dict[str, int]:

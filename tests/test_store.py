@@ -653,6 +653,15 @@ def test_metadata_whose_writing_was_killed_go_with_the_next_version(tmp_path):
     assert not list((tmp_path / "m").rglob("*.partial"))
 
 
+def test_a_store_can_be_made_where_its_very_first_write_was_killed(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / f"zarr.{'0a' * 16}.partial").write_bytes(b"{")
+    assert check_target(tmp_path / "m", overwrite=False)
+    (tmp_path / "m" / "zarr.txt").write_bytes(b"{")
+    with pytest.raises(StoreExistsError, match="exists and is not a Zarr group"):
+        check_target(tmp_path / "m", overwrite=False)
+
+
 def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
     place = MemoryStore()
     first, second = make_arrays(make_scipy(4, 4, seed=1)), make_arrays(make_scipy(6, 6, seed=2))
