@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.partition import Plan
-    from mgspmv.pipeline import run_pipeline
+    from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.results import Solution
 
 _HOMES = {
@@ -76,7 +76,7 @@ _HOMES = {
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
     "mgspmv.partition": ("Plan",),
-    "mgspmv.pipeline": ("run_pipeline",),
+    "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
     "mgspmv.results": ("Solution",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -104,6 +104,7 @@ __all__ = [
     "open_matrix",
     "pagerank",
     "pagerank_batch",
+    "plan_pipeline",
     "power_iteration",
     "reorder",
     "run_pipeline",

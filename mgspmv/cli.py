@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +32,7 @@ from mgspmv.errors import (
     OptionError,
     ProgressError,
     SourceError,
+    StepsFailedError,
     StoreDamagedError,
     StoreExistsError,
 )
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from mgspmv.model import Followed, MatrixInfo, Stability
     from mgspmv.monitor.progress import Monitor
     from mgspmv.partition import Plan
+    from mgspmv.pipeline import PipelinePlan
+    from mgspmv.report.record import RunRecord, StepOutcome
     from mgspmv.results import Solution
     from mgspmv.scores import Summary
 
@@ -48,6 +52,9 @@ EXIT_BROKEN_PIPE = 141
 
 SHOWN_VECTORS = 20
 """Vectors of a batch that are shown to people."""
+
+SHOWN_RANKS = 10
+"""Of the highest of a pipeline's only run."""
 
 PIPED_WIDTH = 1000
 """Columns of a table that no terminal limits, so that nothing is cut."""
@@ -1255,24 +1262,26 @@ def run(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A pipeline, such as pipelines/quickstart.toml.")],
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="In place of the file's, as pagerank.alpha=0.9; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="In place of the file's, as run.alpha=0.9; repeatable."),
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     json: Json = False,
 ) -> Answer:
-    """Run a pipeline: source -> store -> ranks -> files."""
-    from mgspmv.monitor.progress import open_progress
-    from mgspmv.pipeline import read_pipeline, run_pipeline
+    """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
+    from mgspmv.monitor.progress import Foremost, open_progress
+    from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 
-    pipeline = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
-    section = pipeline.pagerank
-    with open_progress(
-        tol=_find_change(section.tol, section.tol_mode, stop=section.stop), max_iter=section.max_iter
-    ) as progress:
-        result = run_pipeline(pipeline, on_event=progress.on_event, on_progress=progress.on_progress, throw=False)
-    ranks = _answer_ranks(result.solution, result.top, result.saved, result.failure, result.seconds)
-    stored = f"{result.info.url}: {'used again' if result.is_reused else 'made'}, {_describe_matrix(result.info)}"
-    store = {"store": asdict(result.info), "is_reused": result.is_reused}
-    return Answer(store | ranks.payload, [stored, *ranks.parts], result.failure)
+    definition = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
+    if dry_run:
+        return _answer_plan(plan_pipeline(definition))
+    try:
+        with _quieten_dask(), open_progress() as progress:
+            return _answer_run(run_pipeline(definition, on_progress=Foremost(progress).on_progress))
+    except StepsFailedError as error:
+        return _answer_run(error.record, error)
+    except RunInterrupted as error:
+        print(error, file=sys.stderr)
+        raise
 
 
 bench = typer.Typer(no_args_is_help=True, help="Check and time the kernels of this installation.")
@@ -1671,7 +1680,7 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
     """Split KEY=VALUE; the value is TOML where it is that, else a string, so that a shell needs no second quotes."""
     key, equals, value = setting.partition("=")
     if not equals:
-        raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as pagerank.alpha=0.9")
+        raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -1819,6 +1828,46 @@ def _describe_followed(found: Followed) -> str:
         left = f"residual {found.residual_before:.3g} to {found.residual_after:.3g}"
         told = f"along {found.edges} edges in {found.rounds} rounds, {left}"
     return f"{told}; took as much as {found.equivalents:.3g} iterations"
+
+
+def _answer_plan(plan: PipelinePlan) -> Answer:
+    rows = [
+        (
+            step.name,
+            step.state,
+            "" if step.predicted_bytes is None else _format_bytes(step.predicted_bytes),
+            "" if step.predicted_s is None else _format_seconds(step.predicted_s),
+            step.why or step.target,
+        )
+        for step in plan.steps
+    ]
+    table = _tabulate(("step", "state", "memory", "predicted", "why, or where it is"), rows)
+    n_kept = sum(step.state == "kept" for step in plan.steps)
+    said = f"{n_kept} of {len(rows)} steps are kept; at most {_format_bytes(plan.memory_bytes)} at a time"
+    return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {said}"])
+
+
+def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:
+    table = _tabulate(("step", "", "seconds", "", ""), [_describe_step(step) for step in record.steps])
+    counts = Counter(step.state for step in record.steps)
+    said = ", ".join(f"{count} {state}" for state, count in counts.items())
+    ranked = [step.record for step in record.steps if step.kind == "pagerank" and step.record is not None]
+    highest = [_tabulate_top([(row[0], row[1]) for row in ranked[0].top[:SHOWN_RANKS]])] if len(ranked) == 1 else []
+    summary = f"{record.name}: {said}, in {_format_seconds(record.elapsed_s)}"
+    return Answer(record.to_dict(), [*highest, table, summary], error)
+
+
+def _describe_step(step: StepOutcome) -> tuple[str, ...]:
+    if step.record is None:
+        return step.name, step.state, f"{step.elapsed_s:.3g}", "", (step.error or "").partition("\n")[0]
+    result, matrix = step.record.result, step.record.matrix
+    said = f"{matrix['shape'][0]:,} x {matrix['shape'][1]:,}, {matrix['nnz']:,} entries"
+    if step.kind == "pagerank":
+        said = f"{result['status']}, {result['iterations']} iterations"
+    elif step.kind == "batch":
+        said = f"{len(result['vectors'])} vectors"
+    place = matrix["url"] if step.kind == "matrix" else os.path.dirname(step.record.outputs[0].path)
+    return step.name, step.state, f"{step.elapsed_s:.3g}", said, place
 
 
 def _describe_stability(found: Stability) -> str:

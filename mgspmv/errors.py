@@ -203,5 +203,19 @@ class PipelineError(MgspmvError, ValueError):
     exit_code = 2
 
 
+class PipelineBusyError(PipelineError):
+    """Another run works in the folder of a pipeline."""
+
+    exit_code = 4
+
+
+class StepsFailedError(MgspmvError, RuntimeError):
+    """Steps of a pipeline failed; `record` holds what became of all of them, and `exit_code` is that of the first."""
+
+    def __init__(self, message: str, record: Any = None, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.record, self.exit_code = record, exit_code
+
+
 def _shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -661,46 +661,52 @@ def test_verify(folder):
 
 
 QUICKSTART = """
-[source]
+folder = "q"
+[matrix.g]
 generate = "rmat"
-scale = 18
-[ingest]
-store = "q/g.zarr"
-[pagerank]
+parameters = {scale = 16, seed = 1}
+[run]
 tol = 1e-6
-[results]
 top = 10
-save = ["q/ranks.parquet"]
 """
 
 
 def test_run():
     Path("q.toml").write_text(QUICKSTART)
-    small = ["--set", "source.scale=7", "--set", "pagerank.alpha=0.5"]
+    small = ["--set", "matrix.g.parameters.scale=7", "--set", "run.alpha=0.5"]
+    stdout, stderr = invoke("run", "q.toml", *small, "--dry-run")
+    assert "not made yet" in stdout
+    assert "q in q: 0 of 2 steps are kept; at most " in stdout
+    assert not Path("q").exists()
     stdout, stderr = invoke("run", "q.toml", *small)
-    assert stdout.startswith("q/g.zarr: made, graph, 128 x 128, ")
-    for shown in (
-        "\n  10 ",
-        "iterations",
-        "seconds",
-        "ingest",
-        "edges per second",
-        "saved             q/ranks.parquet",
-    ):
+    for shown in ("\n  10 ", "iterations", "128 x 128, ", "q/g.zarr", "q/g/pagerank", "q: 2 made, in "):
         assert shown in stdout
     assert stderr == ""
-    answer = invoke_json("run", "q.toml", *small, "--set", "results.top=2")
-    assert answer["is_reused"]
-    assert answer["options"]["alpha"] == 0.5
-    assert len(answer["top"]) == 2
-    assert answer["store"]["shape"] == [128, 128]
-    answer = invoke_json(
-        "run", "q.toml", *small, "--set", "ingest.store=other.zarr", "--set", "pagerank.max_iter=1", code=5
-    )
-    assert answer["error"]["type"] == "ConvergenceError"
-    assert answer["store"]["url"] == "other.zarr"
-    assert load_solution("q/ranks.parquet").iterations == 1
+    answer = invoke_json("run", "q.toml", *small)
+    assert [step["state"] for step in answer["steps"]] == ["kept", "kept"]
+    assert answer["steps"][1]["record"]["options"]["alpha"] == 0.5
+    answer = invoke_json("run", "q.toml", *small, "--set", "run.max_iter=1", "--dry-run")
+    assert [step["state"] for step in answer["steps"]] == ["kept", "to make"]
+    assert answer["steps"][1]["predicted_s"] > 0
+    answer = invoke_json("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
+    assert answer["error"]["type"] == "StepsFailedError"
+    assert [step["state"] for step in answer["steps"]] == ["kept", "failed"]
+    stdout, stderr = invoke("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
+    assert "PageRank ended as max_iter" in stdout
+    assert "error: 1 of 2 steps failed\ng/pagerank: PageRank ended as max_iter" in stderr
     assert "wanted KEY=VALUE" in invoke("run", "q.toml", "--set", "alpha", code=2)[1]
+
+
+def test_run_that_is_interrupted(monkeypatch):
+    from mgspmv.pipeline import execute
+
+    def interrupt(run, *_):
+        run.work.is_interrupted.set()
+
+    monkeypatch.setattr(execute._Run, "run", interrupt)
+    Path("q.toml").write_text(QUICKSTART)
+    _, stderr = invoke("run", "q.toml", code=130)
+    assert "interrupted; no step is done yet; run it again to go on" in stderr
 
 
 # --- exit codes ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from mgspmv.errors import (
     DanglingError,
     MissingChunkError,
     OptionError,
-    PipelineError,
     ShapeError,
     SourceError,
     StoreDamagedError,
@@ -1063,44 +1062,6 @@ def test_messages_name_the_vertices_of_the_source(web):
             mg.pagerank(B, **options)
         assert str(found.value) == str(wanted.value)
         assert "page" in str(found.value)
-
-
-def test_pipelines_use_a_store_that_was_reordered(tmp_path):
-    """It is still the one that the definition asks for."""
-    definition = tmp_path / "run.toml"
-    store = tmp_path / "g.zarr"
-    definition.write_text(
-        f"source = {{ generate = 'rmat', scale = 6 }}\n[ingest]\nstore = '{store}'\n[results]\ntop = 3\n"
-    )
-    first = mg.run_pipeline(definition)
-    mg.reorder(store)
-    second = mg.run_pipeline(definition)
-    assert (first.info.order, second.info.order, second.is_reused) == (None, "rcm", True)
-    assert (second.top, second.solution.digest()) == (first.top, first.solution.digest())
-
-
-def test_pipelines_ingest_in_an_order(tmp_path):
-    """And take a store that `reorder` has brought into that order."""
-    definition, store = tmp_path / "run.toml", tmp_path / "g.zarr"
-    text = f"source = {{ generate = 'rmat', scale = 6 }}\n[ingest]\nstore = '{store}'\n"
-    definition.write_text(text)
-    plain = mg.run_pipeline(definition)
-    definition.write_text(text + "order = 'degree'\n")
-    with pytest.raises(StoreExistsError, match="order was 'none' and is to be 'degree'"):
-        mg.run_pipeline(definition)
-    made = mg.run_pipeline(definition, overrides={"ingest.overwrite": True})
-    assert (made.info.order, made.top) == ("degree", plain.top)
-    assert mg.run_pipeline(definition).is_reused
-    definition.write_text(text)
-    with pytest.raises(StoreExistsError, match="order was 'degree' and is to be 'none'"):
-        mg.run_pipeline(definition)
-    mg.reorder(store, method="none")
-    assert mg.run_pipeline(definition).is_reused
-    mg.reorder(store, method="rcm")
-    definition.write_text(text + "order = 'rcm'\n")
-    assert mg.run_pipeline(definition).is_reused
-    with pytest.raises(PipelineError, match=r"ingest.order: input should be 'rcm', 'degree', 'dealt' or 'none'"):
-        mg.run_pipeline(definition, overrides={"ingest.order": "amd"})
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])

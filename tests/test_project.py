@@ -78,7 +78,8 @@ def names_in(wheel: Path) -> set[str]:
 
 
 def test_sdist_has_the_pipelines_that_users_copy(unpacked_sdist: Path) -> None:
-    assert (unpacked_sdist / "pipelines" / "quickstart.toml").is_file()
+    names = {path.name for path in (unpacked_sdist / "pipelines").iterdir()}
+    assert {"quickstart.toml", "nightly-update.toml", "mgspmv.schema.json"} <= names
 
 
 def test_wheel_has_the_cuda_sources_and_nothing_else_of_that_folder(wheel_with_probe: Path) -> None:

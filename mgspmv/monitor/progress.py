@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
@@ -19,6 +20,9 @@ RATE_WINDOW = 5
 
 LEAST_RATED_S = 1.0
 """Seconds after which a phase has a rate."""
+
+SILENT_S = 0.5
+"""Seconds without a word after which another step is shown than the one before."""
 
 SAID = {
     "join": "joining the workers",
@@ -155,6 +159,26 @@ class Progress:
         if self._name != "iterate":
             self.phase("iterate", total)
         self._show(event.iteration, total, _describe_iteration(event, left))
+
+
+class Foremost:
+    """Shows one of several steps that report at a time, by the part of a phase's name before the colon.
+
+    Another one is shown when this has been silent for `SILENT_S`. May be called by several threads.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor, self._lock = monitor, threading.Lock()
+        self._shown, self._at = "", -math.inf
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        """`done` of `total` units of `phase` are done."""
+        step, now = phase.partition(":")[0], time.monotonic()
+        with self._lock:
+            if step != self._shown and now - self._at < SILENT_S:
+                return
+            self._shown, self._at = step, now
+            self._monitor.on_progress(phase, done, total)
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:

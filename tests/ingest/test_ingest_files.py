@@ -20,13 +20,12 @@ from commands import invoke, invoke_json
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreExistsError, UnsupportedSourceError
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.pipeline import run_pipeline
 
 COMPRESS = {
     "": lambda data: data,
@@ -488,18 +487,3 @@ def test_a_command_without_a_store(write, monkeypatch):
         assert (folder / "b.csv").read_text() == "2,3\n"
     _, said = invoke("ingest", "a.csv", code=2)
     assert "Missing argument" in said
-
-
-def test_a_store_of_several_files_is_used_again(write):
-    folder = write(edges_a__csv="1,2\n", edges_b__csv="2,3\n")
-    (folder / "p.toml").write_text(f'''
-        [source]
-        path = "{folder}/edges/*.csv"
-        [ingest]
-        store = "{folder}/out.zarr"
-    ''')
-    assert not run_pipeline(folder / "p.toml").is_reused
-    assert run_pipeline(folder / "p.toml").is_reused
-    (folder / "edges/c.csv").write_text("3,1\n")
-    with pytest.raises(StoreExistsError, match=r"it was made from another .*\*.csv, with another checksum"):
-        run_pipeline(folder / "p.toml")

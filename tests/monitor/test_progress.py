@@ -12,6 +12,7 @@ from rich.console import Console
 from mgspmv.model import Event
 from mgspmv.monitor import progress as progress_module
 from mgspmv.monitor.progress import (
+    Foremost,
     NullProgress,
     Progress,
     describe_rate,
@@ -205,3 +206,23 @@ def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
         progress.phase("read", 3)
         assert progress._bars.console.stderr
     assert capsys.readouterr().out == ""
+
+
+def test_of_several_steps_one_is_shown_until_it_is_silent(monkeypatch):
+    class Monitor(NullProgress):
+        def on_progress(self, phase, done, total):
+            shown.append((phase, done))
+
+    shown, now = [], [0.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    foremost = Foremost(Monitor())
+    foremost.on_progress("web: read", 1, 2)
+    foremost.on_progress("wiki: read", 1, 2)
+    now[0] = 0.4
+    foremost.on_progress("web: sort", 2, 2)
+    now[0] = 0.8
+    foremost.on_progress("wiki: sort", 2, 2)
+    now[0] = 1.0
+    foremost.on_progress("wiki/run: iterate", 3, None)
+    foremost.on_progress("web/run: iterate", 1, None)
+    assert shown == [("web: read", 1), ("web: sort", 2), ("wiki/run: iterate", 3)]

@@ -1,0 +1,182 @@
+"""What a definition must hold that no key of it says alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mgspmv.errors import MgspmvError
+from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.weights import check_dangling
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
+from mgspmv.pipeline.near import suggest
+from mgspmv.pipeline.steps import list_matrices, locate_store
+
+Key = tuple[str, ...]
+Problems = Iterator[tuple[Key, str]]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+def find_problems(pipeline: Pipeline, folder: str) -> list[tuple[Key, str]]:
+    """What is wrong, with the key that it is wrong with.
+
+    Parameters
+    ----------
+    folder : of the pipeline
+    """
+    problems = [*_check_names(pipeline), *_check_outputs(pipeline), *_check_cluster(pipeline)]
+    for name, matrix in pipeline.matrix.items():
+        problems += _check_matrix(("matrix", name), matrix)
+    for key, section in _list_sections(pipeline):
+        problems += _check_section(pipeline, key, section)
+    return [*problems, *_check_stores(pipeline, folder)]
+
+
+def _list_sections(pipeline: Pipeline) -> Iterator[tuple[Key, Section]]:
+    """What is computed, with its key."""
+    is_unnamed = pipeline.run is not None and not pipeline.run.__pydantic_extra__
+    for name, run in pipeline.runs.items():
+        yield ("run",) if is_unnamed else ("run", name), run
+    for table in ("batch", "product"):
+        for name, section in getattr(pipeline, table).items():
+            yield (table, name), section
+
+
+def _check_names(pipeline: Pipeline) -> Problems:
+    tables: dict[str, Any] = {
+        "matrix": pipeline.matrix,
+        "run": pipeline.runs,
+        "batch": pipeline.batch,
+        "product": pipeline.product,
+    }
+    taken: dict[str, str] = {}
+    for table, sections in tables.items():
+        for name in sections:
+            if not _NAME.fullmatch(name):
+                yield (table, name), "a name has letters, digits, - and _ only, for it is that of a folder"
+            if table != "matrix" and taken.setdefault(name, table) != table:
+                yield (
+                    (table, name),
+                    f"a {taken[name]} has this name, and results of both would go to one folder",
+                )
+
+
+# --- matrices --------------------------------------------------------------------------------------------------------
+
+
+def _check_matrix(key: Key, matrix: MatrixSection) -> Problems:
+    given = [name for name in ("path", "generate", "open") if getattr(matrix, name) is not None]
+    if len(given) != 1:
+        wanted = "give path, a file to read; generate, the name of a generator; or open, a store that is there"
+        yield key, f"{' and '.join(given)} are {len(given)} sources; leave all but one out" if given else wanted
+        return
+    if matrix.generate is not None:
+        try:
+            make_generator(matrix.generate, **matrix.parameters)
+        except MgspmvError as error:
+            yield (*key, "parameters"), str(error)
+    elif matrix.parameters:
+        yield (*key, "parameters"), "these are of a generator; leave them out, or name one by generate"
+    if matrix.path is None and (misplaced := [*matrix.reading, *matrix.given("scratch")]):
+        yield key, f"{', '.join(misplaced)}: for files that are read, and the source is given by {given[0]}"
+    if matrix.open is not None and (unused := [name for name in _MADE if name in matrix.model_fields_set]):
+        yield key, f"{', '.join(unused)}: of a store that is made, and this one is there already"
+    if matrix.update is not None and matrix.update.insert is None and matrix.update.delete is None:
+        yield (*key, "update"), "give insert, files of entries that come, delete, those that go, or both"
+
+
+_MADE = [name for name in MatrixSection.model_fields if name not in (*Reading.model_fields, "open", "labels", "update")]
+
+
+def _check_stores(pipeline: Pipeline, folder: str) -> Problems:
+    places: dict[str, str] = {}
+    for name, matrix in pipeline.matrix.items():
+        place = os.path.normpath(locate_store(pipeline, folder, name))
+        is_written = matrix.open is None or matrix.update is not None
+        if places.setdefault(place, name) != name and is_written:
+            yield ("matrix", name, "store"), f"{place} is the store of {places[place]!r} too; name another"
+
+
+# --- what is computed ------------------------------------------------------------------------------------------------
+
+
+def _check_section(pipeline: Pipeline, key: Key, section: Any) -> Problems:
+    named = [section.matrix] if isinstance(section.matrix, str) else section.matrix or []
+    unknown = [name for name in named if name not in pipeline.matrix]
+    for name in unknown:
+        there = f"there are {', '.join(pipeline.matrix)}"
+        yield (*key, "matrix"), f"there is no matrix {name!r}{suggest(name, pipeline.matrix) or '; ' + there}"
+    if not unknown:
+        for name in list_matrices(pipeline, section):
+            yield from _check_suits(key, section, name, pipeline.matrix[name])
+    seen: dict[str, Any] = {}
+    for point in list_points(section):
+        if point.label in seen:
+            yield key, f"two of its combinations would both be called {point.label!r}; name files differently"
+        seen[point.label] = point
+        yield from _check_point(pipeline, key, point.section)
+
+
+def _check_suits(key: Key, section: Any, name: str, matrix: MatrixSection) -> Problems:
+    turn = "transpose" if key[0] == "product" else "reverse"
+    turned = getattr(section, turn)
+    if any(turned if isinstance(turned, list) else [turned]) and matrix.open is None and not matrix.transpose:
+        yield (*key, turn), f"this needs the transpose; set transpose = true in [matrix.{name}]"
+    if key[0] != "product" and matrix.kind == "matrix":
+        yield (*key, "matrix"), f"{name!r} is of kind 'matrix', which has no ranks; set kind = \"graph\" in its section"
+
+
+def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
+    if key[0] == "product":
+        if section.beta and section.y is None:
+            yield (*key, "y"), f"beta = {section.beta:g} needs y, which it is the factor of"
+        return
+    try:
+        for alpha in section.alpha if isinstance(section.alpha, list) else [section.alpha]:
+            more = (section.stop, section.method, section.follow_changes) if key[0] == "run" else ()
+            PageRankOptions(alpha, section.tol, section.tol_mode, section.max_iter, section.precision, *more)
+        if section.dangling is not None:
+            check_dangling(section.dangling)
+    except MgspmvError as error:
+        yield key, str(error)
+    if key[0] == "run" and section.follow_changes and section.nstart is None:
+        yield (*key, "follow_changes"), 'begins at the ranks of the graph as it was; set nstart too, as to "previous"'
+    if key[0] == "run" and section.nstart == PREVIOUS:
+        yield from _check_previous(pipeline, key)
+
+
+def _check_previous(pipeline: Pipeline, key: Key) -> Problems:
+    if pipeline.output.scaler != "none":
+        yield (*key, "nstart"), 'previous ranks start a run as they were computed; set scaler = "none" in [output]'
+    if not pipeline.output.is_loadable:
+        yield (*key, "nstart"), "previous ranks are read again; have zarr or parquet among the formats of [output]"
+
+
+# --- where and how ---------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(pipeline: Pipeline) -> Problems:
+    output = pipeline.output
+    if len(set(output.formats)) < len(output.formats):
+        yield ("output", "formats"), f"a format is named twice: {', '.join(output.formats)}"
+    if output.compare and not output.is_loadable:
+        yield ("output", "compare"), "ranks to compare with are read again; have zarr or parquet among the formats"
+    if "://" in (pipeline.folder or ""):
+        yield ("folder",), "this is a local path, for records; a URL that results go to is folder in [output]"
+
+
+def _check_cluster(pipeline: Pipeline) -> Problems:
+    cluster = pipeline.cluster
+    if cluster is None:
+        return
+    if (cluster.kind == "address") != (cluster.address is not None):
+        yield (
+            ("cluster", "address"),
+            'the address of a scheduler goes with kind = "address"; give both or neither',
+        )
+    if cluster.kind == "address" and cluster.workers is not None:
+        yield ("cluster", "workers"), "says how many are started, and the cluster of an address runs already"

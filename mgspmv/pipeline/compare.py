@@ -1,0 +1,109 @@
+"""Ranks beside those that they replace: how much the order changed, and who moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.highest import select_highest
+from mgspmv.results import Solution, to_json
+
+MOVED = 20
+"""Vertices that are named."""
+
+
+def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
+    """What changed from `before` to `now`, as JSON values.
+
+    Parameters
+    ----------
+    k : how many of the highest are looked at
+
+    Returns
+    -------
+    `n_common`, `n_new`, `n_gone` : vertices of both, of `now` only, of `before` only
+    `spearman` : rank correlation over the vertices of both, ties at their mean place; None where it is not defined
+    `overlap` : share of the k highest that are the same
+    `kendall_top` : Kendall's tau-b of the vertices that are in both graphs and among the k highest of either
+    `l1` : sum of |now - before| over all vertices, of which those that are not there have 0; None where one is scaled
+        otherwise than the other
+    `moved` : [id, place before, place now, rank before, rank now] of those that `kendall_top` is of, the furthest
+        first. A place is 1 and how many have a higher rank
+    """
+    old, new = match_vertices(before, now)
+    was, is_now = before.values[old], now.values[new]
+    high_before, high_now = select_highest(before.values, k), select_highest(now.values, k)
+    is_high = np.isin(old, high_before) | np.isin(new, high_now)
+    n_same = int(np.count_nonzero(np.isin(old, high_before) & np.isin(new, high_now)))
+    said = {
+        "n_common": len(old),
+        "n_new": len(now.values) - len(new),
+        "n_gone": len(before.values) - len(old),
+        "spearman": correlate(was, is_now),
+        "overlap": n_same / max(len(high_before), len(high_now), 1),
+        "kendall_top": _correlate_pairs(was[is_high], is_now[is_high]),
+        "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
+        "moved": _list_moved(before, now, old[is_high], new[is_high]),
+    }
+    found: dict[str, Any] = to_json(said)
+    return found
+
+
+def match_vertices(before: Solution, now: Solution) -> tuple[np.ndarray, np.ndarray]:
+    """(n_common,) int64 each: where the vertices of both are in either, in ascending order of their ids."""
+    if before.vertex_ids is None and now.vertex_ids is None:
+        both = np.arange(min(len(before.values), len(now.values)))
+        return both, both
+    old, new = (_list_ids(solution) for solution in (before, now))
+    if (old.dtype == object) != (new.dtype == object) or not len(new):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    places = np.minimum(np.searchsorted(new, old), len(new) - 1)
+    is_there = new[places] == old
+    return np.flatnonzero(is_there), places[is_there]
+
+
+def _list_ids(solution: Solution) -> np.ndarray:
+    return np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
+
+
+def correlate(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Spearman's rank correlation, ties at their mean place; None of less than two values, or of equal ones."""
+    from scipy.stats import rankdata
+
+    if len(a) < 2:
+        return None
+    x, y = (rankdata(values) - (len(values) + 1) / 2 for values in (a, b))
+    spread = np.sqrt(np.dot(x, x)) * np.sqrt(np.dot(y, y))
+    return float(np.dot(x, y) / spread) if spread else None
+
+
+def _correlate_pairs(a: np.ndarray, b: np.ndarray) -> float | None:
+    from scipy.stats import kendalltau
+
+    if len(a) < 2:
+        return None
+    tau = float(kendalltau(a, b).statistic)
+    return None if np.isnan(tau) else tau
+
+
+def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
+    common = float(np.abs(now.values[new].astype(np.float64) - before.values[old]).sum())
+    gone = np.delete(before.values, old).astype(np.float64)
+    came = np.delete(now.values, new).astype(np.float64)
+    return common + float(np.abs(gone).sum()) + float(np.abs(came).sum())
+
+
+def _list_moved(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
+    place_before, place_now = _find_places(before.values, old), _find_places(now.values, new)
+    order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
+    order = order[place_now[order] != place_before[order]]
+    columns = (_list_ids(now)[new], place_before, place_now, before.values[old], now.values[new])
+    return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
+
+
+def _find_places(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Of these vertices: 1 and how many have a higher value."""
+    ascending = np.sort(values)
+    places: np.ndarray = len(values) + 1 - np.searchsorted(ascending, values[where], side="right")
+    return places

@@ -1,0 +1,159 @@
+"""What steps compute with: this process or a cluster, which is started when it is first needed, and opened matrices."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from mgspmv.api import open_matrix
+from mgspmv.api.matrix import Matrix
+from mgspmv.kernels.select import choose_backend
+from mgspmv.partition import parse_bytes
+from mgspmv.pipeline.definition import ClusterSection
+
+
+class Computing:
+    """Where a pipeline computes; a context manager that ends what it started.
+
+    Parameters
+    ----------
+    section : of the cluster; None for this process
+    client : of a cluster to be used in place of that
+    threads : of each matrix that this process works on; None for one for each processor
+    """
+
+    def __init__(self, section: ClusterSection | None, client: Any = None, threads: int | None = None) -> None:
+        self.is_on_cluster = section is not None or client is not None
+        self.section = section or ClusterSection()
+        self._client, self._is_given = client, client is not None
+        self.threads = threads
+        self._lock, self._stack = threading.Lock(), ExitStack()
+        self.device = threading.Lock()
+        """Held by who computes on the device of this process, which has room for one matrix."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def kernel_threads(self) -> int | None:
+        """Of the kernels of a step, on a cluster of those of each worker."""
+        return self.section.threads if self.is_on_cluster else self.threads
+
+    @property
+    def client(self) -> Any:
+        """Of the cluster, which is started or reached when this is first asked for.
+
+        Raises
+        ------
+        ClusterError : it cannot be
+        """
+        with self._lock:
+            if self._client is None:
+                self._client = self._reach()
+        return self._client
+
+    def _reach(self) -> Any:
+        from mgspmv.distribute.cluster import Cluster
+        from mgspmv.distribute.connect import start_cuda, start_local
+
+        own = self.section
+        reached: Any = own.address
+        if own.kind != "address":
+            start = start_cuda if own.kind == "cuda" else start_local
+            reached = self._stack.enter_context(start(own.workers, own.threads))
+        cluster = Cluster(reached, own.timeout)
+        self._stack.callback(cluster.close)
+        return cluster.client
+
+    def is_on_device(self, section: Any) -> bool:
+        """Whether a step computes on the device of this process.
+
+        Raises
+        ------
+        BackendError : it is asked to, and there is none
+        """
+        return not self.is_on_cluster and choose_backend(section.backend) == "cuda"
+
+    @property
+    def distributing(self) -> dict[str, Any]:
+        """Options of `Matrix.distribute`."""
+        own = self.section
+        backend = "auto" if self._is_given else {"local": "cpu", "cuda": "cuda"}.get(own.kind, "auto")
+        limits = {name: parse_bytes(size) for name, size in own.given("device_memory", "host_memory").items()}
+        options = {"backend": backend, "transport": own.transport, "timeout": own.timeout, "threads": own.threads}
+        return options | limits
+
+
+class OpenedMatrix:
+    """A matrix that is opened, and loaded once for all that is computed of it.
+
+    Parameters
+    ----------
+    store : where it is
+    """
+
+    def __init__(self, store: str, computing: Computing) -> None:
+        self._store, self._computing = store, computing
+        self._distributed: tuple[tuple[bool, bool], Any] | None = None
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """The matrix itself, opened in this process.
+
+        Raises
+        ------
+        StoreError : it cannot be
+        """
+        return open_matrix(self._store)
+
+    def unload(self) -> None:
+        """Let go of what was loaded, here and on workers; it is loaded again when it is needed."""
+        self._let_go()
+        if "matrix" in self.__dict__:
+            self.matrix.close()
+
+    def turn(self, is_turned: bool) -> Matrix:
+        """The matrix, or its transpose.
+
+        Raises
+        ------
+        MissingTransposeError : the store does not hold that
+        """
+        return self.matrix.T if is_turned else self.matrix
+
+    def find(self, is_turned: bool, *, on_progress: Any, for_steps: bool = False) -> Any:
+        """The matrix or its transpose, on the cluster where that computes.
+
+        Parameters
+        ----------
+        for_steps : for the steps of PageRank, for which devices lay a graph out
+
+        Raises
+        ------
+        MissingTransposeError : as of `turn`
+        ClusterError, CapacityError : as of `Matrix.distribute`
+        """
+        matrix = self.turn(is_turned)
+        if not self._computing.is_on_cluster:
+            return matrix
+        wanted = (is_turned, for_steps)
+        if self._distributed is None or self._distributed[0] != wanted:
+            self._let_go()
+            client = self._computing.client
+            options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
+            distribute = matrix.distribute if for_steps else matrix.distribute_for_products
+            self._distributed = wanted, distribute(client, **options)
+        return self._distributed[1]
+
+    def _let_go(self) -> None:
+        if self._distributed is not None:
+            self._distributed[1].close()
+        self._distributed = None

@@ -1,0 +1,348 @@
+"""Running a pipeline: steps that are finished are kept, the others are made, matrices side by side.
+
+web   |--- ingest ---|- run -|- run -|- product -|          what is computed of a matrix comes one after the other,
+wiki  |- ingest -|- run -|- run -|                          for it is loaded once, and each takes all its threads
+roads            waits for memory |- ingest -|- run -|
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from os import PathLike
+from typing import Any
+
+from mgspmv.api.arguments import Progress, ignore
+from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError
+from mgspmv.model import Event, default_threads
+from mgspmv.pipeline.computing import Computing, OpenedMatrix
+from mgspmv.pipeline.identity import MatrixIdentity
+from mgspmv.pipeline.make_matrix import find_info, make_matrix
+from mgspmv.pipeline.make_results import make_result
+from mgspmv.pipeline.outputs import Results
+from mgspmv.pipeline.plan import find_memory, is_turned, look_at_matrix, look_at_result
+from mgspmv.pipeline.predict import predict_matrix, predict_result
+from mgspmv.pipeline.reading import Definition, read_pipeline
+from mgspmv.pipeline.records import Records, now
+from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.steps import Step, list_steps
+from mgspmv.pipeline.work import Work
+from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
+
+POLL_S = 0.2
+"""Seconds between two looks at whether the run is interrupted."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A run was interrupted; `record` holds what became of its steps."""
+
+    def __init__(self, record: RunRecord) -> None:
+        kept = [step.name for step in record.steps if step.state in ("made", "kept")]
+        done = f"{len(kept)} of {len(record.steps)} steps are done and kept" if kept else "no step is done yet"
+        super().__init__(f"interrupted; {done}{': ' if kept else ''}{', '.join(kept)}; run it again to go on")
+        self.record = record
+
+
+def run_pipeline(
+    path: str | PathLike[str] | Definition,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    client: Any = None,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
+    throw: bool = True,
+) -> RunRecord:
+    """Run a definition: keep the steps that are finished, and make the others.
+
+    A step is finished when its record says that it was made of the same inputs with the same options by this version of
+    the program, and all of its outputs are there as they were written. Of a finished pipeline nothing is written. A run
+    that ends early, however it does, is gone on with by the next.
+
+    Parameters
+    ----------
+    path : the TOML file, or what `read_pipeline` made of it
+    overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
+    client : of a Dask cluster, as for `Matrix.distribute`, in place of the definition's
+    on_event : called with what each iteration did, by the threads that steps run on
+    on_progress : called with (step and phase, done, total or None), likewise
+    throw : raise when a step failed; False returns the record that says so
+
+    Returns
+    -------
+    RunRecord: what became of each step. Ranks are where `StepRecord.outputs` says; `load_solution` reads them.
+
+    Raises
+    ------
+    PipelineError : the definition is wrong
+    PipelineBusyError : another run works in the same folder
+    StepsFailedError : steps failed; those that do not depend on them were made
+    KeyboardInterrupt : it was interrupted, and says what is kept
+    """
+    definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
+    records = Records(definition.folder)
+    checksums = Checksums(records.private / "sources.json")
+    lanes = list_steps(definition.pipeline, str(definition.folder))
+    began, clock = now(), time.perf_counter()
+
+    def note(steps: list[StepOutcome]) -> RunRecord:
+        named = (definition.name, definition.file, definition.tables, began, time.perf_counter() - clock)
+        return RunRecord(*named, version("mgspmv"), steps)
+
+    finished = _find_finished(definition, lanes, records, checksums)
+    if finished is not None:
+        return note(finished)
+    limits, n_lanes = definition.pipeline.limits, min(definition.pipeline.limits.side_by_side, len(lanes))
+    threads = -(-(limits.threads or default_threads()) // n_lanes)
+    with records.lock(), Computing(definition.pipeline.cluster, client, threads) as computing:
+        work = Work(definition, records, checksums, computing, on_progress or ignore, on_event)
+        run = _Run(work, Ledger(find_memory(limits), is_given=limits.memory is not None))
+        try:
+            run.run(lanes, n_lanes)
+        finally:
+            record = note(run.list_outcomes(lanes))
+            if any(step.state != "kept" for step in record.steps):
+                records.write_run(record)
+    if run.is_interrupted:
+        raise RunInterrupted(record)
+    if throw and not record.is_success:
+        raise _list_failures(record, run.errors) from run.errors[0]
+    return record
+
+
+def _list_failures(record: RunRecord, errors: list[Exception]) -> StepsFailedError:
+    failed = [f"{step.name}: {step.error}" for step in record.steps if step.state == "failed"]
+    n_skipped = sum(step.state == "skipped" for step in record.steps)
+    count = f"{len(failed)} of {len(record.steps)} steps failed" + (f" and {n_skipped} need them" if n_skipped else "")
+    return StepsFailedError("\n".join([count, *failed]), record, getattr(errors[0], "exit_code", 1))
+
+
+def _find_finished(
+    definition: Definition, lanes: dict[str, list[Step]], records: Records, checksums: Checksums
+) -> list[StepOutcome] | None:
+    """All steps, if there is nothing to be done for any of them."""
+    outcomes = []
+    info: Any = None
+    for step in (step for lane in lanes.values() for step in lane):
+        began = time.perf_counter()
+        try:
+            if step.kind == "matrix":
+                look, info = look_at_matrix(step, records, checksums, needs_identity=False), find_info(step.target)
+            else:
+                look = look_at_result(step, info, definition.pipeline, records, checksums)
+        except MgspmvError:
+            return None
+        if look.why:
+            return None
+        outcomes.append(StepOutcome(step.name, step.kind, "kept", time.perf_counter() - began, look.record))
+    return outcomes
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """Memory that steps share. Who wants more than is left waits for others to end.
+
+    Parameters
+    ----------
+    limit : bytes
+    is_given : whether more than that is refused; else who wants more has it alone
+    """
+
+    def __init__(self, limit: int, *, is_given: bool) -> None:
+        self.limit, self._is_given = limit, is_given
+        self._taken, self._n_holders = 0, 0
+        self._changed = threading.Condition()
+
+    def take(self, n_bytes: int, is_interrupted: threading.Event) -> None:
+        """Have so many bytes, once they are left.
+
+        Raises
+        ------
+        CapacityError : it is more than all steps may have
+        KeyboardInterrupt : the run is interrupted meanwhile
+        """
+        if n_bytes > self.limit and self._is_given:
+            raise CapacityError(
+                f"needs {n_bytes:,} bytes and memory in [limits] is {self.limit:,}; allow more, or compute on a cluster"
+            )
+        with self._changed:
+            while self._n_holders and self._taken + n_bytes > self.limit:
+                if is_interrupted.is_set():
+                    raise KeyboardInterrupt
+                self._changed.wait(POLL_S)
+            self._taken, self._n_holders = self._taken + n_bytes, self._n_holders + 1
+
+    def give_back(self, n_bytes: int) -> None:
+        """Leave what was taken to others."""
+        with self._changed:
+            self._taken, self._n_holders = self._taken - n_bytes, self._n_holders - 1
+            self._changed.notify_all()
+
+
+class Share:
+    """What a matrix has of the memory, and of the device, while something is computed of it.
+
+    It is given back before more is asked for, so that no two wait for each other.
+    """
+
+    def __init__(self, work: Work, ledger: Ledger) -> None:
+        self._work, self._ledger = work, ledger
+        self._held: int | None = None
+        self._has_device = False
+
+    def ensure(self, n_bytes: int, *, on_device: bool, unload: Callable[[], None]) -> None:
+        """Have at least so many bytes.
+
+        Parameters
+        ----------
+        unload : frees what is in the memory that there was
+
+        Raises
+        ------
+        CapacityError, KeyboardInterrupt : as of `Ledger.take`
+        """
+        if self._held is not None and n_bytes <= self._held and self._has_device >= on_device:
+            return
+        unload()
+        self.release()
+        self._ledger.take(n_bytes, self._work.is_interrupted)
+        self._held = n_bytes
+        while on_device and not self._has_device:
+            self._has_device = self._work.computing.device.acquire(timeout=POLL_S)
+            if self._work.is_interrupted.is_set():
+                raise KeyboardInterrupt
+
+    def release(self) -> None:
+        """Leave all of it to others."""
+        if self._has_device:
+            self._work.computing.device.release()
+        if self._held is not None:
+            self._ledger.give_back(self._held)
+        self._held, self._has_device = None, False
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """Works on matrices side by side, and notes what became of each step."""
+
+    work: Work
+    ledger: Ledger
+    outcomes: dict[str, StepOutcome] = field(default_factory=dict)
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.work.is_interrupted.is_set()
+
+    def run(self, lanes: dict[str, list[Step]], n_side_by_side: int) -> None:
+        """Work on all, so many at a time; back when all threads have ended."""
+        waiting, ended = deque(lanes.values()), [threading.Event() for _ in range(n_side_by_side)]
+        for k, own in enumerate(ended):
+            name = f"mgspmv-pipeline-{k}"
+            threading.Thread(target=self._take_turns, args=(waiting, own), name=name, daemon=True).start()
+        while True:  # for events, as Python takes a thread for ended whose join was interrupted
+            try:
+                if all(own.wait(POLL_S) for own in ended):
+                    return
+            except KeyboardInterrupt:
+                if self.is_interrupted:  # the second time nobody is waited for
+                    raise
+                self.work.is_interrupted.set()
+
+    def list_outcomes(self, lanes: dict[str, list[Step]]) -> list[StepOutcome]:
+        """Of all steps, in the order of the plan."""
+        steps = [step for lane in lanes.values() for step in lane]
+        skipped = "the run was interrupted before"
+        return [
+            self.outcomes.get(step.name, StepOutcome(step.name, step.kind, "skipped", 0.0, None, skipped))
+            for step in steps
+        ]
+
+    def _take_turns(self, waiting: deque[list[Step]], ended: threading.Event) -> None:
+        try:
+            while not self.is_interrupted and (lane := _take_next(waiting)):
+                self._work_on(*lane)
+        finally:
+            ended.set()
+
+    def _work_on(self, first: Step, *rest: Step) -> None:
+        """A matrix, and then what is computed of it."""
+        if not self._attempt(first, partial(self._make_matrix, first)):
+            for step in () if self.is_interrupted else rest:
+                error = f"needs {first.name}, which failed"
+                self.outcomes[step.name] = StepOutcome(step.name, step.kind, "skipped", 0.0, None, error)
+            return
+        opened, share = OpenedMatrix(first.target, self.work.computing), Share(self.work, self.ledger)
+        try:
+            for step in rest:
+                if not self.is_interrupted:
+                    self._attempt(step, partial(self._make_result, step, opened, share))
+        finally:
+            opened.unload()
+            share.release()
+
+    def _attempt(self, step: Step, make: Callable[[], StepOutcome]) -> bool:
+        """Note what becomes of a step; whether it is there. What fails, fails it alone."""
+        began = time.perf_counter()
+        try:
+            self.outcomes[step.name] = make()
+            return True
+        except KeyboardInterrupt:
+            said = "interrupted"
+        except Exception as error:
+            said = str(error) if isinstance(error, MgspmvError) else f"{type(error).__name__}: {error}"
+            self.errors.append(error)
+        elapsed_s = time.perf_counter() - began
+        self.outcomes[step.name] = StepOutcome(step.name, step.kind, "failed", elapsed_s, None, said)
+        return False
+
+    def _make_matrix(self, step: Step) -> StepOutcome:
+        began, work = time.perf_counter(), self.work
+        look = look_at_matrix(step, work.records, work.checksums)
+        if not look.why:
+            return StepOutcome(step.name, step.kind, "kept", time.perf_counter() - began, look.record)
+        assert isinstance(look.identity, MatrixIdentity)
+        work.checksums.save()
+        needed = 0 if step.section.open else predict_matrix(step.section, work.computing.threads, self.ledger.limit)
+        share = Share(work, self.ledger)
+        try:
+            share.ensure(needed, on_device=False, unload=lambda: None)
+            record = make_matrix(work, step, look.identity, needed)
+        finally:
+            share.release()
+        work.records.write_step(record)
+        return StepOutcome(step.name, step.kind, "made", time.perf_counter() - began, record, None, needed)
+
+    def _make_result(self, step: Step, opened: OpenedMatrix, share: Share) -> StepOutcome:
+        began, work, results = time.perf_counter(), self.work, Results(self.work.records, step)
+        predicted: tuple[int | None, float | None] = None, None
+        if results.is_waiting:
+            results.publish()
+        look = look_at_result(step, opened.matrix.info, work.definition.pipeline, work.records, work.checksums)
+        record: StepRecord | None = look.record
+        state: State = "kept"
+        if look.why:
+            assert look.identity is not None
+            work.checksums.save()
+            computing = work.computing
+            needed, seconds = predict_result(step, opened.turn(is_turned(step)), computing, look.record, times=False)
+            share.ensure(needed, on_device=computing.is_on_device(step.section), unload=opened.unload)
+            record, state = make_result(work, step, look.identity, opened, needed), "made"
+            predicted = needed, seconds
+        return StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, None, *predicted)
+
+
+def _take_next(waiting: deque[list[Step]]) -> list[Step] | None:
+    with suppress(IndexError):  # nothing waits any more
+        return waiting.popleft()
+    return None

@@ -1,0 +1,120 @@
+"""What steps are known by: a key made of all that their results depend on, and of nothing else.
+
+Options and what files hold count; where files are, what computes, and with how much of it, do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from mgspmv.ingest.weights import DANGLING_RULES
+from mgspmv.model import MatrixInfo
+from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
+from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.steps import Step
+
+_FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
+_ELSEWHERE = {"matrix", "backend"}
+"""Keys that say of what and where something is computed."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a step is known by."""
+
+    key: str
+    """SHA-256; see `StepRecord`."""
+    options: dict[str, Any]
+    """What is asked for, as JSON values."""
+    inputs: dict[str, str]
+    """Digests of files and of the matrix, by what the step calls them."""
+
+
+@dataclass(frozen=True)
+class MatrixIdentity(Identity):
+    """What a step is known by that makes a matrix."""
+
+    base: str
+    """Of the matrix before it is changed; the program's version does not count, so that a new one keeps what was
+    changed day by day."""
+    update: str | None
+    """Of what changes it."""
+
+
+def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixInfo | None) -> MatrixIdentity:
+    """
+    Parameters
+    ----------
+    info : of a store that is there and is used as it is
+
+    Raises
+    ------
+    SourceError, OptionError : as of `Checksums.identify`
+    """
+    inputs: dict[str, str] = {}
+    if section.path is not None:
+        inputs["source"] = checksums.identify(section.path, is_source=True)
+    if section.vertices is not None:
+        inputs["vertices"] = checksums.identify(section.vertices)
+    made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
+    base = digest({"options": _leave_out(section.options, "vertices"), "made": made, "inputs": inputs})
+    options = section.options | {name: value for name, value in made.items() if value}
+    update = None
+    if section.update is not None:
+        changes = _identify_changes(section, checksums)
+        update = digest({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
+        inputs, options = inputs | changes, options | {"update": section.update.options}
+    elif info is not None:
+        inputs["store"] = info.digest
+    key = digest([version("mgspmv"), "matrix", base, update, inputs])
+    return MatrixIdentity(key, options, inputs, base, update)
+
+
+def _identify_changes(section: MatrixSection, checksums: Checksums) -> dict[str, str]:
+    assert section.update is not None
+    names = section.update.given("insert", "delete")
+    changes = {name: checksums.identify(files, is_source=True) for name, files in names.items()}
+    own = section.update.vertices
+    return changes if own is None else changes | {"vertices of the update": checksums.identify(own)}
+
+
+def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
+    """
+    Parameters
+    ----------
+    info : of the matrix that it is of
+
+    Raises
+    ------
+    SourceError, OptionError : as of `Checksums.identify`
+    """
+    files = {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
+    labels = pipeline.matrix[step.matrix].labels
+    if labels is not None and step.kind != "product":
+        files["labels"] = labels
+    inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
+    options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
+    if step.kind != "product":
+        options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
+    key = digest([version("mgspmv"), step.kind, _leave_out(options, *files), inputs])
+    return Identity(key, options, inputs)
+
+
+def find_file(section: Any, name: str) -> str | None:
+    """The file that a key names; None where it names none, or a rule."""
+    value = getattr(section, name, None)
+    is_rule = value in {"dangling": DANGLING_RULES, "nstart": (PREVIOUS,), "personalization": (UNIFORM,)}.get(name, ())
+    return None if is_rule else value
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of JSON values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _leave_out(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}

@@ -1,0 +1,236 @@
+"""The step that makes a matrix: from a source or a generator, and by edges that change it.
+
+A store is made version by version, each whole in itself. What is about to be made is written down before, with the
+version that there is: if there is another one when the run is gone on with, it was made, and is not made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mgspmv.api import generate, ingest, open_matrix, update
+from mgspmv.errors import (
+    ProgressError,
+    SourceError,
+    StoreDamagedError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+    StoreUnfinishedError,
+)
+from mgspmv.files import is_url
+from mgspmv.ingest.files import find_files
+from mgspmv.ingest.groups import is_group_path
+from mgspmv.ingest.write import LEAST_MEMORY
+from mgspmv.model import MatrixInfo, peak_memory
+from mgspmv.pipeline.identity import MatrixIdentity, identify_matrix
+from mgspmv.pipeline.outputs import measure_bytes
+from mgspmv.pipeline.records import now
+from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.work import Work, describe_provenance
+from mgspmv.report.measure import measure_degrees
+from mgspmv.report.record import Output, StepRecord
+from mgspmv.results import to_json
+from mgspmv.store import open_store
+
+RESUMED_BYTES = 1 << 28
+"""Of a source: what is less is read again rather than kept while it is read."""
+
+
+@dataclass(frozen=True)
+class Todo:
+    """What is to be done for a matrix."""
+
+    makes_base: bool
+    """Whether it is made from its source, or generated."""
+    updates: bool
+    """Whether it is then changed."""
+    before: tuple[str, ...]
+    """What changed it before, the last at the end."""
+
+
+def find_info(store: str) -> MatrixInfo | None:
+    """What the store says of itself; None where there is none, or a damaged one.
+
+    Raises
+    ------
+    StoreError : it cannot be read, or is something else
+    """
+    try:
+        return open_store(store).info
+    except (StoreNotFoundError, StoreUnfinishedError, StoreDamagedError):
+        return None
+
+
+def make_matrix(work: Work, step: Step, identity: MatrixIdentity, predicted_bytes: int) -> StepRecord:
+    """Make the matrix, or what of it is not there.
+
+    Raises
+    ------
+    StoreExistsError : another matrix is in the store, or one that was changed since
+    SourceError : a source was changed while it was read
+    MgspmvError : what `ingest`, `generate` and `update` raise
+    """
+    began, seconds = now(), dict[str, float]()
+    todo = find_todo(work, step, identity)
+    if todo.makes_base:
+        with _write_down(work, step, identity, "base", []), _measure(seconds, "ingest"):
+            _make_base(work, step, predicted_bytes)
+    chain = [*todo.before]
+    if todo.updates and identity.update is not None:
+        chain.append(identity.update)
+        with _write_down(work, step, identity, "update", chain), _measure(seconds, "update"):
+            _update(work, step)
+    if todo.makes_base or todo.updates:
+        _check_unchanged(work, step, identity)
+    with open_matrix(step.target) as matrix, _measure(seconds, "measure"):
+        info, degrees = matrix.info, measure_degrees(matrix)
+    described = asdict(info)
+    provenance = describe_provenance(step, identity, matrix=described.pop("provenance"))
+    return StepRecord(
+        key=identity.key,
+        kind="matrix",
+        name=step.name,
+        inputs=identity.inputs,
+        outputs=[] if step.section.open and not step.section.update else [_describe_store(step.target, info)],
+        options=to_json(identity.options),
+        matrix=to_json(described),
+        began=began,
+        ended=now(),
+        seconds=seconds,
+        memory={"host_peak_bytes": [peak_memory()], "predicted_bytes": [predicted_bytes]},
+        result={"base": identity.base, "updates": chain},
+        degrees=degrees,
+        provenance=to_json(provenance),
+    )
+
+
+def find_todo(work: Work, step: Step, identity: MatrixIdentity) -> Todo:
+    """What is to be done, given what was.
+
+    Raises
+    ------
+    StoreExistsError, StoreError : as of `make_matrix`
+    """
+    info, record, begun = find_info(step.target), work.records.read_step(step.name), work.records.read_begun(step.name)
+    if begun is not None and begun["key"] == identity.key and info is not None:
+        chain, is_changed = tuple(begun["updates"]), info.version != begun["before"]
+        if begun["stage"] == "update":
+            return Todo(False, not is_changed, chain if is_changed else chain[:-1])
+        if is_changed:
+            return Todo(False, identity.update is not None, chain)
+    same_base = record is not None and record.result["base"] == identity.base
+    chain = tuple(record.result["updates"]) if record is not None and same_base else ()
+    if step.section.open is not None:
+        return Todo(False, identity.update is not None and chain[-1:] != (identity.update,), chain)
+    is_as_left = record is not None and info is not None and info.digest == record.matrix["digest"]
+    if same_base and is_as_left and identity.update is not None:
+        return Todo(False, chain[-1:] != (identity.update,), chain)
+    if not step.section.overwrite:
+        _check_replacing(step, info, is_ours=is_as_left or (begun is not None and info is not None))
+        _check_gone(step, identity, chain)
+    return Todo(True, identity.update is not None, ())
+
+
+def _check_replacing(step: Step, info: MatrixInfo | None, *, is_ours: bool) -> None:
+    if info is not None and not is_ours:
+        raise StoreExistsError(
+            f"{step.target} holds a matrix that this pipeline did not make, or that was changed since; set overwrite "
+            f'= true in [matrix.{step.name}] to have it replaced, use it as it is by open = "{step.target}", or name '
+            "another store"
+        )
+
+
+def _check_gone(step: Step, identity: MatrixIdentity, chain: tuple[str, ...]) -> None:
+    lost = [update for update in chain if update != identity.update]
+    if lost and identity.update is not None:
+        raise StoreError(
+            f"{step.target} was changed by {len(lost)} updates that are not there any more, for it is gone or damaged; "
+            f"restore it, or set overwrite = true in [matrix.{step.name}] to begin from its source again"
+        )
+
+
+@contextmanager
+def _write_down(work: Work, step: Step, identity: MatrixIdentity, stage: str, updates: list[str]) -> Iterator[None]:
+    """Say what is about to be made of which version."""
+    info = find_info(step.target)
+    begun = {"key": identity.key, "stage": stage, "before": info and info.version, "updates": updates}
+    work.records.write_begun(step.name, begun)
+    yield
+
+
+@contextmanager
+def _measure(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - began
+
+
+# --- making ----------------------------------------------------------------------------------------------------------
+
+
+def _make_base(work: Work, step: Step, predicted_bytes: int) -> None:
+    section, computing = step.section, work.computing
+    options: dict[str, Any] = {**section.options, "overwrite": True, "on_progress": work.listen(step).on_progress}
+    options["threads"] = computing.threads
+    if computing.is_on_cluster and computing.section.ingest:
+        options |= {"client": computing.client, "timeout": computing.section.timeout}
+        options["threads"] = computing.section.threads
+    if section.generate is not None:
+        generate(section.generate, step.target, **options, **section.parameters)
+        return
+    options["scratch"] = section.scratch
+    if "client" not in options:
+        options["memory"] = _find_memory(predicted_bytes)
+        options["resume"] = _can_resume(section, step.target)
+    _ingest(section.path, step.target, options)
+
+
+def _ingest(source: Any, store: str, options: dict[str, Any]) -> None:
+    """Go on with what was kept, or from the begin where that is of something else, or damaged."""
+    try:
+        ingest(source, store, **options)
+    except ProgressError:
+        ingest(source, store, **options | {"resume": False})
+
+
+def _can_resume(section: Any, store: str) -> bool:
+    """Whether an ingest can keep what it read, and takes long enough."""
+    is_group = isinstance(section.path, str) and is_group_path(section.path)
+    if is_group or section.format == "npz" or (is_url(store) and section.scratch is None):
+        return False
+    files = find_files(section.path)
+    if any(name.endswith(".npz") for name in files):
+        return False
+    return any(map(is_url, files)) or sum(Path(name).stat().st_size for name in files) >= RESUMED_BYTES
+
+
+def _find_memory(predicted_bytes: int) -> int:
+    """What the process may take, with what it takes already."""
+    import psutil
+
+    return max(LEAST_MEMORY, int(psutil.Process().memory_info().rss) + predicted_bytes)
+
+
+def _update(work: Work, step: Step) -> None:
+    section = step.section.update
+    options: dict[str, Any] = section.options | section.given("insert", "delete", "keep")
+    update(step.target, **options, threads=work.computing.threads, on_progress=work.listen(step).on_progress)
+
+
+def _check_unchanged(work: Work, step: Step, identity: MatrixIdentity) -> None:
+    again = identify_matrix(step.section, work.checksums, None if step.section.update else find_info(step.target))
+    wanted = {name: found for name, found in identity.inputs.items() if name != "store"}
+    changed = [name for name, found in wanted.items() if again.inputs[name] != found]
+    if changed:
+        raise SourceError(f"{' and '.join(changed)} was changed while {step.name} was made of it; run again")
+
+
+def _describe_store(store: str, info: MatrixInfo) -> Output:
+    n_bytes = info.nbytes if is_url(store) else measure_bytes(Path(store))
+    return Output(store, n_bytes, info.digest, info.version)

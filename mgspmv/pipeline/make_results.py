@@ -1,0 +1,249 @@
+"""The steps that compute with a matrix: ranks, batches of ranks, and products."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.api import pagerank, pagerank_batch, spmv
+from mgspmv.api.warm import read_start
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.seeds import read_seeds
+from mgspmv.ingest.weights import read_dangling, read_vector, read_weights
+from mgspmv.model import peak_memory
+from mgspmv.pipeline.compare import compare_ranks, match_vertices
+from mgspmv.pipeline.computing import OpenedMatrix
+from mgspmv.pipeline.definition import PREVIOUS
+from mgspmv.pipeline.identity import Identity, find_file
+from mgspmv.pipeline.outputs import Results, digest_array, digest_ranks, fetch
+from mgspmv.pipeline.records import now, write_json
+from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_ranks, save_top
+from mgspmv.pipeline.work import Listener, Work, describe_provenance
+from mgspmv.report.measure import describe_solution
+from mgspmv.report.record import StepRecord
+from mgspmv.results import Solution, describe_matrix, load_solution, to_json
+
+_OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
+
+
+def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix, predicted_bytes: int) -> StepRecord:
+    """Compute a step, and put its results in their place.
+
+    Raises
+    ------
+    MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
+    """
+    began, results = now(), Results(work.records, step)
+    make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
+    fields = make(work, step, opened, results)
+    digests = fields.pop("digests")
+    asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
+    fields["memory"] |= {"predicted_bytes": [predicted_bytes]}
+    provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
+    record = StepRecord(
+        key=identity.key,
+        kind=step.kind,
+        name=step.name,
+        inputs=identity.inputs,
+        outputs=results.describe(digests),
+        options=to_json(identity.options | asked),
+        began=began,
+        ended=now(),
+        provenance=to_json(provenance),
+        **fields,
+    )
+    return results.finish(record)
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+    section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
+    started = time.perf_counter()
+    before = _load_before(work, step, results)
+    matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
+    vectors = _read_vectors(section, matrix, before)
+    options["follow_changes"] = section.follow_changes and "nstart" in vectors
+    solution = pagerank(matrix, **options, **vectors, **_place(work, section, listener), on_event=listener.on_event)
+    solution = solution.scale(output.scaler)
+    ranked = time.perf_counter()
+    folder = results.begin()
+    fields = describe_solution(solution, section.top)
+    if before is not None and output.compares:
+        compared = {"before": _describe_before(work, step), **compare_ranks(before, solution, section.top)}
+        fields["comparison"] = compared
+        write_json(folder / "comparison.json", compared)
+    if section.nstart == PREVIOUS:
+        fields["result"]["start"] = PREVIOUS if "nstart" in vectors else "uniform"
+    save_ranks(solution, folder, output.formats)
+    fields["top"] = _save_top(work, step, matrix, {None: solution.top(section.top)}, folder)
+    fields["seconds"] |= {"prepare": _left(ranked - started, solution), "save": time.perf_counter() - ranked}
+    digest = digest_ranks(solution)
+    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+
+
+def _left(elapsed_s: float, solution: Solution) -> float:
+    """Of the seconds until ranks were there, those that the solution does not count."""
+    return max(0.0, elapsed_s - sum(solution.seconds.values()))
+
+
+def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[str, Any]:
+    """PageRank's vectors that are given, by the names of its arguments."""
+    strings = matrix.info.vertex_ids == "string"
+    given = {name: find_file(section, name) for name in ("personalization", "out_weight")}
+    vectors: dict[str, Any] = {
+        name: read_weights(path, string_ids=strings) for name, path in given.items() if path is not None
+    }
+    if section.dangling is not None:
+        vectors["dangling"] = read_dangling(section.dangling, string_ids=strings)
+    nstart = getattr(section, "nstart", None)
+    if nstart == PREVIOUS and before is not None and _suits(before, matrix):
+        vectors["nstart"] = before
+    elif nstart not in (None, PREVIOUS):
+        vectors["nstart"] = read_start(nstart, string_ids=strings)
+    return vectors
+
+
+def _suits(before: Solution, matrix: Any) -> bool:
+    """Whether ranks have vertices of the matrix, and are no scores."""
+    like = Solution(np.empty(matrix.shape[0]), before.status, 0, (), {}, 0.0, matrix.vertex_ids, {}, {})
+    return before.scaler == "none" and len(match_vertices(before, like)[0]) > 0
+
+
+def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
+    """Options that say where ranks are computed."""
+    if work.computing.is_on_cluster:
+        drive = {"drive": work.computing.section.drive} if hasattr(section, "stop") else {}
+        return {"threads": work.computing.kernel_threads, "on_progress": listener.on_progress, **drive}
+    return {"threads": work.computing.kernel_threads, "backend": section.backend}
+
+
+def _load_before(work: Work, step: Step, results: Results) -> Solution | None:
+    """The ranks that are replaced, where they are needed and can be read."""
+    record = work.records.read_step(step.name)
+    is_needed = work.definition.pipeline.output.compares or step.section.nstart == PREVIOUS
+    if record is None or record.kind != step.kind or not is_needed:
+        return None
+    ranks = results.find_ranks(record)
+    if ranks is None:
+        return None
+    with fetch(ranks.path) as local:
+        return load_solution(local)
+
+
+def _describe_before(work: Work, step: Step) -> dict[str, str]:
+    record = work.records.read_step(step.name)
+    assert record is not None
+    return {"key": record.key, "ended": record.ended}
+
+
+def _save_top(
+    work: Work, step: Step, matrix: Any, highest: dict[Any, list[tuple[Any, float]]], folder: Path
+) -> list[list[Any]]:
+    """Write the tables of the highest of each vector; the rows of the first as a record has them."""
+    path = work.definition.pipeline.matrix[step.matrix].labels
+    labels = {}
+    if path is not None:
+        ids = {name for pairs in highest.values() for name, _ in pairs}
+        labels = read_labels(path, ids, string_ids=matrix.info.vertex_ids == "string")
+    rows = [
+        ({} if vector is None else {"vector": vector}) | row
+        for vector, pairs in highest.items()
+        for row in list_top(pairs, labels)
+    ]
+    save_top(rows, folder, has_labels=bool(labels))
+    names = ("id", "rank", "label") if labels else ("id", "rank")
+    return [[row[name] for name in names] for row in rows if row.get("vector") == next(iter(highest))]
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+    section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
+    if output.scaler != "none":
+        raise OptionError(f'[output] scaler = "{output.scaler}" is for runs; batches keep ranks as they are')
+    matrix = opened.find(section.reverse, on_progress=listener.on_progress)
+    strings = matrix.info.vertex_ids == "string"
+    seeds = None if section.seeds is None else read_seeds(section.seeds, string_ids=strings)
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix, None)
+    options["top"] = section.top if section.keep == "top" else None
+    options |= {"on_event": listener.on_event} | _place(work, section, listener)
+    batch = pagerank_batch(matrix, seeds, **options)
+    ranked = time.perf_counter()
+    folder = results.begin()
+    save_batch(batch, folder, output.formats)
+    top = _save_top(work, step, matrix, batch.top(min(section.top, matrix.shape[0])), folder)
+    described = batch.to_dict()
+    fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
+    fields["seconds"] |= {"save": time.perf_counter() - ranked}
+    digest = digest_ranks(batch)
+    return fields | {"result": described, "top": top, "digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+    section, listener = step.section, work.listen(step)
+    started = time.perf_counter()
+    matrix = opened.find(section.transpose, on_progress=listener.on_progress)
+    x, y = read_array(section.x), None if section.y is None else read_array(section.y)
+    options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision")
+    if not work.computing.is_on_cluster:
+        options |= {"backend": section.backend, "tune": section.tune}
+    prepared = time.perf_counter()
+    product = np.asarray(spmv(matrix, x, y=y, threads=work.computing.kernel_threads, **options))
+    multiplied = time.perf_counter()
+    folder = results.begin()
+    save_array(product, folder / f"y.{section.format}")
+    seconds = {"prepare": prepared - started, "product": multiplied - prepared}
+    return {
+        "options": {},
+        "matrix": to_json(describe_matrix(opened.matrix.info, "", is_reversed=section.transpose)),
+        "seconds": seconds | {"save": time.perf_counter() - multiplied},
+        "memory": {"host_peak_bytes": [peak_memory()]},
+        "result": {"shape": list(product.shape), "dtype": str(product.dtype)},
+        "digests": {"y.zarr": digest_array(product)},
+    }
+
+
+def read_array(path: str) -> np.ndarray:
+    """A vector, or several as columns, from a .npy file or a Zarr array.
+
+    Raises
+    ------
+    SourceError : it cannot be read, or is no array of real numbers
+    """
+    if path.endswith(".npy"):
+        return read_vector(path, max_ndim=2)
+    import zarr
+
+    try:
+        array = np.asarray(zarr.open_array(path, mode="r")[...])
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise SourceError(f"cannot be read as a Zarr array, nor is it named .npy: {error}", source=path) from error
+    if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+        raise SourceError(
+            f"wanted a one- or two-dimensional array of real numbers, found {array.dtype} of shape {array.shape}",
+            source=path,
+        )
+    return array
+
+
+def save_array(array: np.ndarray, path: Path) -> None:
+    """Write an array as .npy, or as a Zarr array."""
+    if path.suffix == ".npy":
+        np.save(path, array)
+        return
+    import zarr
+
+    stored = zarr.create_array(path, shape=array.shape, dtype=array.dtype, config={"write_empty_chunks": True})
+    stored[...] = array

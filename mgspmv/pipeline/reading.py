@@ -1,0 +1,205 @@
+"""From a TOML file to a checked definition: variables, overrides, and all that is wrong in one message."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from mgspmv.errors import PipelineError
+from mgspmv.pipeline.checks import find_problems
+from mgspmv.pipeline.definition import Pipeline
+from mgspmv.pipeline.near import suggest
+
+Key = tuple[str, ...]
+"""Names of tables and of the key in them."""
+
+_VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A definition that was read and is as it should be."""
+
+    file: str
+    """Path."""
+    pipeline: Pipeline
+    tables: dict[str, Any]
+    """What the file says, with variables and overrides in place."""
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self.pipeline.name or Path(self.file).stem
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are, and all else that is placed nowhere else."""
+        return Path(self.pipeline.folder or self.name)
+
+
+def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Definition:
+    """Read and check a definition; nothing is run, and no source is looked at.
+
+    Parameters
+    ----------
+    overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
+
+    Raises
+    ------
+    PipelineError : no such file, not TOML, or wrong keys, values or variables, all of them in one message
+    """
+    tables = _read_tables(path)
+    problems = [*_override(tables, overrides or {})]
+    tables, unset = _replace_variables(tables)
+    problems += unset.items()
+    pipeline = None
+    try:
+        pipeline = Pipeline.model_validate(tables)
+    except ValidationError as error:
+        problems += [(key, text) for key, text in _explain(error, tables) if key not in unset]
+    if pipeline is not None and not problems:
+        folder = Definition(os.fspath(path), pipeline, tables).folder
+        problems += find_problems(pipeline, str(folder))
+    if problems or pipeline is None:
+        raise PipelineError("\n".join(f"{path}: {'.'.join(key)}: {text}" for key, text in dict.fromkeys(problems)))
+    return Definition(os.fspath(path), pipeline, tables)
+
+
+def _read_tables(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path}: not valid TOML: {error}") from error
+
+
+# --- variables and overrides -----------------------------------------------------------------------------------------
+
+
+def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    """Put values in place, making tables that are missing; give what cannot be."""
+    for path, value in overrides.items():
+        *names, key = names_of_all = tuple(path.split("."))
+        table: Any = tables
+        for depth, name in enumerate(names, 1):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                yield names_of_all, f"cannot be set, for {'.'.join(names[:depth])} is no table but {table!r}"
+                break
+        else:
+            if not all(names_of_all):
+                yield (path,), "cannot be set; name tables and key, such as run.alpha"
+            else:
+                table[key] = deepcopy(value)
+
+
+def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
+    """The same with ${NAME} from the environment, and what is not set there, by key."""
+    unset: dict[Key, str] = {}
+
+    def replace(value: Any, key: Key) -> Any:
+        if isinstance(value, dict):
+            return {name: replace(own, (*key, name)) for name, own in value.items()}
+        if isinstance(value, list):
+            return [replace(own, key) for own in value]
+        return _VARIABLE.sub(lambda match: find(match, key), value) if isinstance(value, str) else value
+
+    def find(match: re.Match[str], key: Key) -> str:
+        name, default = match["name"], match["default"]
+        if name is None:
+            return "$"
+        found = os.environ.get(name)
+        if not found and default is not None:
+            return str(default)
+        if found is None:
+            unset[key] = f"the variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}"
+        return found or ""
+
+    return replace(tables, ()), unset
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def _explain(error: ValidationError, tables: dict[str, Any]) -> Iterator[tuple[Key, str]]:
+    """What pydantic found: where, what was wanted, what came, the near miss."""
+    for problem in error.errors():
+        key = _shorten(problem["loc"], tables)
+        yield key, _explain_one(problem, key, tables)
+
+
+def _shorten(loc: Sequence[str | int], tables: Any) -> Key:
+    """The key without what pydantic adds: 0 for a value that is no list, `[key]` for a name."""
+    key: list[str] = []
+    value: Any = tables
+    for part in loc:
+        if part == "[key]" or (isinstance(part, int) and not isinstance(value, list)):
+            continue
+        key.append(str(part))
+        value = value.get(part) if isinstance(value, dict) else value[part] if isinstance(part, int) else None
+    return tuple(key)
+
+
+def _explain_one(problem: Any, key: Key, tables: Any) -> str:
+    match problem["type"]:
+        case "extra_forbidden":
+            return _name_known(key)
+        case "model_type" if len(key) == 2 and key[0] == "run":
+            return f"{_name_known(key)}; or a table, [run.NAME], is a run of its own"
+        case "model_type" | "dict_type":
+            return f"this is a table, [{'.'.join(key)}], not {problem['input']!r}"
+        case "missing":
+            return "this is required"
+        case "value_error":
+            return str(problem["ctx"]["error"])
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+            return f"{_say(problem)}{suggest(str(problem['input']), choices)}"
+        case "too_short":
+            return "at least one is wanted, and there is none"
+    return _say(problem)
+
+
+def _say(problem: Any) -> str:
+    return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
+
+
+def _name_known(key: Key) -> str:
+    known = list_keys(key[:-1])
+    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known)}"
+
+
+def list_keys(key: Key) -> list[str]:
+    """The keys of a table."""
+    model: type[BaseModel] = Pipeline
+    names = list(key)
+    while names:
+        name = names.pop(0)
+        if name not in model.model_fields:  # a run of its own
+            continue
+        annotation = model.model_fields[name].annotation
+        found, is_named = _find_model(annotation)
+        model = found or model
+        if is_named and names:
+            names.pop(0)
+    return list(model.model_fields)
+
+
+def _find_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The model of a field, and whether it is of many by name."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    is_named = getattr(annotation, "__origin__", None) is dict
+    found = next((model for model, _ in map(_find_model, options) if model is not None), None)
+    return found, is_named

@@ -1,0 +1,115 @@
+"""What files hold, by checksums that are remembered: a file of the same size and time of change is not read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from mgspmv.errors import SourceError, SourceNotFoundError, StoreError
+from mgspmv.files import is_url, write_beside
+from mgspmv.ingest.files import find_files
+from mgspmv.ingest.groups import is_group_path
+from mgspmv.ingest.remote import describe_url
+from mgspmv.store import open_store
+
+
+class Checksums:
+    """SHA-256 of what is at paths and URLs.
+
+    Parameters
+    ----------
+    path : JSON file where those of files are remembered
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock, self._is_new = path, threading.Lock(), False
+        self._known: dict[str, list[Any]] = _read(path)
+
+    def identify(self, names: str | list[str], *, is_source: bool = False) -> str:
+        """What tells this content from another: SHA-256 of a file; of a folder, or of several files, that of all of
+        theirs; the digest of a matrix store; what a server says of a file at a URL.
+
+        Parameters
+        ----------
+        is_source : patterns and folders stand for the files that `mgspmv.ingest` reads
+
+        Raises
+        ------
+        SourceError, SourceNotFoundError : there is nothing, or it cannot be read
+        OptionError : a server does not tell whether a file changed
+        """
+        one = names if isinstance(names, str) else names[0] if len(names) == 1 else None
+        if one is not None and (is_group_path(one) or not is_source):
+            return self._identify(one)
+        digests = [self._identify(name) for name in find_files(names)]
+        return digests[0] if len(digests) == 1 else _digest(digests)
+
+    def save(self) -> None:
+        """Remember what was computed since."""
+        with self._lock:
+            if self._is_new:
+                _write(self._path, self._known)
+            self._is_new = False
+
+    def _identify(self, name: str) -> str:
+        if is_group_path(name) and (digest := _find_matrix_digest(name)) is not None:
+            return digest
+        if is_url(name):
+            return _digest({key: value for key, value in describe_url(name).items() if key != "name"})
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(own for own in path.rglob("*") if own.is_file())
+            return _digest([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
+        return self._read_file(path)
+
+    def _read_file(self, path: Path) -> str:
+        place = os.path.abspath(path)
+        try:
+            found = os.stat(path)
+            stamp = [found.st_size, found.st_mtime_ns]
+            known = self._known.get(place)
+            if known is not None and known[:2] == stamp:
+                return str(known[2])
+            digest = compute_checksum(path)
+        except FileNotFoundError as error:
+            raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error.strerror}", source=str(path)) from error
+        with self._lock:
+            self._known[place], self._is_new = [*stamp, digest], True
+        return digest
+
+
+def compute_checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _find_matrix_digest(name: str) -> str | None:
+    """Of a matrix store; None for another group, or where there is nothing."""
+    try:
+        return open_store(name).info.digest
+    except StoreError:
+        return None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[Any]]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # then files are read again
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, known: dict[str, list[Any]]) -> None:
+    with write_beside(path) as part:
+        part.write_text(json.dumps(known, indent=1, sort_keys=True))

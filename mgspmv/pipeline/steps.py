@@ -1,0 +1,63 @@
+"""The steps of a pipeline: each matrix, and what is computed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mgspmv.pipeline.definition import Pipeline, ProductSection, list_points
+from mgspmv.report.record import StepKind
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to be made."""
+
+    name: str
+    """Such as `web`, or `web/damping/alpha=0.9`."""
+    kind: StepKind
+    matrix: str
+    """Name of the matrix that it makes or is of."""
+    section: Any
+    """What is asked for, with one value for each key."""
+    target: str
+    """The store of a matrix; of others the folder of their results, a path or URL."""
+
+
+def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
+    """The steps by matrix, that which makes it first.
+
+    Parameters
+    ----------
+    folder : of the pipeline
+    """
+    return {name: list(_list_lane(pipeline, folder, name)) for name in pipeline.matrix}
+
+
+def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
+    yield Step(matrix, "matrix", matrix, pipeline.matrix[matrix], locate_store(pipeline, folder, matrix))
+    tables: dict[StepKind, Any] = {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
+    results = (pipeline.output.folder or folder).rstrip("/")
+    for kind, sections in tables.items():
+        for name, section in sections.items():
+            if matrix in list_matrices(pipeline, section):
+                for point in list_points(section):
+                    full = "/".join(part for part in (matrix, name, point.label) if part)
+                    yield Step(full, kind, matrix, point.section, f"{results}/{full}")
+
+
+def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
+    """Names of the matrices that a section is about."""
+    if section.matrix is not None:
+        return list(dict.fromkeys([section.matrix] if isinstance(section.matrix, str) else section.matrix))
+    if isinstance(section, ProductSection):
+        return list(pipeline.matrix)
+    return [name for name, matrix in pipeline.matrix.items() if matrix.kind != "matrix"]
+
+
+def locate_store(pipeline: Pipeline, folder: str, matrix: str) -> str:
+    """Where the store of a matrix is."""
+    section = pipeline.matrix[matrix]
+    return section.open or section.store or str(Path(folder) / f"{matrix}.zarr")

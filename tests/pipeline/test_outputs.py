@@ -1,0 +1,158 @@
+"""Results at their place: in object stores, found again, and labels and lines."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from definitions import WEB, find_digests, find_states, write_definition, write_sources
+
+import mgspmv as mg
+from mgspmv.errors import SourceError, StepsFailedError
+from mgspmv.model import Status
+from mgspmv.pipeline import run_pipeline
+from mgspmv.pipeline.outputs import digest_output, fetch, read_stamp
+from mgspmv.pipeline.tables import generate_lines, read_labels
+from mgspmv.results import Solution, load_solution
+
+RUN = WEB + '[run]\nnstart = "previous"\n[output]\nformats = ["zarr", "parquet", "csv"]\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    return tmp_path
+
+
+class TestObjectStores:
+    @pytest.fixture
+    def url(self):
+        return f"memory://{uuid.uuid4().hex}/ranks"
+
+    def test_results_go_there(self, url, folder):
+        record = run_pipeline(write_definition(RUN), overrides={"output.folder": url})
+        here = run_pipeline("p.toml", overrides={"folder": "here"})
+        assert [*find_digests(record).values()][1:] == [*find_digests(here).values()][1:]
+        system = fsspec.filesystem("memory")
+        place = f"{url.removeprefix('memory:/')}/web/pagerank"
+        assert json.loads(system.cat_file(f"{place}/record.json"))["name"] == "web/pagerank"
+        assert load_solution(f"{url}/web/pagerank/ranks.zarr").status == "converged"
+        with fetch(f"{url}/web/pagerank/ranks.parquet") as local:
+            assert load_solution(local).status == "converged"
+        assert not list(Path("out/.mgspmv/made").iterdir())
+        assert set(find_states(run_pipeline("p.toml", overrides={"output.folder": url})).values()) == {"kept"}
+
+    def test_they_are_compared_with_and_replaced(self, url):
+        there = {"output.folder": url}
+        run_pipeline(write_definition(RUN), overrides=there)
+        ranks = run_pipeline("p.toml", overrides=there | {"run.alpha": 0.5}).steps[1].record
+        assert ranks.comparison["n_common"] == 3
+        assert ranks.result["start"] == "previous"
+        record = run_pipeline("p.toml", overrides=there | {"output.formats": ["parquet"]})
+        system = fsspec.filesystem("memory")
+        found = {path.rpartition("/")[2] for path in system.ls(f"{url.removeprefix('memory:/')}/web/pagerank", False)}
+        assert found == {"comparison.json", "ranks.parquet", "record.json", "top.csv", "top.json"}
+        assert record.is_success
+
+    def test_what_is_gone_or_changed_there_is_made_again(self, url):
+        there, system = {"output.folder": url}, fsspec.filesystem("memory")
+        run_pipeline(write_definition(RUN), overrides=there)
+        place = f"{url.removeprefix('memory:/')}/web/pagerank"
+        system.pipe_file(f"{place}/top.csv", system.cat_file(f"{place}/top.csv"))
+        assert set(find_states(run_pipeline("p.toml", overrides=there)).values()) == {"kept"}
+        system.pipe_file(f"{place}/top.csv", b"place\n")
+        assert find_states(run_pipeline("p.toml", overrides=there))["web/pagerank"] == "made"
+        system.rm(f"{place}/ranks.zarr", recursive=True)
+        assert find_states(run_pipeline("p.toml", overrides=there))["web/pagerank"] == "made"
+
+    def test_uploads_that_were_broken_off_are_gone_on_with(self, url, monkeypatch):
+        from mgspmv.pipeline import outputs
+
+        uploaded, upload = [], outputs._upload
+
+        def break_off(*given):
+            uploaded.append(given)
+            if len(uploaded) == 2:
+                raise OSError("connection lost")
+            upload(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(outputs, "_upload", break_off)
+            with pytest.raises(StepsFailedError, match=r"cannot write to memory://.*: connection lost"):
+                run_pipeline(write_definition(RUN), overrides={"output.folder": url})
+        monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", lambda *_, **__: pytest.fail("computed again"))
+        assert run_pipeline("p.toml", overrides={"output.folder": url}).is_success
+        assert load_solution(f"{url}/web/pagerank/ranks.zarr").status == "converged"
+
+    def test_a_protocol_that_is_none(self):
+        with pytest.raises(StepsFailedError, match=r"nosuch://x.*Protocol not known"):
+            run_pipeline(write_definition(RUN), overrides={"output.folder": "nosuch://x"})
+
+    def test_stores_go_there_too(self, url):
+        overrides = {"matrix.web.store": f"{url}/web.zarr"}
+        assert run_pipeline(write_definition(RUN), overrides=overrides).is_success
+        assert mg.open_matrix(f"{url}/web.zarr").nnz == 4
+        assert set(find_states(run_pipeline("p.toml", overrides=overrides)).values()) == {"kept"}
+
+
+class TestKnownAgain:
+    def test_digests_are_of_what_is_held(self, folder):
+        run_pipeline(write_definition(RUN))
+        for name in ("ranks.zarr", "ranks.parquet"):
+            solution = load_solution(f"out/web/pagerank/{name}")
+            (folder / "again").mkdir(exist_ok=True)
+            solution.save(folder / "again" / name)
+            assert digest_output(folder / "again" / name) == digest_output(Path("out/web/pagerank", name))
+
+    def test_stamps(self, folder):
+        assert read_stamp("none") is None
+        (folder / "empty").mkdir()
+        assert read_stamp("empty") is None
+        before = read_stamp("edges.txt")
+        Path("edges.txt").write_text("1 2\n")
+        assert read_stamp("edges.txt") != before
+
+
+class TestLines:
+    def test_numbers_that_are_not_finite(self):
+        solution = make_solution([0.5, -np.inf, np.nan])
+        lines = b"".join(generate_lines(solution)).decode().splitlines()
+        assert [json.loads(line) for line in lines] == [
+            {"id": 0, "rank": 0.5},
+            {"id": 1, "rank": "-Infinity"},
+            {"id": 2, "rank": "NaN"},
+        ]
+
+    def test_the_fewest_digits(self):
+        solution = make_solution(np.array([0.1, 1e-30], np.float32), ['a "b"', "c\n"])
+        lines = b"".join(generate_lines(solution)).decode().splitlines()
+        assert lines == ['{"id": "a \\"b\\"", "rank": 0.1}', '{"id": "c\\n", "rank": 1e-30}']
+
+
+def make_solution(values, ids=None):
+    ids = None if ids is None else np.array(ids, object)
+    return Solution(np.asarray(values), Status.CONVERGED, 1, (0.0,), {}, 0.0, ids, {}, {})
+
+
+class TestLabels:
+    def test_parquet(self):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"id": [1, 2, 3], "label": ["a", "b", "c"]}), "n.parquet")
+        assert read_labels("n.parquet", [3, 1, 7], string_ids=False) == {1: "a", 3: "c"}
+
+    def test_files_that_are_none(self):
+        with pytest.raises(SourceError, match="there is no such file"):
+            read_labels("none.csv", [1], string_ids=False)
+        Path("n.csv").write_text("id,label\nx,y\n")
+        with pytest.raises(SourceError, match="cannot be read as csv"):
+            read_labels("n.csv", [1], string_ids=False)
+        Path("n.parquet").write_text("x")
+        with pytest.raises(SourceError, match="cannot be read as parquet"):
+            read_labels("n.parquet", [1], string_ids=False)

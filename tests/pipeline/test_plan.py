@@ -1,0 +1,143 @@
+"""Plans: what is kept and what is made, why, and what it takes; nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from definitions import THREE, WEB, list_files, write_definition, write_sources
+
+import mgspmv as mg
+from mgspmv.pipeline import plan_pipeline, run_pipeline
+from mgspmv.pipeline.definition import MatrixSection, RunSection
+from mgspmv.pipeline.predict import EXPANSION, predict_iterations, predict_matrix
+
+RUN = WEB + "[run]\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    return tmp_path
+
+
+def states(plan):
+    return {step.name: (step.state, step.why) for step in plan.steps}
+
+
+def test_of_what_was_never_made(folder):
+    before = list_files(folder)
+    plan = plan_pipeline(write_definition(THREE))
+    assert list_files(folder).keys() - before.keys() == {str(folder / "p.toml")}
+    assert states(plan)["web"] == ("to make", "not made yet")
+    assert states(plan)["web/plain"] == ("to make", "needs web, which is made first")
+    assert plan.steps[0].predicted_bytes > 0
+    assert (plan.steps[1].predicted_bytes, plan.steps[1].predicted_s) == (None, None)
+    assert plan.steps[1].outputs[0] == "out/web/damping/alpha=0.5/ranks.parquet"
+    assert not plan.is_finished
+    assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["steps"][0]["state"] == "to make"
+
+
+def test_of_a_finished_pipeline(folder):
+    run_pipeline(write_definition(THREE))
+    before = list_files(folder)
+    plan = plan_pipeline("p.toml")
+    assert plan.is_finished
+    assert {step.why for step in plan.steps} == {""}
+    assert list_files(folder) == before
+
+
+def test_of_another_option():
+    run_pipeline(write_definition(RUN))
+    plan = plan_pipeline("p.toml", overrides={"run.alpha": 0.5, "run.top": 7})
+    step = plan.steps[1]
+    assert (step.state, step.why) == ("to make", "alpha was 0.85 and is to be 0.5; top was 100 and is to be 7")
+    with mg.open_matrix("out/web.zarr") as A:
+        assert step.predicted_bytes > A.plan(backend="cpu").memory_bytes
+    assert step.predicted_s > 0
+    assert step.inputs["matrix"] == mg.open_matrix("out/web.zarr").info.digest
+
+
+def test_of_an_option_that_is_no_longer_given():
+    run_pipeline(write_definition(RUN + "tol = 1e-3\n"))
+    Path("n.csv").write_text("id,label\n")
+    why = "another version of the program, or an option that is no longer given, made it"
+    assert states(plan_pipeline(write_definition(RUN)))["web/pagerank"] == ("to make", why)
+    run_pipeline("p.toml", overrides={"matrix.web.labels": "n.csv"})
+    assert states(plan_pipeline("p.toml"))["web/pagerank"] == ("to make", "labels is no longer given")
+
+
+def test_of_a_source_that_changed():
+    run_pipeline(write_definition(RUN))
+    Path("edges.txt").write_text("1 2\n")
+    plan = plan_pipeline("p.toml")
+    assert states(plan) == {
+        "web": ("to make", "source changed"),
+        "web/pagerank": ("unknown", "needs web, which is made first"),
+    }
+    assert plan.steps[0].predicted_s > 0  # as long as before
+
+
+def test_of_what_cannot_be_made():
+    run_pipeline(write_definition(RUN))
+    Path("edges.txt").unlink()
+    found = states(plan_pipeline(write_definition(RUN + '[product.y]\nx = "none.npy"\n')))
+    assert found["web"][0] == "failing"
+    assert "there is no such file" in found["web"][1]
+    assert found["web/y"] == ("failing", "needs web, which cannot be made")
+    write_sources(Path())
+    found = states(plan_pipeline("p.toml"))
+    assert found["web"] == ("kept", "")
+    assert found["web/y"][0] == "failing"
+    assert "none.npy: there is no such file" in found["web/y"][1]
+
+
+def test_of_products_and_batches():
+    Path("seeds.csv").write_text("vector,vertex\na,1\n")
+    np.save("x.npy", np.ones(3))
+    run_pipeline(write_definition(WEB))
+    text = WEB + '[product.y]\nx = "x.npy"\n[batch.b]\nseeds = "seeds.csv"\n'
+    batch, product = plan_pipeline(write_definition(text)).steps[1:]
+    assert product.outputs == ["out/web/y/y.npy"]
+    assert product.predicted_s > 0
+    assert batch.predicted_bytes > product.predicted_bytes
+    assert batch.predicted_s is None
+
+
+def test_on_a_cluster_that_is_not_started_for_it():
+    run_pipeline(write_definition(WEB))
+    plan = plan_pipeline(write_definition(RUN + '[cluster]\nkind = "address"\naddress = "tcp://127.0.0.1:1"\n'))
+    assert (plan.steps[1].state, plan.steps[1].predicted_s) == ("to make", None)
+
+
+class TestPredictions:
+    def test_bytes_of_matrices(self):
+        size = Path("edges.txt").stat().st_size
+        one = predict_matrix(MatrixSection(path=["edges.txt"]), 1, 2**40)
+        more = MatrixSection(path="edges.txt", update={"insert": "edges.txt"})
+        assert predict_matrix(more, 1, 2**40) == one + EXPANSION * size
+        assert predict_matrix(more, 1, 0) == one - EXPANSION * size  # the least that does
+        assert predict_matrix(MatrixSection(path="none"), 1, 2**40) == one - EXPANSION * size
+        generated = MatrixSection(generate="rmat", parameters={"scale": 10, "edge_factor": 4})
+        assert predict_matrix(generated, 1, 0) == one - EXPANSION * size + 24 * 4096
+
+    @pytest.mark.parametrize(
+        ("section", "iterations"),
+        [
+            ({"alpha": 0.5, "tol": 0.001}, 10),
+            ({"alpha": 0.85, "tol": 1e-6, "max_iter": 50}, 50),
+            ({"tol_mode": "fixed", "max_iter": 7}, 7),
+            ({"alpha": 0.0}, 1),
+            ({"alpha": 0.5, "tol": 5.0}, 1),
+        ],
+    )
+    def test_iterations(self, section, iterations):
+        assert predict_iterations(RunSection(**section), None) == iterations
+
+    def test_iterations_as_before(self):
+        record = run_pipeline(write_definition(RUN)).steps[1].record
+        assert predict_iterations(RunSection(), record) == record.result["iterations"]
+        assert predict_iterations(RunSection(alpha=0.5), record) == 20

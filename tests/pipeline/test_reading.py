@@ -1,0 +1,233 @@
+"""Definitions: what they may say, variables, overrides, and that all that is wrong is named at once."""
+
+from __future__ import annotations
+
+import pytest
+from definitions import THREE, WEB, write_definition, write_sources
+
+from mgspmv.errors import PipelineError
+from mgspmv.pipeline.reading import list_keys, read_pipeline
+from mgspmv.pipeline.steps import list_steps
+
+RUN = WEB + "[run]\nalpha = 0.85\ntol = 1e-8\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    return tmp_path
+
+
+def problems_of(text: str, overrides=None) -> list[str]:
+    with pytest.raises(PipelineError) as caught:
+        read_pipeline(write_definition(text), overrides)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("p.toml: ") for line in lines)
+    return [line.removeprefix("p.toml: ") for line in lines]
+
+
+def list_names(text: str, overrides=None) -> list[str]:
+    definition = read_pipeline(write_definition(text), overrides)
+    lanes = list_steps(definition.pipeline, str(definition.folder))
+    return [step.name for lane in lanes.values() for step in lane]
+
+
+class TestSteps:
+    def test_a_matrix_alone(self):
+        assert list_names(WEB) == ["web"]
+
+    def test_the_section_itself_is_a_run(self):
+        assert list_names(WEB + "[run]\n") == ["web", "web/pagerank"]
+
+    def test_each_run_of_each_graph(self):
+        names = list_names(THREE)
+        assert len(names) == 15
+        assert names[:5] == ["web", "web/damping/alpha=0.5", "web/damping/alpha=0.85", "web/plain", "web/warm"]
+
+    def test_lists_are_grids(self):
+        text = RUN + '[run.a]\nprecision = ["exact", "float64"]\npersonalization = ["uniform", "sets/sports.csv"]\n'
+        assert list_names(text)[1:] == [
+            f"web/a/personalization={p},precision={precision}"
+            for p in ("uniform", "sports")
+            for precision in ("exact", "float64")
+        ]
+
+    def test_a_list_of_one_has_the_name_that_it_has_in_a_longer_one(self):
+        assert list_names(RUN, {"run.alpha": [0.8]})[1:] == ["web/pagerank/alpha=0.8"]
+
+    def test_runs_share_what_they_do_not_say(self):
+        text = WEB + "[run]\nalpha = 0.5\ntol = 1e-3\n[run.a]\nalpha = 0.6\n[run.b]\n"
+        runs = read_pipeline(write_definition(text)).pipeline.runs
+        assert [(run.alpha, run.tol, run.max_iter) for run in runs.values()] == [(0.6, 1e-3, 100), (0.5, 1e-3, 100)]
+
+    def test_matrices_of_runs_and_products(self):
+        text = WEB + '[matrix.a]\npath = "x"\nkind = "matrix"\n[run]\n[product.y]\nx = "x.npy"\n'
+        assert list_names(text) == ["web", "web/pagerank", "web/y", "a", "a/y"]
+        assert list_names(text, {"product.y.matrix": "a", "run.matrix": ["web", "web"]}) == [
+            "web",
+            "web/pagerank",
+            "a",
+            "a/y",
+        ]
+
+    def test_alphas_of_a_batch_are_those_of_its_vectors(self):
+        assert list_names(WEB + '[batch.b]\nalpha = [0.5, 0.6]\nprecision = ["exact"]\n')[1:] == [
+            "web/b/precision=exact"
+        ]
+
+    def test_where_things_go(self):
+        text = WEB + "[run]\n[output]\nfolder = 's3://bucket/ranks/'\n"
+        definition = read_pipeline(write_definition(text))
+        [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
+        assert [step.target for step in lane] == ["out/web.zarr", "s3://bucket/ranks/web/pagerank"]
+
+    def test_names_and_folders_by_default(self):
+        definition = read_pipeline(write_definition(WEB.replace('folder = "out"', ""), "nightly.toml"))
+        assert (definition.name, str(definition.folder)) == ("nightly", "nightly")
+
+
+class TestVariables:
+    def test_they_are_replaced(self, monkeypatch):
+        monkeypatch.setenv("DATA", "/data")
+        monkeypatch.setenv("EMPTY", "")
+        monkeypatch.delenv("NOWHERE", raising=False)
+        text = WEB.replace("edges.txt", "${DATA}/${NOWHERE:-web}${EMPTY:-.mtx}${EMPTY}${NOWHERE:-}$$1 $x")
+        definition = read_pipeline(write_definition(text))
+        assert definition.pipeline.matrix["web"].path == "/data/web.mtx$1 $x"
+        assert definition.tables["matrix"]["web"]["path"] == "/data/web.mtx$1 $x"
+
+    def test_in_lists(self, monkeypatch):
+        monkeypatch.setenv("DATA", "/data")
+        text = WEB.replace('"edges.txt"', '["${DATA}/a", "b"]')
+        assert read_pipeline(write_definition(text)).pipeline.matrix["web"].path == ["/data/a", "b"]
+
+    def test_what_is_not_set_is_named_with_all_else(self, monkeypatch):
+        monkeypatch.delenv("NOWHERE", raising=False)
+        assert problems_of(RUN.replace("edges.txt", "${NOWHERE}/x").replace("alpha", "alhpa")) == [
+            "matrix.web.path: the variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
+            "run.alhpa: unknown key; did you mean 'alpha'?; or a table, [run.NAME], is a run of its own",
+        ]
+
+    def test_only_in_place_of_what_was_overridden(self, monkeypatch):
+        monkeypatch.delenv("NOWHERE", raising=False)
+        text = RUN.replace("edges.txt", "${NOWHERE}/x")
+        definition = read_pipeline(write_definition(text), {"matrix.web.path": "edges.txt"})
+        assert definition.pipeline.matrix["web"].path == "edges.txt"
+
+
+class TestOverrides:
+    def test_keys_and_tables_that_are_not_there_are_made(self):
+        pipeline = read_pipeline(
+            write_definition(RUN), {"run.alpha": 0.5, "run.a.top": 7, "limits.threads": 1, "output.formats": ["csv"]}
+        ).pipeline
+        assert (pipeline.runs["a"].alpha, pipeline.runs["a"].top, pipeline.limits.threads) == (0.5, 7, 1)
+        assert pipeline.output.formats == ["csv"]
+
+    def test_what_cannot_be_set(self):
+        assert problems_of(RUN, {"folder.x": 1, "run..y": 2, "run.alhpa": 0.5}) == [
+            "folder.x: cannot be set, for folder is no table but 'out'",
+            "run..y: cannot be set; name tables and key, such as run.alpha",
+            "run.alhpa: unknown key; did you mean 'alpha'?; or a table, [run.NAME], is a run of its own",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("alpha", "alhpa"), "run.alhpa: unknown key; did you mean 'alpha'?"),
+        (("[run]", "[runs]"), "runs: unknown key; did you mean 'run'?"),
+        (("path", "zebra"), "matrix.web.zebra: unknown key; it can be format, n_vertices, vertices, delimiter, "),
+        (('path = "edges.txt"', "[limits]\nthreds = 2"), "limits.threds: unknown key; did you mean 'threads'?"),
+        (("[run]", "[run.a]\nalhpa = 2\n[run.b]"), "run.a.alhpa: unknown key; did you mean 'alpha'?"),
+        (("[run]", "[matrix.web.update]\ninsrt = 2\n[run]"), "matrix.web.update.insrt: unknown key; did you mean 'in"),
+        (("[run]", 'kind = "grpah"\n[run]'), "matrix.web.kind: input should be 'graph', 'matrix' or 'stochastic', not"),
+        (("0.85", '"0.85"'), "run.alpha: input should be a valid number, not '0.85'"),
+        (("0.85", '[0.5, "x"]'), "run.alpha.1: input should be a valid number, not 'x'"),
+        (("0.85", "[]"), "run.alpha: at least one is wanted, and there is none"),
+        (("0.85", "1.5"), "run: alpha must be at least 0 and less than 1, not 1.5"),
+        (("0.85", "[0.5, 1.5]"), "run: alpha must be at least 0 and less than 1, not 1.5"),
+        (("1e-8", "-1.0"), "run: tol must be a positive number, not -1.0"),
+        (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
+        (("tol =", 'stop = "top"\ntol ='), "run: stop must be 'change' or 'topk:100'"),
+        (
+            ("tol =", "follow_changes = true\ntol ="),
+            "run.follow_changes: begins at the ranks of the graph as it was",
+        ),
+        (("tol =", 'dangling = "dorp"\ntol ='), "run: dangling must be uniform, drop, error or a file"),
+        (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
+        (("tol =", 'matrix = "zoo"\ntol ='), "run.matrix: there is no matrix 'zoo'; there are web"),
+        (("tol =", "reverse = true\ntol ="), "run.reverse: this needs the transpose; set transpose = true in [matr"),
+        (("tol =", 'personalization = ["a/x.csv", "b/x.csv"]\ntol ='), "run: two of its combinations would both be "),
+        (("[run]", 'kind = "matrix"\n[run]\nmatrix = "web"'), "run.matrix: 'web' is of kind 'matrix', which has no ra"),
+        (('path = "edges.txt"', ""), "matrix.web: give path, a file to read; generate, the name of a generator; or op"),
+        (("path =", 'open = "x.zarr"\npath ='), "matrix.web: path and open are 2 sources; leave all but one out"),
+        (("[run]", "parameters = {scale = 3}\n[run]"), "matrix.web.parameters: these are of a generator; leave them"),
+        (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web.parameters: there is no generator 'rmta'; did you m"),
+        (
+            ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
+            "matrix.web.parameters: generator rmat has no option 'scael'; did you mean 'scale'?",
+        ),
+        (
+            ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
+            "matrix.web: columns: for files that are read, and the source is given by generate",
+        ),
+        (('path = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: of a store that is made, and this"),
+        (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: give insert, files of entries that come, delete"),
+        (("[run]", '[matrix.b]\npath = "x"\nstore = "out/web.zarr"\n[run]'), "matrix.b.store: out/web.zarr is the sto"),
+        (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name has letters, digits, - and _ only, for"),
+        (("[run]", "[batch.b]\n[run.b]"), "batch.b: a run has this name, and results of both would go to one folder"),
+        (("[run]", '[product.y]\nx = "x.npy"\nbeta = 2.0\n[run]'), "product.y.y: beta = 2 needs y, which it is the f"),
+        (("[run]", "[product.y]\n[run]"), "product.y.x: this is required"),
+        (("[run]", "[product]\ny = 3\n[run]"), "product.y: this is a table, [product.y], not 3"),
+        (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
+        (("[run]", '[limits]\nmemory = "3XB"\n[run]'), "limits.memory: a size is written like 141GB, 16GiB or 500MB"),
+        (("[run]", "[limits]\nmemory = true\n[run]"), "limits.memory: a size is written like 141GB, 16GiB or 500MB, n"),
+        (("[run]", '[cluster]\nkind = "address"\n[run]'), "cluster.address: the address of a scheduler goes with kind"),
+        (
+            ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
+            "cluster.workers: says how many are started, and the cluster of an address runs already",
+        ),
+        (("[run]", '[output]\nformats = ["csv", "csv"]\n[run]'), "output.formats: a format is named twice: csv, csv"),
+        (("[run]", '[output]\nformats = ["xlsx"]\n[run]'), "output.formats.0: input should be 'zarr', 'parquet', 'cs"),
+        (("[run]", '[output]\nformats = ["csv"]\ncompare = true\n[run]'), "output.compare: ranks to compare with are"),
+        (
+            ("tol =", 'nstart = "previous"\n[output]\nscaler = "l2norm"\n[run.a]\ntol ='),
+            'run.a.nstart: previous ranks start a run as they were computed; set scaler = "none" in [output]',
+        ),
+        (
+            ("tol =", 'nstart = "previous"\n[output]\nformats = ["csv"]\n[run.a]\ntol ='),
+            "run.a.nstart: previous ranks are read again; have zarr or parquet among the formats of [output]",
+        ),
+        (('"out"', '"s3://bucket"'), "folder: this is a local path, for records; a URL that results go to is folder"),
+    ],
+)
+def test_what_is_wrong_is_named(change, problem):
+    assert change[0] in RUN
+    assert problems_of(RUN.replace(*change, 1))[0].startswith(problem)
+
+
+def test_all_problems_come_at_once():
+    text = RUN.replace("alpha", "alhpa").replace("[run]", "kind = 3\n[run]\ntop = true")
+    assert [line.split(":")[0] for line in problems_of(text)] == ["matrix.web.kind", "run.top", "run.alhpa"]
+
+
+def test_no_matrix():
+    assert problems_of("") == ["matrix: this is required"]
+    assert problems_of("[matrix]\n") == ["matrix: at least one is wanted, and there is none"]
+
+
+def test_what_is_no_toml(folder):
+    with pytest.raises(PipelineError, match=r"p\.toml: not valid TOML: .*at line 2, column"):
+        read_pipeline(write_definition("[matrix]\npath = \n"))
+    with pytest.raises(PipelineError, match=r"none\.toml: cannot read this pipeline: No such file"):
+        read_pipeline("none.toml")
+    (folder / "b.toml").write_bytes(b"\xff")
+    with pytest.raises(PipelineError, match=r"b\.toml: not valid TOML"):
+        read_pipeline("b.toml")
+
+
+def test_keys_of_tables():
+    assert list_keys(()) == list_keys(("nothing",))
+    assert "insert" in list_keys(("matrix", "web", "update"))
+    assert list_keys(("run",)) == list_keys(("run", "damping"))
