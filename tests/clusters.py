@@ -19,10 +19,14 @@ QUIET = {
 """For workers that share a process, whose watching of themselves adds up."""
 
 
+PATIENT = {"distributed.scheduler.worker-ttl": None}
+"""The scheduler is in this process, which a compiler may hold for minutes; it then takes workers for gone that are not."""
+
+
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
     """A cluster of workers of one thread each, in processes or in threads of this one."""
     given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
-    with warnings.catch_warnings(), dask.config.set({} if processes else QUIET):
+    with warnings.catch_warnings(), dask.config.set(PATIENT if processes else PATIENT | QUIET):
         warnings.filterwarnings("ignore", "Port 8787 is already in use")
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 
