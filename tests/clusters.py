@@ -20,7 +20,7 @@ QUIET = {
 
 
 PATIENT = {"distributed.scheduler.worker-ttl": None}
-"""The scheduler is in this process, which a compiler may hold for minutes; workers that it did not hear are not gone."""
+"""The scheduler is in this process, which a compiler may hold for minutes; workers it did not hear are not gone."""
 
 
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
