@@ -29,6 +29,8 @@ ENTRY_BYTES = 24
 """That an entry takes while it is sorted: row, column and value, or their ids."""
 EXPANSION = 8
 """Bytes that a byte of a source takes at most while it is sorted; compressed texts have few for an entry."""
+BESIDE_BYTES = 256 << 20
+"""That the process may grow by meanwhile, for steps side by side and by what it loads."""
 RESULT_BYTES = 64
 """Of a vertex, beside what computing takes: ranks and ids, sorted for tables and comparisons."""
 HELD_WIDTH = 16
@@ -42,7 +44,7 @@ def predict_matrix(section: MatrixSection, threads: int | None, limit: int) -> i
     ----------
     limit : most
     """
-    least = LEAST_SORTING + BATCH_BYTES * (threads or default_threads())
+    least = BESIDE_BYTES + LEAST_SORTING + BATCH_BYTES * (threads or default_threads())
     if section.generate is not None:
         return least + ENTRY_BYTES * make_generator(section.generate, **section.parameters).n_slots
     names = [name for name in (section.path, *_list_changes(section)) if name is not None]
