@@ -10,7 +10,7 @@ from mgspmv.results import to_json
 
 FORMAT_VERSION = 1
 
-StepKind = Literal["matrix", "pagerank", "batch", "product", "compare"]
+StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
 """In a run: made in it; there already and whole; ended by an error; not begun, as what it needs failed."""
 
