@@ -14,6 +14,11 @@ import pytest
 
 from mgspmv.cli import app
 
+EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5)]
+"""Of the file edges.txt that commands find."""
+
+TINY_RMAT = ["generate", "rmat", "r.zarr", "--scale", "6", "--edge-factor", "4"]
+
 PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 

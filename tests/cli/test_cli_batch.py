@@ -11,7 +11,7 @@ import pytest
 from commands import invoke, invoke_json
 
 import mgspmv as mg
-from mgspmv.cli import SHOWN_VECTORS
+from mgspmv.cli.solutions import SHOWN_VECTORS
 
 EDGES = [(1, 2), (1, 5), (2, 1), (5, 9), (9, 1), (9, 2)]
 SEEDS = "vector,vertex,weight\nbirds,1,3\nbirds,2,1\nfish,9,5\n"

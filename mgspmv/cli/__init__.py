@@ -1,0 +1,38 @@
+"""The command line: each command calls `mgspmv.api` and answers with tables for people or one JSON object for scripts.
+
+Answers go to stdout, progress and errors to stderr. Heavy libraries are imported inside the commands, so that
+`mgspmv --help` does not wait for them.
+"""
+
+from __future__ import annotations
+
+from mgspmv.cli import bench
+from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
+from mgspmv.cli.doctor import doctor
+from mgspmv.cli.making import generate, ingest, update
+from mgspmv.cli.pipelines import run
+from mgspmv.cli.products import plan, spmv
+from mgspmv.cli.program import add_command, app
+from mgspmv.cli.ranking import pagerank, pagerank_batch
+from mgspmv.cli.results import report, summary, top
+from mgspmv.cli.stores import export, info, reorder, subgraph, verify, versions
+
+__all__ = ["app", "main"]
+
+PANELS = {
+    "Matrices": (ingest, generate, update, versions, reorder, subgraph, export, info, verify),
+    "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
+    "Results": (top, summary, report),
+    "Pipelines and measurements": (run, doctor),
+}
+"""All commands, in the order in which help lists them."""
+
+for panel, commands in PANELS.items():
+    for command in commands:
+        add_command(app, command, rich_help_panel=panel)
+app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measurements")
+
+
+def main() -> None:
+    """Entry point of the program `mgspmv`."""
+    app(prog_name="mgspmv")

@@ -1,0 +1,172 @@
+"""Commands of the iterations over products: `hits`, `katz`, `eigenvector` and `stationary`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgspmv.cli.options import (
+    Backend,
+    ClusterKind,
+    DeviceMemory,
+    DriveName,
+    EntriesAsOne,
+    HostMemory,
+    MaxIter,
+    Normalized,
+    Output,
+    Overwrite,
+    ProductPrecision,
+    Scheduler,
+    Start,
+    StorePath,
+    Threads,
+    Timeout,
+    Tol,
+    TolModeName,
+    Top,
+    Workers,
+)
+from mgspmv.cli.place import Place, check_drive
+from mgspmv.cli.program import Answer, set_parameters
+from mgspmv.cli.solutions import answer_ranks
+from mgspmv.cli.watching import listen, save
+from mgspmv.errors import ConvergenceError
+from mgspmv.monitor.showing import find_change
+
+if TYPE_CHECKING:
+    from mgspmv.results import Solution
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What the commands that stand on power iteration share: their options, and what they do with them."""
+
+    store: StorePath
+    output: Output = None
+    tol: Tol = None
+    tol_mode: TolModeName = "l1"
+    max_iter: MaxIter = 100
+    nstart: Start = None
+    ignore_weights: EntriesAsOne = False
+    precision: ProductPrecision = "float64"
+    backend: Backend = "auto"
+    threads: Threads = None
+    cluster: ClusterKind = None
+    workers: Workers = None
+    scheduler: Scheduler = None
+    drive: DriveName = "auto"
+    timeout: Timeout = 30.0
+    device_memory: DeviceMemory = None
+    host_memory: HostMemory = None
+    top: Top = 10
+    overwrite: Overwrite = False
+
+    def compute(
+        self, call: str, files: Sequence[str] = (), targets: Sequence[str] = (), **own: Any
+    ) -> tuple[Any, ConvergenceError | None]:
+        """Call a function of the API.
+
+        Parameters
+        ----------
+        files : those of its own options that name files with a number for each vertex
+        targets : where more goes than `output`
+        """
+        from mgspmv import api
+        from mgspmv.ingest.weights import read_weights
+        from mgspmv.results import check_target
+
+        place = Place(self.cluster, self.workers, self.threads, self.scheduler, self.timeout)
+        check_drive(self.drive, place)
+        for path in (*(self.output or []), *targets):
+            check_target(path, overwrite=self.overwrite)
+        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "threads")}
+        options |= {name: getattr(self, name) for name in ("drive", "timeout", "device_memory", "host_memory")}
+        options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
+        with api.open_matrix(self.store) as matrix:
+            given = {"nstart": self.nstart} | {name: options.pop(name) for name in files}
+            strings = matrix.info.vertex_ids == "string"
+            vectors = {k: read_weights(path, string_ids=strings) for k, path in given.items() if path is not None}
+            find = partial(getattr(api, call), matrix, **options, **vectors)
+            return listen(find, place, find_change(self.tol, self.tol_mode, matrix.shape[0]), self.max_iter)
+
+    def answer(self, call: str, files: Sequence[str] = (), **own: Any) -> Answer:
+        """Call a function that finds one vector, write that, and say what it is."""
+        solution, failure = self.compute(call, files, **own)
+        return self.write(solution, self.output or [], failure)
+
+    def write(self, solution: Solution, targets: Sequence[str], failure: ConvergenceError | None) -> Answer:
+        """Write a vector, and say what it is."""
+        save(solution, targets, overwrite=self.overwrite)
+        return answer_ranks(solution, solution.top(self.top), list(targets), failure)
+
+
+def _take_iteration(command: Callable[..., Answer]) -> Callable[..., Answer]:
+    """A command whose first argument is an `Iteration`, with the options of that in its place."""
+    shared, own = signature(Iteration, eval_str=True), signature(command, eval_str=True)
+
+    @wraps(command)
+    def run(**options: Any) -> Answer:
+        iteration = Iteration(**{name: options.pop(name) for name in shared.parameters})
+        return command(iteration, **options)
+
+    set_parameters(run, dict([*shared.parameters.items(), *list(own.parameters.items())[1:]]))
+    return run
+
+
+@_take_iteration
+def hits(
+    iteration: Iteration,
+    hubs: Annotated[
+        list[str] | None, typer.Option("--hubs", metavar="HUBS", help="Where hubs go, as --output; repeatable.")
+    ] = None,
+    normalized: Normalized = True,
+) -> Answer:
+    """Find hubs and authorities of a graph; --output is for authorities. The store must hold the transpose."""
+    found, failure = iteration.compute("hits", targets=hubs or [], normalized=normalized)
+    answers = {
+        "hubs": iteration.write(found.hubs, hubs or [], None),
+        "authorities": iteration.write(found.authorities, iteration.output or [], None),
+    }
+    parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
+    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure)
+
+
+@_take_iteration
+def katz(
+    iteration: Iteration,
+    alpha: Annotated[float, typer.Option(help="Attenuation, below 1 / (the largest eigenvalue).")] = 0.1,
+    beta: Annotated[str, typer.Option(metavar="NUMBER|FILE", help="What each vertex has of itself.")] = "1.0",
+    normalized: Normalized = True,
+) -> Answer:
+    """Find the Katz centrality of the vertices of a graph."""
+    number = _parse_number(beta)
+    files = () if number is not None else ("beta",)
+    return iteration.answer("katz", files, alpha=alpha, beta=beta if files else number, normalized=normalized)
+
+
+@_take_iteration
+def eigenvector(iteration: Iteration) -> Answer:
+    """Find the eigenvector centrality of the vertices of a graph."""
+    return iteration.answer("eigenvector_centrality")
+
+
+@_take_iteration
+def stationary(
+    iteration: Iteration,
+    lazy: Annotated[float, typer.Option(help="Probability of staying; periodic chains need one.")] = 0.0,
+) -> Answer:
+    """Find the stationary vector of a Markov chain, a store of kind stochastic."""
+    return iteration.answer("stationary", lazy=lazy)
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,89 @@
+"""The command `doctor`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from mgspmv.cli.mode import open_progress
+from mgspmv.cli.options import ClusterKind, Scheduler, Workers
+from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.program import Answer
+from mgspmv.errors import SetupError
+
+if TYPE_CHECKING:
+    from mgspmv.doctor import Finding
+
+
+def doctor(
+    stores: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STORE]...", help="Paths or URLs to read: how soon and how fast, here and by workers."),
+    ] = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For each check.")] = 30.0,
+) -> Answer:
+    """Say what is wrong with this machine, its GPUs or a cluster, and what to do; exit code 1 where something is.
+
+    Warnings do not count for that. With --json all findings are told, also of what is well and of what was measured.
+    """
+    from mgspmv.doctor import examine
+
+    place = Place(cluster, workers, None, scheduler, timeout)
+    with open_progress() as progress:
+        reach = None if place.is_embedded else lambda: open_client(place, progress)
+        found = examine(reach, stores or [], timeout, progress.phase)
+    counts = count_statuses(found)
+    payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
+    wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]
+    error = SetupError(f"something is wrong: {', '.join(dict.fromkeys(wrong))}") if wrong else None
+    return Answer(payload, [*_tabulate(found), _sum_up(counts)], error)
+
+
+def count_statuses(found: Sequence[Finding]) -> dict[str, int]:
+    from mgspmv.doctor.findings import Status
+
+    counts = Counter(finding.status for finding in found)
+    return {status: counts[status] for status in get_args(Status)}
+
+
+def _sum_up(counts: dict[str, int]) -> str:
+    warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
+    return f"{counts['ok']} ok, {warnings}, {counts['wrong']} wrong, {counts['skipped']} not checked"
+
+
+def name_finding(finding: Finding) -> str:
+    return f"{finding.name} on {finding.where}" if finding.where else finding.name
+
+
+def _tabulate(found: Sequence[Finding]) -> list[Any]:
+    """A table for each kind of which something needs a remedy."""
+    from mgspmv.doctor.findings import Kind
+
+    tables = []
+    for kind in get_args(Kind):
+        shown = [finding for finding in found if finding.kind == kind and finding.needs_remedy]
+        if shown:
+            tables.append(_tabulate_kind(kind, shown))
+    return tables
+
+
+def _tabulate_kind(kind: str, shown: Sequence[Finding]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(kind, no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("found, what it means, what to do", overflow="fold")
+    for finding in sorted(shown, key=lambda finding: finding.status != "wrong"):
+        where = f" ({finding.where})" if finding.where else ""
+        text = f"{finding.found}{where}\n{finding.meaning}\n{finding.remedy}"
+        table.add_row(finding.name, finding.status, text, end_section=True)
+    return table

@@ -1,0 +1,69 @@
+"""How a command speaks: for people or for scripts, in full, or not at all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mgspmv.monitor.progress import Monitor
+
+PANEL = "What is said"
+
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.", rich_help_panel=PANEL)]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Say nothing but errors, and what --json answers.", rich_help_panel=PANEL),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel=PANEL)]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a command speaks."""
+
+    as_json: bool = False
+    is_quiet: bool = False
+    shows_origin: bool = False
+    """Whether errors come with their traceback."""
+
+
+MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
+
+KEPT: ContextVar[str] = ContextVar("KEPT", default="")
+"""What is said when the command is interrupted now."""
+
+
+def find_mode(args: Iterable[str]) -> Mode:
+    """Find it before options are parsed, so that what is wrong with those is said in the same way."""
+    given = list(takewhile(lambda arg: arg != "--", args))
+    command = next((k for k, arg in enumerate(given) if not arg.startswith("-")), None)
+    measures = command is not None and given[command] == "bench"  # there --json names a file
+    as_json = "--json" in (given[:command] if measures else given)
+    return Mode(as_json, not {"--quiet", "-q"}.isdisjoint(given), "--debug" in given)
+
+
+def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
+    """Progress on stderr where that is a terminal and somebody wants it."""
+    from mgspmv.monitor import progress
+
+    if MODE.get().is_quiet:
+        return progress.NullProgress()
+    return progress.open_progress(tol=tol, max_iter=max_iter)
+
+
+def say(line: str) -> None:
+    """Tell people, on stderr, what is neither answer nor error."""
+    if not MODE.get().is_quiet:
+        print(line, file=sys.stderr, flush=True)
+
+
+def note_kept(kept: str) -> None:
+    """Note what there will be if the command is interrupted from now on."""
+    KEPT.set(kept)

@@ -1,0 +1,124 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Most for the process, such as 4GiB, on a cluster of each worker; default half."),
+]
+Scratch = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="For what does not fit into memory; default beside what is written."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is read, and go on with what an ingest kept that was broken off.")
+]
+Output = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="RANKS", help="Where all ranks go: .zarr, .parquet or .csv; repeatable."),
+]
+Tol = Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")]
+TolModeName = Annotated[
+    str,
+    typer.Option(
+        metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
+    ),
+]
+MaxIter = Annotated[int, typer.Option(help="Most iterations.")]
+Dangling = Annotated[
+    str | None,
+    typer.Option(metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."),
+]
+OutWeight = Annotated[
+    str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
+]
+Reverse = Annotated[bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")]
+Precision = Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")]
+Transport = Annotated[str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")]
+Start = Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from: .npy, or lines `id weight`.")]
+EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")]
+ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
+Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
+Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
+Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
+Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
+ClusterKind = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="local|cuda",
+        help="Start workers on this machine for this one run; cuda: one for each GPU.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="With --cluster: processes; default as Dask chooses, or one for each GPU."),
+]
+Scheduler = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
+]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--device-memory", metavar="BYTES", help="Most of each GPU, as 141GB or 80GiB; rows without room come by."
+    ),
+]
+HostMemory = Annotated[
+    str | None, typer.Option("--host-memory", metavar="BYTES", help="Most of each worker's host, likewise.")
+]
+DriveName = Annotated[str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="On a cluster: how long a worker may be silent.")]
+Kind = Annotated[
+    str | None, typer.Option(metavar="graph|matrix|stochastic", help="What rows mean; default as the source.")
+]
+Duplicates = Annotated[
+    str | None,
+    typer.Option(metavar="sum|first|keep|error", help="Entries at one place; default sum with values, else first."),
+]
+SelfLoops = Annotated[str, typer.Option(metavar="keep|drop|error", help="Entries on the diagonal.")]
+Symmetrize = Annotated[bool, typer.Option("--symmetrize", help="Add (j, i) for each entry (i, j).")]
+IgnoreWeights = Annotated[bool, typer.Option("--ignore-weights", help="Store the pattern only.")]
+Transpose = Annotated[bool, typer.Option("--transpose", help="Store the transpose too.")]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="float32|float64", help="Of the stored values; default as the source.")
+]
+Order = Annotated[
+    str, typer.Option(metavar="none|rcm|degree|dealt", help="Of rows and columns, as `mgspmv reorder` makes it.")
+]
+Keep = Annotated[
+    int | None, typer.Option(metavar="N", help="Versions that stay, the current one among them; default all.")
+]
+Missing = Annotated[str, typer.Option(metavar="ignore|error", help="What is to be deleted and is not there.")]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
+        help="Default by name and first line, or by what a Zarr group has.",
+    ),
+]
+NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edge list: ids are 0..N-1.")]
+Vertices = Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")]
+Delimiter = Annotated[str | None, typer.Option(metavar="CHAR", help="Edge list: between columns.")]
+HasWeights = Annotated[
+    bool | None, typer.Option("--weights/--no-weights", help="Edge list: the third column is weights.")
+]
+Ids = Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")]
+ExtraColumns = Annotated[str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
+]
+NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

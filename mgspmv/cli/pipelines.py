@@ -1,0 +1,116 @@
+"""The command `run`: pipelines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgspmv.cli.mode import MODE, note_kept
+from mgspmv.cli.place import quieten_dask
+from mgspmv.cli.program import Answer
+from mgspmv.cli.solutions import tabulate_top
+from mgspmv.cli.tables import format_bytes, format_seconds, tabulate
+from mgspmv.errors import OptionError, StepsFailedError
+
+if TYPE_CHECKING:
+    from mgspmv.pipeline import PipelinePlan
+    from mgspmv.pipeline.reading import Definition
+    from mgspmv.report.record import RunRecord, StepOutcome
+
+SHOWN_RANKS = 10
+"""Of the highest of a pipeline's only run."""
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A pipeline, such as pipelines/quickstart.toml.")],
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="In place of the file's, as run.alpha=0.9; repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+) -> Answer:
+    """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
+    from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
+
+    definition = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
+    if dry_run:
+        return _answer_plan(plan_pipeline(definition))
+    try:
+        with quieten_dask(), _watch(definition) as watchers:
+            return _answer_run(run_pipeline(definition, **watchers))
+    except StepsFailedError as error:
+        return _answer_run(error.record, error)
+    except RunInterrupted as error:
+        note_kept(str(error).removeprefix("interrupted; "))
+        raise
+
+
+@contextmanager
+def _watch(definition: Definition) -> Iterator[dict[str, Any]]:
+    """What `run_pipeline` calls, so that the terminal shows how steps get on; nothing where nobody looks at it."""
+    from mgspmv.pipeline.showing import show_steps
+
+    if MODE.get().is_quiet or not sys.stderr.isatty():
+        yield {}
+        return
+    with show_steps(definition) as hearers:
+        yield hearers
+
+
+def _parse_setting(setting: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; the value is TOML where it is that, else a string, so that a shell needs no second quotes."""
+    key, equals, value = setting.partition("=")
+    if not equals:
+        raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _answer_plan(plan: PipelinePlan) -> Answer:
+    rows = [
+        (
+            step.name,
+            step.state,
+            "" if step.predicted_bytes is None else format_bytes(step.predicted_bytes),
+            "" if step.predicted_s is None else format_seconds(step.predicted_s),
+            step.why or step.target,
+        )
+        for step in plan.steps
+    ]
+    table = tabulate(("step", "state", "memory", "predicted", "why, or where it is"), rows, n_texts=1)
+    n_kept = sum(step.state == "kept" for step in plan.steps)
+    said = f"{n_kept} of {len(rows)} steps are kept; at most {format_bytes(plan.memory_bytes)} at a time"
+    return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {said}"])
+
+
+def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:
+    table = tabulate(("step", "", "seconds", "", ""), [_describe_step(step) for step in record.steps], n_texts=2)
+    counts = Counter(step.state for step in record.steps)
+    said = ", ".join(f"{count} {state}" for state, count in counts.items())
+    ranked = [step.record for step in record.steps if step.kind == "pagerank" and step.record is not None]
+    tops = [own.top[:SHOWN_RANKS] for own in ranked if own.top]
+    highest = [tabulate_top([(row[0], row[1]) for row in tops[0]])] if len(tops) == len(ranked) == 1 else []
+    summary = f"{record.name}: {said}, in {format_seconds(record.elapsed_s)}"
+    return Answer(record.to_dict(), [*highest, table, summary], error)
+
+
+def _describe_step(step: StepOutcome) -> tuple[str, ...]:
+    if step.record is None or step.state == "failed":
+        return step.name, step.state, f"{step.elapsed_s:.3g}", "", (step.error or "").partition("\n")[0]
+    result, matrix = step.record.result, step.record.matrix
+    said = f"{matrix['shape'][0]:,} x {matrix['shape'][1]:,}, {matrix['nnz']:,} entries"
+    if step.kind == "pagerank":
+        said = f"{result['status']}, {result['iterations']} iterations"
+    elif step.kind == "batch":
+        said = f"{len(result['vectors'])} vectors"
+    place = matrix["url"] if step.kind == "matrix" else os.path.dirname(step.record.outputs[0].path)
+    return step.name, step.state, f"{step.elapsed_s:.3g}", said, place

@@ -1,0 +1,116 @@
+"""Where a command computes: in this process, or on a cluster that it starts or that runs already."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.cli.mode import say
+from mgspmv.errors import OptionError
+
+if TYPE_CHECKING:
+    from mgspmv.monitor.progress import Monitor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command computes; in this process when there is neither cluster nor scheduler."""
+
+    cluster: str | None
+    """What is started for the command: `local`, or `cuda` for a worker on each GPU."""
+    workers: int | None
+    """How many of those are started; None for as many as Dask chooses."""
+    threads: int | None
+    """Of each worker."""
+    scheduler: str | None
+    """Address of the cluster that runs already."""
+    timeout: float
+    """Seconds that a worker may be silent."""
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None and self.scheduler is not None:
+            raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
+        if self.cluster in ("slurm", "ssh"):
+            raise OptionError(
+                f"--cluster {self.cluster} is not there yet; start the workers yourself, with Dask's own tools, and "
+                "give the address of their scheduler with --scheduler"
+            )
+        if self.cluster not in ("local", "cuda", None):
+            raise OptionError(
+                f"--cluster must be local or cuda, not {self.cluster!r}; for a cluster that runs use --scheduler"
+            )
+        if self.workers is not None and self.cluster is None:
+            raise OptionError("--workers says how many --cluster starts; give both or neither")
+        if not self.timeout > 0:
+            raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
+
+    def choose_backend(self, backend: str) -> str:
+        """What `auto` means on workers that are started: hosts for `local`, and a GPU for each of `cuda`."""
+        started = {"local": "cpu", "cuda": "cuda"}
+        return started.get(self.cluster or "", backend) if backend == "auto" else backend
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this process computes."""
+        return self.cluster is None and self.scheduler is None
+
+
+def check_drive(drive: str, place: Place) -> None:
+    """Refuse a drive that the place does not have before anything is started."""
+    from mgspmv.model import check_choice
+
+    check_choice("--drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+    if drive == "embedded" and not place.is_embedded:
+        raise OptionError("--drive embedded computes in this process; leave out --cluster and --scheduler")
+    if drive in ("scheduler", "superstep") and place.is_embedded:
+        raise OptionError(f"--drive {drive} needs a cluster; add --cluster local or --scheduler ADDRESS")
+
+
+@contextmanager
+def quieten_dask() -> Iterator[None]:
+    """Keep its loggers off stderr and make warnings short; what ends a run is raised, and printed once."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+@contextmanager
+def open_client(place: Place, progress: Monitor) -> Iterator[Any]:
+    """The client of a cluster, or None where the work is done in this process; what was started ends with the context.
+
+    Raises
+    ------
+    SchedulerNotFoundError : nothing answers at that address
+    """
+    if place.is_embedded:
+        yield None
+        return
+    progress.phase("connecting" if place.cluster is None else "starting workers")
+    from mgspmv.distribute.cluster import Cluster
+    from mgspmv.distribute.connect import start_cuda, start_local
+
+    with ExitStack() as stack:
+        stack.enter_context(quieten_dask())
+        if place.cluster is None:
+            reached: Any = place.scheduler
+        else:
+            start = start_cuda if place.cluster == "cuda" else start_local
+            reached = stack.enter_context(start(place.workers, place.threads))
+        cluster = Cluster(reached, place.timeout)
+        stack.callback(cluster.close)
+        if cluster.dashboard_link:
+            say(f"dashboard: {cluster.dashboard_link}")
+        yield cluster.client

@@ -1,0 +1,132 @@
+"""Commands about one product: `plan` and `spmv`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgspmv.cli.mode import note_kept, open_progress
+from mgspmv.cli.options import (
+    Backend,
+    ClusterKind,
+    DeviceMemory,
+    HostMemory,
+    Kernel,
+    Overwrite,
+    Scheduler,
+    StorePath,
+    Threads,
+    Timeout,
+    Workers,
+)
+from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.program import Answer
+from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
+
+if TYPE_CHECKING:
+    from mgspmv.partition import Plan
+
+
+def plan(
+    store: StorePath,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; default 1, or those of the cluster.")] = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
+    stop: Annotated[str, typer.Option(metavar="change|topk:K", help="Of PageRank; topk takes memory too.")] = "change",
+    backend: Backend = "auto",
+    cluster: ClusterKind = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
+) -> Answer:
+    """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
+    from mgspmv import api
+
+    place = Place(cluster, workers if cluster else None, None, scheduler, timeout)
+    options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
+    options |= {"backend": place.choose_backend(backend), "timeout": timeout, "stop": stop}
+    with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:
+        plan = matrix.plan(1 if workers is None else workers, **options, client=client)
+    titles, rows = _list_workers(plan)
+    totals = {"operation": plan.operation, "precision": plan.precision}
+    if not any(w.has_device for w in plan.workers):
+        totals["memory of a worker"] = format_bytes(plan.memory_bytes)
+    if watch_bytes := max(w.watch_bytes for w in plan.workers):
+        totals[f"host memory of a worker for --stop {stop}"] = format_bytes(watch_bytes)
+    totals |= {"received in all, per iteration": format_bytes(plan.exchange_bytes)}
+    if plan.seconds_per_iteration is not None:
+        totals["predicted time of an iteration"] = format_seconds(plan.seconds_per_iteration)
+    return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)])
+
+
+def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Titles and cells of what each worker will hold; on a device, where, and what comes by."""
+    titles: tuple[str, ...] = ("worker", "rows", "entries")
+    own = [(k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}") for k, w in enumerate(plan.workers)]
+    if not any(w.has_device for w in plan.workers):
+        titles += ("memory", "received per iteration")
+        memory = [(format_bytes(w.memory_bytes), format_bytes(w.exchange_bytes)) for w in plan.workers]
+        return titles, [(*a, *b) for a, b in zip(own, memory, strict=True)]
+    titles += ("held on", "device memory", "host memory", "comes by per iteration", "received per iteration")
+    held = [
+        (
+            w.held,
+            format_bytes(w.device_bytes) if w.has_device else "",
+            format_bytes(w.host_bytes if w.has_device else w.memory_bytes),
+            format_bytes(0 if w.streaming is None else w.streaming.streamed_bytes),
+            format_bytes(w.exchange_bytes),
+        )
+        for w in plan.workers
+    ]
+    return titles, [(*a, *b) for a, b in zip(own, held, strict=True)]
+
+
+def spmv(
+    store: StorePath,
+    x: Annotated[str, typer.Argument(metavar="X.npy", help="(n_cols,) or (n_cols, k) array.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="Y.npy", help="Where the product goes.")],
+    alpha: Annotated[float, typer.Option(help="Factor of A @ x.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
+    y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
+    kernel: Kernel = "auto",
+    tune: Annotated[bool, typer.Option("--tune", help="Time kernels on this matrix and keep the choice.")] = False,
+    backend: Backend = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
+    ] = None,
+    threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    timeout: Timeout = 30.0,
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Compute alpha * A @ x + beta * y."""
+    import numpy as np
+
+    from mgspmv import api
+    from mgspmv.files import write_beside
+    from mgspmv.ingest.weights import read_vector
+    from mgspmv.results import check_target
+
+    place = Place(cluster, workers, threads, scheduler, timeout)
+    check_target(output, overwrite=overwrite, suffixes=(".npy",))
+    note_kept(f"{output} is as it was")
+    began = time.perf_counter()
+    with api.open_matrix(store) as matrix:
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
+        options |= {"tune": tune, "backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
+        options |= {"device_memory": device_memory, "host_memory": host_memory}
+        options["y"] = None if y is None else read_vector(y, max_ndim=2)
+        factor = read_vector(x, max_ndim=2)
+        with open_progress() as progress, open_client(place, progress) as client:
+            product = api.spmv(matrix, factor, **options, client=client, on_progress=progress.on_progress)
+    with write_beside(output) as part, open(part, "wb") as file:
+        np.save(file, product)
+    elapsed_s = time.perf_counter() - began
+    payload = {"output": output, "shape": list(product.shape), "dtype": product.dtype.name, "seconds": elapsed_s}
+    return Answer(payload, [f"{output}: {product.dtype.name} of shape {product.shape} in {format_seconds(elapsed_s)}"])

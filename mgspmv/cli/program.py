@@ -1,0 +1,231 @@
+"""The program: its group of commands, what a command answers, and where each byte goes."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, NoReturn, get_args
+
+import typer
+from typer.core import TyperGroup
+
+from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Mode, Quiet, find_mode
+from mgspmv.errors import MgspmvError
+
+EXIT_UNEXPECTED = 1
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+PIPED_WIDTH = 1000
+"""Columns of a table that no terminal limits, so that nothing is cut."""
+
+# Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+_SPOKEN: dict[str, Any] = {"json": Json, "quiet": Quiet, "debug": Debug}
+"""Options of all commands, which `find_mode` finds."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found."""
+
+    payload: dict[str, Any]
+    """JSON values, for scripts."""
+    parts: Sequence[Any]
+    """Strings and rich tables, for people."""
+    error: MgspmvError | None = None
+    """What is wrong although there is an answer; it decides the exit code."""
+    lines: Iterator[bytes] | None = None
+    """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
+
+
+class Group(TyperGroup):
+    """Runs a command, prints its `Answer`, and turns errors into messages and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command line `args` and exit."""
+        args = sys.argv[1:] if args is None else list(args)
+        mode = find_mode(args)
+        MODE.set(mode)
+        KEPT.set("")
+        try:
+            outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = _finish(outcome, mode) if isinstance(outcome, Answer) else outcome or 0
+        except _UsageError as error:
+            code = _fail_usage(error, mode)
+        except (typer.Abort, KeyboardInterrupt):
+            code = EXIT_INTERRUPTED
+        except MgspmvError as error:
+            code = _fail(error, str(error), error.exit_code, mode)
+        except Exception as error:
+            hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
+            code = _fail(error, f"{type(error).__name__}: {error}{hint}", EXIT_UNEXPECTED, mode)
+        if code == EXIT_INTERRUPTED:
+            print("; ".join(filter(None, ("interrupted", KEPT.get()))), file=sys.stderr)
+        sys.exit(code)
+
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Sparse matrix-vector products and PageRank on matrices too large for one GPU.",
+    epilog="Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage, 3 malformed source, "
+    "4 unusable store or file, 5 not converged, 6 does not fit into memory, 7 unusable or failed cluster, "
+    "130 interrupted.",
+)
+
+
+def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
+    """Add a command, with the options that all have, and names of choices that a shell completes."""
+    group.command(name, **options)(_take_spoken(command))
+
+
+def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:
+    own = signature(command, eval_str=True).parameters
+    spoken = {name: kind for name, kind in _SPOKEN.items() if name not in own}
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        return command(**{name: given[name] for name in own})
+
+    added = {n: Parameter(n, Parameter.KEYWORD_ONLY, default=False, annotation=kind) for n, kind in spoken.items()}
+    set_parameters(run, {**own, **added})
+    return run
+
+
+def set_parameters(function: Callable[..., Any], parameters: Mapping[str, Parameter]) -> None:
+    """Give a function that takes keywords the parameters that Typer is to see."""
+    taken: Any = function
+    taken.__signature__ = signature(function, eval_str=True).replace(parameters=list(parameters.values()))
+    taken.__annotations__ = {p.name: p.annotation for p in parameters.values()}
+    for parameter in parameters.values():
+        _complete_choices(parameter.annotation)
+
+
+def _complete_choices(annotation: Any) -> None:
+    """Let a shell complete the names that an option takes, which stand in its metavar, as `cpu|cuda|FILE`."""
+    for option in get_args(annotation)[1:]:
+        names = [name for name in (option.metavar or "").split("|") if name.islower() or name.isdigit()]
+        if len(names) > 1 and option.autocompletion is None:
+            option.autocompletion = _make_completion(names)
+
+
+def _make_completion(names: list[str]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from mgspmv.monitor.versions import find_gpus, find_versions
+
+        found = find_versions() | find_gpus()
+        width = max(map(len, found))
+        lines = [f"{name:{width}}  {value}" for name, value in found.items()]
+        raise typer.Exit(_give(found, lines, MODE.get().as_json))
+
+
+@app.callback()
+@_take_spoken
+def _accept_version(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print versions of what computes here."),
+    ] = False,
+) -> None:
+    pass
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _finish(answer: Answer, mode: Mode) -> int:
+    payload = answer.payload if answer.error is None else answer.payload | _describe_error(answer.error, mode)
+    parts = () if mode.is_quiet else answer.parts
+    if answer.lines is None:
+        code = _give(payload, parts, mode.as_json)
+    else:
+        code = _write_out(lines.decode() for lines in answer.lines)
+        sys.stderr.write(_render(parts))
+    if answer.error is None:
+        return code
+    _print_error(answer.error, str(answer.error), mode)
+    return code or answer.error.exit_code
+
+
+def _fail(error: BaseException, message: str, exit_code: int, mode: Mode) -> int:
+    _print_error(error, message, mode)
+    return _give(_describe_error(error, mode), (), mode.as_json) or exit_code
+
+
+def _fail_usage(error: Any, mode: Mode) -> int:
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        print(message, file=sys.stderr)
+    else:
+        asked = getattr(error, "ctx", None)
+        hint = f" See `{asked.command_path} --help`." if asked else ""
+        _print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
+    return _give({"error": {"type": "UsageError", "message": message}}, (), mode.as_json) or error.exit_code
+
+
+def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
+    """Write an answer to stdout; 0, or the exit code when nobody reads it."""
+    return _write_out([json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)])
+
+
+def _write_out(texts: Iterable[str]) -> int:
+    """Write to stdout; 0, or the exit code when nobody reads it."""
+    try:
+        for text in texts:
+            sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more on its way out, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return 0
+
+
+def _render(parts: Sequence[Any]) -> str:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, str))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _print_error(error: BaseException, message: str, mode: Mode) -> None:
+    if mode.shows_origin:
+        traceback.print_exception(error)
+    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_coloured else "error:"
+    print(f"{said} {message}", file=sys.stderr)
+
+
+def _describe_error(error: BaseException, mode: Mode) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if mode.shows_origin:
+        described["traceback"] = traceback.format_exception(error)
+    return {"error": described}

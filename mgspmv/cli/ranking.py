@@ -1,0 +1,212 @@
+"""Commands of PageRank: `pagerank` and `pagerank-batch`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from mgspmv.cli.mode import MODE
+from mgspmv.cli.options import (
+    Backend,
+    ClusterKind,
+    Dangling,
+    DeviceMemory,
+    DriveName,
+    EntriesAsOne,
+    HostMemory,
+    Kernel,
+    MaxIter,
+    OutWeight,
+    Overwrite,
+    Precision,
+    Reverse,
+    Scheduler,
+    StorePath,
+    Threads,
+    Timeout,
+    Tol,
+    TolModeName,
+    Top,
+    Transport,
+    Workers,
+)
+from mgspmv.cli.place import Place, check_drive
+from mgspmv.cli.program import Answer
+from mgspmv.cli.solutions import add_summary, add_trace, answer_batch, answer_ranks
+from mgspmv.cli.watching import listen, save
+from mgspmv.errors import OptionError
+from mgspmv.monitor.showing import find_change
+
+
+def pagerank(
+    store: StorePath,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RANKS",
+            help="Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.",
+        ),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
+    tol: Annotated[
+        float | None, typer.Option(help="Stop when the change is less; default 1e-6, with --stop topk 1e-10.")
+    ] = None,
+    tol_mode: TolModeName = "l1",
+    max_iter: MaxIter = 100,
+    stop: Annotated[
+        str, typer.Option(metavar="change|topk:K", help="Also stop when it is proven which the K highest are.")
+    ] = "change",
+    method: Annotated[str, typer.Option(metavar="power|extrapolation", help="How iterations go on.")] = "power",
+    personalization: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
+    ] = None,
+    dangling: Dangling = None,
+    nstart: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Ranks to start from: saved ones (.zarr, .parquet), .npy, or lines `id weight`."
+        ),
+    ] = None,
+    follow_changes: Annotated[
+        bool, typer.Option("--follow-changes", help="With --nstart: first pass on what changed, along out-edges.")
+    ] = False,
+    out_weight: OutWeight = None,
+    ignore_weights: EntriesAsOne = False,
+    reverse: Reverse = False,
+    precision: Precision = "exact",
+    kernel: Kernel = "auto",
+    backend: Backend = "auto",
+    threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
+    drive: DriveName = "auto",
+    transport: Transport = "auto",
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    top: Top = 10,
+    scaler: Annotated[
+        str,
+        typer.Option(
+            metavar="none|minmax|max|mean|log|stdscore|l1norm|l2norm", help="Scores in place of ranks, as Neo4j GDS."
+        ),
+    ] = "none",
+    summary: Annotated[bool, typer.Option("--summary", help="Show how the ranks are distributed.")] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write a trace of all workers there, which Perfetto shows."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
+    from mgspmv import api
+    from mgspmv.api.warm import read_start
+    from mgspmv.ingest.weights import read_vectors
+    from mgspmv.model import check_choice
+    from mgspmv.results import check_target, generate_csv
+    from mgspmv.scores import Scaler
+
+    place = Place(cluster, workers, threads, scheduler, timeout)
+    check_drive(drive, place)
+    check_choice("--transport", transport, ("auto", "nccl", "peer"))
+    check_choice("--scaler", scaler, get_args(Scaler))
+    targets, prints = [path for path in output or [] if path != "-"], "-" in (output or [])
+    if profile is not None and os.path.exists(profile) and not os.path.isdir(profile):
+        raise OptionError(f"--profile {profile} is a file; name a folder, in which each run has a trace of its own")
+    if prints and MODE.get().as_json:
+        raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
+    for path in targets:
+        check_target(path, overwrite=overwrite)
+    options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
+    options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
+    options |= {"backend": place.choose_backend(backend), "transport": transport}
+    options |= {"threads": threads, "drive": drive, "timeout": timeout}
+    options |= {"device_memory": device_memory, "host_memory": host_memory}
+    with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
+        strings = matrix.info.vertex_ids == "string"
+        vectors = read_vectors(personalization, dangling, out_weight, string_ids=strings)
+        vectors |= {} if nstart is None else {"nstart": read_start(nstart, string_ids=strings)}
+        rank = partial(api.pagerank, matrix, **options, **vectors)
+        solution, failure = listen(rank, place, find_change(tol, tol_mode, matrix.shape[0], stop), max_iter)
+    solution = solution.scale(cast(Scaler, scaler))
+    save(solution, targets, overwrite=overwrite)
+    answer = answer_ranks(solution, solution.top(top), targets, failure)
+    if summary:
+        answer = add_summary(answer, solution.summarize())
+    if profile is not None:
+        answer = add_trace(answer, solution, profile)
+    return replace(answer, lines=generate_csv(solution)) if prints else answer
+
+
+def pagerank_batch(
+    store: StorePath,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Where jumps go: .csv or .parquet with vector, vertex and, maybe, weight; default all."
+        ),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="RANKS", help="Where ranks go: .zarr or .parquet; repeatable."),
+    ] = None,
+    alpha: Annotated[
+        list[float] | None, typer.Option(help="Damping factor, 0.85 unless given; repeatable, one for each vector.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Keep so many of the highest ranks; default all.")] = None,
+    tol: Tol = None,
+    tol_mode: TolModeName = "l1",
+    max_iter: MaxIter = 100,
+    dangling: Dangling = None,
+    out_weight: OutWeight = None,
+    ignore_weights: EntriesAsOne = False,
+    reverse: Reverse = False,
+    precision: Precision = "exact",
+    width: Annotated[
+        int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
+    ] = None,
+    backend: Backend = "auto",
+    threads: Threads = None,
+    cluster: ClusterKind = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    timeout: Timeout = 30.0,
+    transport: Transport = "auto",
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
+    from mgspmv import api
+    from mgspmv.batch_results import BATCH_SUFFIXES
+    from mgspmv.ingest.seeds import read_seeds
+    from mgspmv.ingest.weights import read_vectors
+    from mgspmv.kernels.many import WIDTHS
+    from mgspmv.model import check_choice
+    from mgspmv.results import check_target
+
+    place = Place(cluster, workers, threads, scheduler, timeout)
+    check_choice("--transport", transport, ("auto", "nccl", "peer"))
+    check_choice("--width", width, (*WIDTHS, None))
+    for path in output or []:
+        check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
+    options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
+    options |= {"backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
+    options |= {"transport": transport, "device_memory": device_memory, "host_memory": host_memory}
+    with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
+        string_ids = matrix.info.vertex_ids == "string"
+        table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
+        options |= read_vectors(None, dangling, out_weight, string_ids=string_ids)
+        rank = partial(api.pagerank_batch, matrix, table, **options)
+        batch, failure = listen(rank, place)
+    save(batch, output or [], overwrite=overwrite)
+    return answer_batch(batch, output or [], failure)

@@ -1,0 +1,67 @@
+"""Commands about results that are there: `top`, `summary` and `report`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, get_args
+
+import typer
+
+from mgspmv.cli.options import Overwrite
+from mgspmv.cli.program import Answer
+from mgspmv.cli.solutions import add_summary, list_top, tabulate_top
+from mgspmv.cli.tables import format_bytes
+from mgspmv.errors import OptionError, StoreExistsError
+
+
+def top(
+    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    k: Annotated[int, typer.Option("-k", "--k", help="How many.")] = 10,
+) -> Answer:
+    """Show the highest ranks of a file."""
+    from mgspmv.results import load_solution
+
+    solution = load_solution(ranks)
+    highest = solution.top(k)
+    return Answer({"status": solution.status.value, "top": list_top(highest)}, [tabulate_top(highest)])
+
+
+def summary(
+    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    bins: Annotated[int, typer.Option(min=1, help="Bins of the histogram.")] = 20,
+) -> Answer:
+    """Show how the ranks of a file are distributed."""
+    from mgspmv.results import load_solution
+
+    solution = load_solution(ranks)
+    told = {"status": solution.status.value, "scaler": solution.scaler}
+    return add_summary(Answer(told, []), solution.summarize(bins))
+
+
+def report(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A pipeline's folder, the record of a run (.json), or ranks (.zarr, .parquet)."
+        ),
+    ],
+    out: Annotated[str, typer.Option("-o", "--out", metavar="FILE.html", help="Where to write it.")] = "report.html",
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Write a page about a run: convergence, time, memory, ranks, provenance; of a pipeline its newest run."""
+    from mgspmv.files import create_file, exists
+    from mgspmv.report import load_run, render_report
+    from mgspmv.report.record import State
+
+    if os.path.isdir(out):
+        raise OptionError(f"{out} is a folder; name a file in it, such as {os.path.join(out, 'report.html')}")
+    if exists(out) and not overwrite:
+        raise StoreExistsError(f"{out} exists already; choose another name or say --overwrite")
+    described = load_run(source)
+    page = render_report(described).encode()
+    with create_file(out) as file:
+        file.write(page)
+    counts = {state: sum(step.state == state for step in described.steps) for state in get_args(State)}
+    payload = {"report": out, "bytes": len(page), "run": described.name, "steps": counts}
+    said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+    return Answer(payload, [f"{out}: {described.name}, {said or 'no steps'}, {format_bytes(len(page))}"])

@@ -1,0 +1,132 @@
+"""What commands say of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.cli.program import Answer
+from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
+from mgspmv.errors import ConvergenceError
+
+if TYPE_CHECKING:
+    from mgspmv.batch_results import BatchSolution
+    from mgspmv.model import Followed, Stability
+    from mgspmv.results import Solution
+    from mgspmv.scores import Summary
+
+SHOWN_VECTORS = 20
+"""Vectors of a batch that are shown to people."""
+
+
+def answer_ranks(
+    solution: Solution,
+    highest: list[tuple[Any, float]],
+    saved: list[str],
+    failure: ConvergenceError | None,
+    seconds: dict[str, float] | None = None,
+) -> Answer:
+    seconds = seconds or solution.seconds
+    payload = solution.to_dict() | {"seconds": seconds, "top": list_top(highest), "saved": saved}
+    fields = {
+        "status": f"{solution.status}: {solution.status.advice}",
+        "iterations": f"{solution.iterations}",
+        "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
+        **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
+        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
+        "edges per second": f"{solution.edges_per_s:.3g}",
+        **({"memory": _describe_memory(solution.memory)} if solution.memory else {}),
+    }
+    if solution.scaler != "none":
+        fields["scores"] = f"ranks scaled by {solution.scaler}"
+    if solution.followed is not None:
+        fields["changes followed"] = _describe_followed(solution.followed)
+    if solution.stability is not None:
+        fields["highest"] = _describe_stability(solution.stability)
+    if saved:
+        fields["saved"] = ", ".join(saved)
+    return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
+
+
+def add_trace(answer: Answer, solution: Solution, folder: str) -> Answer:
+    """Write where the time of a run went into a folder, under a name that no other run has; the answer, and where."""
+    path = f"{folder.rstrip('/')}/pagerank-{solution.events[0].run}.json"
+    solution.save_trace(path)
+    said = f"trace: {path}, to be opened at https://ui.perfetto.dev or chrome://tracing"
+    return replace(answer, payload=answer.payload | {"trace": path}, parts=[*answer.parts, said])
+
+
+def add_summary(answer: Answer, found: Summary) -> Answer:
+    """The answer, and how ranks are distributed."""
+    from mgspmv.results import to_json
+
+    payload = answer.payload | {"summary": to_json(found.to_dict())}
+    moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
+    counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
+    percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
+    fields = counts | moments | percentiles | {"Gini coefficient": "none" if isnan(found.gini) else f"{found.gini:.6g}"}
+    bins = zip(pairwise(found.histogram.edges), found.histogram.counts, strict=True)
+    rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in bins]
+    outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
+    histogram = [tabulate(("from", "to", "vertices"), rows)] if rows else []
+    return replace(answer, payload=payload, parts=[*answer.parts, tabulate_fields(fields), *histogram, *outside])
+
+
+def _describe_memory(memory: dict[str, list[int]]) -> str:
+    """The most of any worker, of each kind."""
+    names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
+    most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
+    is_of_many = any(len(counts) > 1 for counts in memory.values())
+    return ", ".join(most) + (", the most of any worker" if is_of_many else "")
+
+
+def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceError | None) -> Answer:
+    highest = batch.top()
+    payload = batch.to_dict() | {"saved": saved}
+    for described in payload["vectors"]:
+        described["top"] = list_top(highest[described["label"]])
+    rows = [
+        (label, f"{v['alpha']:g}", v["status"], str(v["iterations"]), f"{bound:.3g}", *map(str, highest[label][0]))
+        for label, v, bound in zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
+    ]
+    titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
+    fields = {
+        "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
+        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in batch.seconds.items()),
+    }
+    if saved:
+        fields["saved"] = ", ".join(saved)
+    if len(rows) > SHOWN_VECTORS:
+        fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
+    return Answer(payload, [tabulate(titles, rows[:SHOWN_VECTORS]), tabulate_fields(fields)], failure)
+
+
+def _describe_followed(found: Followed) -> str:
+    if not isfinite(found.residual_before):
+        return "no, the start is too far from ranks"
+    told = "no, iterations are as soon there"
+    if found.rounds:
+        left = f"residual {found.residual_before:.3g} to {found.residual_after:.3g}"
+        told = f"along {found.edges} edges in {found.rounds} rounds, {left}"
+    return f"{told}; took as much as {found.equivalents:.3g} iterations"
+
+
+def _describe_stability(found: Stability) -> str:
+    ties = ", ".join(f"{first}-{last}" for first, last in found.ties)
+    order = f"in this order but for places {ties}" if ties else "in this order"
+    if found.is_proven:
+        return f"the {found.k} are proven, {order}"
+    return f"places {found.k} and {found.k + 1} are {found.gap:.3g} apart, tied within the bound of {found.bound:.3g}"
+
+
+def list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:
+    from mgspmv.results import to_json
+
+    return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
+
+
+def tabulate_top(highest: list[tuple[Any, float]]) -> Any:
+    rows = [(place, name, f"{rank:.8g}") for place, (name, rank) in enumerate(highest, 1)]
+    return tabulate(("", "vertex", "rank"), rows)

@@ -1,0 +1,29 @@
+"""What commands say of a store that they made."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mgspmv.cli.program import Answer
+from mgspmv.cli.tables import format_seconds
+
+if TYPE_CHECKING:
+    from mgspmv.model import MatrixInfo
+
+
+def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
+    payload = {"store": asdict(info), "seconds": elapsed_s}
+    order = [f"order: {describe_order(info)}"] if "reordering" in info.provenance else []
+    return Answer(payload, [f"{info.url}: {describe_matrix(info)}, made in {format_seconds(elapsed_s)}", *order])
+
+
+def describe_order(info: MatrixInfo) -> str:
+    made = info.provenance.get("reordering")
+    bandwidth = f", bandwidth {made['bandwidth_after']:,}, was {made['bandwidth_before']:,}" if made else ""
+    return f"{info.order or 'that of the source'}{bandwidth}"
+
+
+def describe_matrix(info: MatrixInfo) -> str:
+    values = "a pattern" if info.is_pattern else info.dtype
+    return f"{info.kind}, {info.shape[0]:,} x {info.shape[1]:,}, {info.nnz:,} entries, {values}"

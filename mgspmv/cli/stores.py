@@ -1,0 +1,189 @@
+"""Commands about stores that are there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mgspmv.cli.mode import note_kept, open_progress
+from mgspmv.cli.options import Keep, Memory, Overwrite, Scratch, StorePath, Threads, given
+from mgspmv.cli.program import Answer
+from mgspmv.cli.stored import answer_stored, describe_matrix, describe_order
+from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
+from mgspmv.errors import StoreDamagedError
+
+if TYPE_CHECKING:
+    from mgspmv.model import MatrixInfo
+
+
+def versions(store: StorePath, keep: Keep = None) -> Answer:
+    """List the versions of a store; with --keep, drop all but the newest."""
+    from mgspmv import api
+
+    dropped = [] if keep is None else api.drop_versions(store, keep=keep)
+    there = api.list_versions(store)
+    fields = ("number", "version", "created", "nnz", "shape", "nbytes", "digest")
+    listed = [{name: getattr(info, name) for name in fields} | {"current": info is there[-1]} for info in there]
+    rows = [
+        (
+            info.number,
+            info.version,
+            info.created or "",
+            f"{info.shape[0]:,} x {info.shape[1]:,}",
+            f"{info.nnz:,}",
+            format_bytes(info.nbytes),
+            "current" if info is there[-1] else "",
+        )
+        for info in there
+    ]
+    table = tabulate(("", "version", "created", "rows x columns", "entries", "size", ""), rows)
+    return Answer({"versions": listed, "dropped": dropped}, [table, *(f"dropped {name}" for name in dropped)])
+
+
+def reorder(
+    store: StorePath,
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Where the renumbered matrix goes; default in place.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="rcm|degree|dealt|none",
+            help="Order of rows and columns: narrow; longest rows first; those dealt to 256 parts; the source's.",
+        ),
+    ] = "rcm",
+    overwrite: Overwrite = False,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+) -> Answer:
+    """Renumber rows and columns for locality; results stay in the source's numbers."""
+    from mgspmv import api
+
+    options: dict[str, Any] = {"method": method, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    began = time.perf_counter()
+    note_kept(f"{target or store} is as it was")
+    with open_progress() as progress:
+        info = api.reorder(store, target, **options, on_progress=progress.on_progress)
+    return answer_stored(info, time.perf_counter() - began)
+
+
+def subgraph(
+    store: StorePath,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the part goes: local path or URL.")],
+    vertices: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of a graph: ids that stay, one a line, or a .npy file of ids or of a mask."),
+    ] = None,
+    min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight that stays.")] = None,
+    max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight that stays.")] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Edges that stay: an edge list or table, or a matrix as a mask, as .npz."),
+    ] = None,
+    without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges that go, likewise.")] = None,
+    symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Of both, (j, i) is meant too with (i, j).")] = False,
+    overwrite: Overwrite = False,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+) -> Answer:
+    """Write a part of a store as a store of its own: what is between some vertices, or edges that are picked."""
+    from mgspmv import api
+    from mgspmv.ingest.edge_mask import read_edges
+    from mgspmv.ingest.subgraph import read_selection
+    from mgspmv.store import open_store
+
+    options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch, "symmetrize": symmetrize}
+    began, of = time.perf_counter(), open_store(store).info
+    if vertices is not None:
+        options["vertices"] = read_selection(vertices, string_ids=of.vertex_ids == "string")
+    for name, file in given({"edges": edges, "without_edges": without_edges}).items():
+        options[name] = read_edges(file, of)
+    note_kept(f"{target} is as it was")
+    with open_progress() as progress:
+        info = api.subgraph(store, target, **options, on_progress=progress.on_progress)
+    answer = answer_stored(info, time.perf_counter() - began)
+    source = info.provenance["subgraphs"][-1]["source"]
+    part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
+    return replace(answer, parts=[*answer.parts, part])
+
+
+def export(
+    store: StorePath,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help=".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="matrix-market|parquet|npz|anndata|binsparse", help="Default by the suffix, but for .zarr."
+        ),
+    ] = None,
+    vertices: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the ids too, one a line, for `ingest --vertices`.")
+    ] = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    scratch: Scratch = None,
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Write a stored matrix as its source had it, for other programs."""
+    from mgspmv import api
+
+    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite}
+    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    began = time.perf_counter()
+    note_kept(f"{target} is as it was")
+    with open_progress() as progress:
+        info = api.export(store, target, **options, on_progress=progress.on_progress)
+    elapsed_s = time.perf_counter() - began
+    payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
+    return Answer(payload, [f"{target}: {describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
+
+
+def info(store: StorePath) -> Answer:
+    """Say what a store holds; nothing of the matrix is loaded."""
+    from mgspmv import api
+
+    with api.open_matrix(store) as matrix:
+        return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
+
+
+def verify(store: StorePath) -> Answer:
+    """Check everything about a store; the exit code is 4 when something is wrong."""
+    from mgspmv import api
+
+    with open_progress() as progress:
+        problems = api.verify(store, on_progress=progress.on_progress)
+    payload = {"store": store, "ok": not problems, "problems": problems}
+    if not problems:
+        return Answer(payload, [f"{store} is whole"])
+    error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
+    return Answer(payload, problems, error)
+
+
+def _tabulate_info(info: MatrixInfo) -> Any:
+    fields = {
+        "store": info.url,
+        "kind": info.kind,
+        "rows x columns": f"{info.shape[0]:,} x {info.shape[1]:,}",
+        "entries": f"{info.nnz:,}",
+        "values": info.dtype or "none, a pattern",
+        "indices": info.index_dtype,
+        "ids": info.vertex_ids or "0..n-1",
+        "order": describe_order(info),
+        "duplicates": info.duplicates,
+        "least value": "none" if info.min_weight is None else f"{info.min_weight:g}",
+        "transpose": "stored" if info.has_transpose else "not stored",
+        "size": format_bytes(info.nbytes),
+        "version": f"{info.version}, format {info.format_version}",
+        "digest": info.digest,
+    }
+    made_from = info.provenance.get("source", {})
+    return tabulate_fields(fields | {f"source {key}": value for key, value in made_from.items()})

@@ -1,0 +1,44 @@
+"""Tables and numbers for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int = 0) -> Any:
+    """A table, whose last `n_texts` columns are of texts, which begin at the left as numbers end at the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for place, title in enumerate(titles):
+        is_text = place >= len(titles) - n_texts
+        table.add_column(title, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def tabulate_fields(fields: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def format_seconds(elapsed_s: float) -> str:
+    return f"{elapsed_s:.3g} s" if elapsed_s >= 0.1 else f"{elapsed_s * 1e3:.3g} ms"

@@ -1,0 +1,52 @@
+"""What computes: versions of the program and of what it stands on, and the GPUs that it sees."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+LIBRARIES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "zarr",
+    "pyarrow",
+    "dask",
+    "distributed",
+    "dask-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
+"""Distributions whose versions decide what is computed, or how."""
+
+
+@functools.cache
+def find_versions() -> dict[str, str]:
+    """Of the program, Python and those of `LIBRARIES` that are installed."""
+    found = {"mgspmv": version("mgspmv"), "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def find_gpus() -> dict[str, str]:
+    """The GPUs that CuPy sees, with CUDA and what its driver supports; or why there are none, as `gpu`."""
+    if find_spec("cupy") is None:
+        return {"gpu": "none, CuPy is not installed"}
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return {"gpu": f"none, {error}"}
+    devices = [runtime.getDeviceProperties(k) for k in range(count)]
+    named = [f"{d['name'].decode()}, {d['totalGlobalMem'] / 2**30:.0f} GiB" for d in devices]
+    versions = {"CUDA": runtime.runtimeGetVersion(), "CUDA of the driver": runtime.driverGetVersion()}
+    cuda = {name: f"{number // 1000}.{number % 1000 // 10}" for name, number in versions.items()}
+    return cuda | {f"gpu {k}": name for k, name in enumerate(named)}
