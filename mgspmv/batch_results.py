@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
 from mgspmv.files import is_url, write_beside
 from mgspmv.model import Status
@@ -31,6 +33,8 @@ from mgspmv.results import (
 )
 
 BATCH_SUFFIXES = (".zarr", ".parquet")
+HTML_LINES = 6
+"""Vectors whose convergence is drawn for a notebook, the slowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +122,36 @@ class BatchSolution:
             f"<BatchSolution: {len(self)} vectors, {n_good} of them ended well, {self.options['steps']} passes of up "
             f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
         )
+
+    def _repr_html_(self) -> str:
+        n_good = sum(status.is_success for status in self.statuses)
+        slowest = sorted(nlargest(HTML_LINES, range(len(self)), key=lambda k: len(self.changes[k])))
+        lines = [(quote(self.labels[k]), self.changes[k], self.statuses[k].is_success) for k in slowest]
+        chart = draw_convergence(lines)
+        titles = ("vector", "alpha", "status", "iterations", "change", "L1 error")
+        table = make_table("Vectors", titles, self._describe_each(), len(self))
+        state = f"{n_good} of {len(self)} vectors ended well"
+        return render_card(
+            Card("BatchSolution", self._list_facts(), state, n_good == len(self), [chart] if lines else [], [table])
+        )
+
+    def _list_facts(self) -> list[tuple[str, str]]:
+        kept = f"the {0 if self.top_ids is None else self.top_ids.shape[1]} highest ranks of each"
+        matrix = self.matrix
+        return [
+            ("vectors", f"{len(self):,}"),
+            ("kept", kept if self.values is None else f"{self.values.shape[1]:,} ranks of each, {self.values.dtype}"),
+            ("passes", f"{self.options['steps']} of up to {self.options['width']} vectors"),
+            ("error in L1", f"at most {self.error_bounds_l1.max(initial=0.0):.3g}"),
+            ("seconds", f"{sum(self.seconds.values()):.3g}"),
+            ("matrix", f"{matrix['url']}, {format_shape(matrix['shape'])}, {matrix['nnz']:,} entries"),
+        ]
+
+    def _describe_each(self) -> Iterator[tuple[str, ...]]:
+        each = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
+        for label, alpha, status, changes, bound in each:
+            last = f"{changes[-1]:.3g}" if changes else ""
+            yield quote(label), f"{alpha:g}", str(status), f"{len(changes):,}", last, f"{bound:.3g}"
 
     @property
     def iterations(self) -> np.ndarray:

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.display.cards import Card, Share, draw_shares, format_range, render_card
+from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store import CHUNK_ELEMENTS, is_read_in_place
@@ -215,10 +217,48 @@ class Plan:
     def __repr__(self) -> str:
         has_device = any(w.has_device for w in self.workers)
         most = max(w.device_bytes for w in self.workers if w.has_device) if has_device else self.memory_bytes
-        each = f"{most / 1e9:.3g} GB {'on each device' if has_device else 'each'}"
-        each = f"{each}, {self.exchange_bytes / 1e9:.3g} GB exchanged per iteration"
+        each = f"{format_bytes(most)} {'on each device' if has_device else 'each'}"
+        each = f"{each}, {format_bytes(self.exchange_bytes)} exchanged per iteration"
         seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
         return f"Plan({self.operation} of {self.url}, {len(self.workers)} workers, at most {each}{seconds})"
+
+    def _repr_html_(self) -> str:
+        held = {
+            "device": "on the device",
+            "host": "in the memory of the host",
+            "store": "in the store, from which they come by",
+        }
+        places = dict.fromkeys(held[w.held] for w in self.workers)
+        facts = [
+            ("store", self.url),
+            ("precision", self.precision),
+            ("workers", f"{len(self.workers):,}"),
+            ("rows of each", format_range([w.stop - w.start for w in self.workers])),
+            ("entries of each", format_range([w.nnz for w in self.workers])),
+            ("rows are", " or ".join(places)),
+            ("memory of each", f"at most {format_bytes(self.memory_bytes)}"),
+            ("exchanged", f"{format_bytes(self.exchange_bytes)} in each iteration, at most"),
+        ]
+        devices = [w.device_bytes for w in self.workers if w.has_device]
+        if devices:
+            facts[-2] = ("memory of each device", f"at most {format_bytes(max(devices))}")
+        if self.seconds_per_iteration is not None:
+            facts.append(("predicted", f"{format_seconds(self.seconds_per_iteration)} in each iteration"))
+        return render_card(Card(f"Plan of {self.operation}", facts, charts=draw_shares(list_shares(self))))
+
+
+def list_shares(plan: Plan, names: Sequence[str] | None = None) -> list[Share]:
+    """Rows, entries and memory of each worker of a plan.
+
+    Parameters
+    ----------
+    names : of the workers; default their numbers
+    """
+    names = names or [f"worker {k}" for k in range(len(plan.workers))]
+    memory = [(w.host_bytes, w.device_bytes) if w.has_device else (w.memory_bytes, None) for w in plan.workers]
+    return [
+        Share(name, w.stop - w.start, w.nnz, *own) for name, w, own in zip(names, plan.workers, memory, strict=True)
+    ]
 
 
 SLICE_UNIT = 4

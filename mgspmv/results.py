@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.display.cards import Card, Table, draw_convergence, format_shape, quote, render_card
+from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
@@ -34,12 +36,18 @@ from mgspmv.files import is_url, write_beside
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
+from mgspmv.traces import write_trace
 
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
 CHUNK_ELEMENTS = 2**20
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
+
+REPR_TOP, HTML_TOP = 3, 5
+"""Highest ranks that are shown of a solution."""
+HTML_PHASES = 4
+"""Phases that are shown of one, the longest."""
 
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
@@ -98,8 +106,35 @@ class Solution:
         bound = f", L1 error <= {self.describe_error()}" if math.isfinite(self.error_bound_l1) else ""
         return (
             f"<Solution: {self.status} after {self.iterations} iterations{change}{bound}, "
-            f"{len(self.values)} ranks, {sum(self.seconds.values()):.3g} s>"
+            f"{len(self.values)} ranks, {sum(self.seconds.values()):.3g} s{self._describe_highest()}>"
         )
+
+    def _describe_highest(self) -> str:
+        highest = ", ".join(f"{quote(name)} {rank:.3g}" for name, rank in self.top(REPR_TOP))
+        return f"; highest: {highest}" if highest else ""
+
+    def _repr_html_(self) -> str:
+        rows = [(quote(name), f"{rank:.6g}") for name, rank in self.top(HTML_TOP)]
+        label = "scores" if self.scaler != "none" else "ranks"
+        charts = [draw_convergence([(label, self.changes, self.status.is_success)])] if self.changes else []
+        tables = [Table("Highest", ("vertex", label[:-1]), rows)] if rows else []
+        state = f"{self.status} after {self.iterations} iterations"
+        return render_card(Card("Solution", self._list_facts(), state, self.status.is_success, charts, tables))
+
+    def _list_facts(self) -> list[tuple[str, str]]:
+        phases = sorted(self.seconds.items(), key=lambda own: -own[1])[:HTML_PHASES]
+        said = ", ".join(f"{phase} {format_seconds(elapsed_s)}" for phase, elapsed_s in phases)
+        matrix, held = self.matrix, self.memory.get("held_bytes", [])
+        facts = [
+            ("values", f"{len(self.values):,} of {self.values.dtype}"),
+            ("last change", f"{self.changes[-1]:.3g}" if self.changes else "none"),
+            ("error in L1", f"at most {self.describe_error()}" if math.isfinite(self.error_bound_l1) else "unknown"),
+            ("seconds", f"{sum(self.seconds.values()):.3g}{f': {said}' if said else ''}"),
+            ("rate", f"{format_scaled(self.edges_per_s)} edges a second" if self.edges_per_s else "not measured"),
+            ("matrix", f"{matrix['url']}, {format_shape(matrix['shape'])}, {matrix['nnz']:,} entries"),
+            ("computed by", str(matrix.get("hardware", "unknown"))),
+        ]
+        return [*facts, ("held by each", f"at most {format_bytes(max(held))}")] if held else facts
 
     @property
     def edges_per_s(self) -> float:
@@ -231,6 +266,25 @@ class Solution:
         write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
         with write_beside(path) as part:
             write(self, str(part))
+
+    def save_trace(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write where the time went, as JSON in the Trace Event Format, which Perfetto and chrome://tracing show.
+
+        There is a row for the phases and one for each worker, with product, exchange and waiting in each iteration.
+        Durations are those of `seconds` and `events`; begins are summed up from them, which the trace says too.
+
+        Parameters
+        ----------
+        path : local path or URL that ends in `.json`
+
+        Raises
+        ------
+        OptionError : another suffix; there are no events, as of the vectors of a batch
+        StoreExistsError : something is there and `overwrite` is False
+        StoreError : it cannot be written
+        """
+        said = {"status": self.status} | self.options | self.matrix
+        write_trace(path, self.events, self.seconds, said, overwrite=overwrite)
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from cards import read_card
 
 import mgspmv as mg
 from mgspmv.batch_results import BatchSolution
+from mgspmv.display.cards import quote
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
@@ -71,6 +73,15 @@ def test_vectors_are_found_by_label_and_by_number():
         "<BatchSolution: 3 vectors, 1 of them ended well, 3 passes of up to 4, 4 ranks of each, 2 s>"
     )
     assert "the highest ranks of each" in repr(make_batch(top=2))
+    found = read_card(batch)
+    assert found.title == "BatchSolution ✕ 1 of 3 vectors ended well"
+    assert (found.facts["vectors"], found.facts["kept"]) == ("3", "4 ranks of each, float64")
+    assert [row[:4] for row in found.tables[0][1:]] == [
+        [quote(label), f"{alpha:g}", str(status), str(len(changes))]
+        for label, alpha, status, changes in zip(batch.labels, batch.alphas, batch.statuses, batch.changes, strict=True)
+    ]
+    assert "0.3 at 1 to 0.1 at 3." in found.charts[0]
+    assert read_card(make_batch(top=2)).facts["kept"] == "the 2 highest ranks of each"
 
 
 def test_highest_of_each():

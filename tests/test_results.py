@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from cards import read_card
 
 import mgspmv.results
 from mgspmv.errors import (
@@ -168,9 +169,45 @@ def test_to_dict_is_strict_json():
 
 def test_repr_is_one_line():
     assert repr(make_solution()) == (
-        "<Solution: converged after 3 iterations, last change 1e-07, L1 error <= 5e-07, 4 ranks, 0.85 s>"
+        "<Solution: converged after 3 iterations, last change 1e-07, L1 error <= 5e-07, 4 ranks, 0.85 s; "
+        "highest: 1 0.4, 2 0.3, 3 0.2>"
     )
     assert "change" not in repr(make_solution(changes=()))
+    assert repr(make_solution((), events=())).endswith("0 ranks, 0.85 s>")
+    named = np.array(["ann", "two\nlines", "x" * 99, ""], dtype=object)
+    assert r"highest: 'two\nlines' 0.4, 'xxx" in repr(make_solution(vertex_ids=named))
+    assert len(repr(make_solution(vertex_ids=named)).splitlines()) == 1
+
+
+def test_a_notebook_shows_how_it_converged_and_the_highest():
+    found = read_card(make_solution())
+    assert found.title == "Solution ✓ converged after 3 iterations"
+    assert found.facts == {
+        "values": "4 of float64",
+        "last change": "1e-07",
+        "error in L1": "at most 5e-07",
+        "seconds": "0.85: product 500 ms, load 250 ms, exchange 100 ms",
+        "rate": "30 edges a second",
+        "matrix": "web.zarr, 4 × 4, 6 entries",
+        "computed by": "unknown",
+        "held by each": "at most 200 B",
+    }
+    assert found.tables == [[["vertex", "rank"], ["1", "0.4"], ["2", "0.3"], ["3", "0.2"], ["0", "0.1"]]]
+    assert len(found.charts) == 1
+    assert "ranks: 0.5 at 1 to 1e-7 at 3." in found.charts[0]
+
+
+def test_a_notebook_shows_what_is_not_known_or_went_wrong():
+    failed = make_solution(status=Status.MAX_ITER, error_bound_l1=np.inf, seconds={}, memory={})
+    found = read_card(failed)
+    assert found.title == "Solution ✕ max_iter after 3 iterations"
+    assert (found.facts["error in L1"], found.facts["rate"], found.facts["seconds"]) == ("unknown", "not measured", "0")
+    assert "held by each" not in found.facts
+    empty = read_card(make_solution((), events=(), changes=()))
+    assert (empty.charts, empty.tables) == ([], [])
+    assert read_card(make_solution().scale("max")).tables[0][0] == ["vertex", "score"]
+    names = np.array(["<b>", "&amp;", "'", "<script>x</script>"], dtype=object)
+    assert read_card(make_solution(vertex_ids=names)).tables[0][1][0] == "'&amp;'"
 
 
 def test_shapes_are_checked():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Event
 from mgspmv.results import Solution, to_json
 from mgspmv.store import CHUNK_ELEMENTS, DescribedMatrix
@@ -72,13 +73,29 @@ def list_events(events: Iterable[Event]) -> list[dict[str, Any]]:
     return [{name: list(getattr(event, name)) for name in ("product_s", "exchange_s", "wait_s")} for event in events]
 
 
-def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
-    """The fields of a `StepRecord` that ranks have: options, matrix, seconds, memory, result, summary, distribution
-    and the k highest, as JSON values."""
+def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
+    """The fields of a `StepRecord` that say how ranks were reached: options, matrix, seconds, memory and result, as
+    JSON values. Of many vectors, the changes of the slowest, the median and the fastest."""
     described = solution.to_dict()
     fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
-    return fields | {
-        "result": described | {"events": list_events(solution.events)},
+    if isinstance(solution, Solution):
+        return fields | {"result": described | {"events": list_events(solution.events)}}
+    for k, pace in _choose_vectors(solution).items():
+        described["vectors"][k] |= {"pace": pace, "changes": to_json(solution.changes[k])}
+    return fields | {"result": described}
+
+
+def _choose_vectors(batch: BatchSolution) -> dict[int, str]:
+    """Numbers of the slowest vector, for which any counts that did not converge, of the median and of the fastest, as
+    far as they are different."""
+    order = sorted(range(len(batch)), key=lambda k: (batch.statuses[k].is_success, -len(batch.changes[k])))
+    return {order[len(order) // 2]: "median", order[-1]: "fastest", order[0]: "slowest"}
+
+
+def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
+    """The fields of a `StepRecord` that ranks have: how they were reached, summary, distribution and the k highest, as
+    JSON values."""
+    return describe_iterations(solution) | {
         "summary": to_json(solution.summarize().to_dict()),
         "distribution": measure_distribution(solution.values),
         "top": [[name, to_json(rank)] for name, rank in solution.top(k)],

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mgspmv.report.numbers import format_bytes, shorten
+from mgspmv.display.numbers import format_bytes, shorten
 from mgspmv.report.record import RunRecord, StepRecord
 from mgspmv.report.views import NOTHING, Cell, Table, list_records, make_cell, make_table, say
 

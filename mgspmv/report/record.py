@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from mgspmv.display.cards import Card, draw_convergence, make_table, render_card
+from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
 from mgspmv.results import to_json
 
@@ -54,7 +57,8 @@ class StepRecord:
     """As `Solution.memory`: bytes of each worker; `predicted_bytes` is what the pipeline set aside for the step."""
     result: dict[str, Any] = field(default_factory=dict)
     """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability;
-    `events`: of each iteration its product_s, exchange_s, wait_s of each worker; of many vectors: those of each."""
+    `events`: of each iteration its product_s, exchange_s, wait_s of each worker. Of many vectors, `vectors`:
+    those of each, and the changes of the slowest, the median and the fastest."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Of ranks: `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
     distribution: list[list[float]] = field(default_factory=list)
@@ -65,7 +69,8 @@ class StepRecord:
     """Of ranks: [id, rank] of the highest, descending, with a label as a third where there are labels."""
     comparison: dict[str, Any] = field(default_factory=dict)
     """With the ranks that were there before: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
-    `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first."""
+    `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first. Of a
+    batch `before` and what `compare_batches` says, of the vectors that changed most."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
 
@@ -85,7 +90,8 @@ class StepOutcome:
     elapsed_s: float
     """In this run; of what was kept, what looking at it took."""
     record: StepRecord | None
-    """None where the step failed or was skipped."""
+    """None where the step failed or was skipped; but of ranks that did not converge, how far they came, with no
+    outputs."""
     error: str | None = None
     """In a sentence, where it failed; where it was skipped, which step it needs."""
     predicted_bytes: int | None = None
@@ -119,6 +125,42 @@ class RunRecord:
         """As JSON values."""
         described: dict[str, Any] = to_json({"mgspmv_run": FORMAT_VERSION, **asdict(self)})
         return described
+
+    def __repr__(self) -> str:
+        return f"<RunRecord: {self.name}, {self._count_states()}, in {format_seconds(self.elapsed_s)}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("pipeline", self.name),
+            ("definition", self.file),
+            ("began", self.began or "unknown"),
+            ("took", format_seconds(self.elapsed_s)),
+            ("program", f"mgspmv {self.version}"),
+        ]
+        rows = [(s.name, s.kind, s.state, format_seconds(s.elapsed_s), *_describe_result(s)) for s in self.steps]
+        table = make_table("Steps", ("step", "kind", "state", "took", "status", "iterations", "error"), rows, len(rows))
+        lines = [line for step in self.steps for line in _list_changes(step)]
+        charts = [draw_convergence(lines)] if lines else []
+        return render_card(Card("RunRecord", facts, self._count_states(), self.is_success, charts, [table]))
+
+    def _count_states(self) -> str:
+        counts = Counter(step.state for step in self.steps)
+        return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
+
+
+def _describe_result(step: StepOutcome) -> tuple[str, str, str]:
+    """How its iteration ended, after how many, and what is wrong."""
+    result = {} if step.record is None else step.record.result
+    error = (step.error or "").partition("\n")[0]
+    return str(result.get("status", "")), str(result.get("iterations", "")), error
+
+
+def _list_changes(step: StepOutcome) -> list[tuple[str, list[float], bool]]:
+    """The curve of a step that ranked one vector."""
+    result = {} if step.record is None else step.record.result
+    if step.kind != "pagerank" or not result.get("changes"):
+        return []
+    return [(step.name, [float(change) for change in result["changes"]], step.state != "failed")]
 
 
 def read_step(described: dict[str, Any], path: str) -> StepRecord:

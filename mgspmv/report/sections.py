@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mgspmv.display.charts import N_COLOURS, Bar, Chart, Level, Line, Quantity, draw_groups, draw_lines, draw_stacks
+from mgspmv.display.numbers import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_scaled,
+    format_seconds,
+    read_number,
+    shorten,
+)
 from mgspmv.model import Status
-from mgspmv.report.charts import N_COLOURS, Bar, Chart, Level, Line, Quantity, draw_groups, draw_lines, draw_stacks
-from mgspmv.report.numbers import format_bytes, format_count, format_number, format_scaled, format_seconds, read_number
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord
 from mgspmv.report.views import (
     NOTHING,
@@ -32,6 +40,8 @@ MOST_MOVED = 15
 """Vertices that moved, of each comparison; and vectors, of each batch."""
 RANKED_BESIDE = 3
 """Runs whose highest vertices are in one table, which paper is wide enough for."""
+MOST_NAMED, LONGEST_NAME = 3, 20
+"""Vertices that entered or left the highest of a vector, and characters of a name among them."""
 MOST_LEVELS = 4
 """Tolerances in one chart."""
 MOST_VARIED = 3
@@ -155,7 +165,8 @@ def _show_convergence(run: RunRecord) -> Section:
             charts.append(draw_lines(f"{group}: convergence", lines, x, y, _list_levels(records)))
     lead = (
         "How much the ranks changed in each iteration, and the tolerance at which a run ends. A dot is the end of a "
-        "run that ended as it was asked to, a cross of one that did not."
+        "run that ended as it was asked to, a cross of one that did not. Of a batch there are the slowest vector, the "
+        "median and the fastest."
     )
     return Section("convergence", "Convergence", lead, charts)
 
@@ -163,12 +174,19 @@ def _show_convergence(run: RunRecord) -> Section:
 def _draw_changes(record: StepRecord) -> list[Line]:
     """Of a run, or of the vectors of which changes are known."""
     result, name = record.result, name_in_group(record)
-    named = [(name, result), *((f"{name}, {vector['label']}", vector) for vector in result.get("vectors", []))]
+    vectors = result.get("vectors", [])
+    named = [(name, result), *((f"{name}, {_name_vector(vector, vectors)}", vector) for vector in vectors)]
     return [
         Line(label, list(enumerate(map(read_number, own["changes"]), 1)), Status(own["status"]).is_success)
         for label, own in named
         if own.get("changes")
     ]
+
+
+def _name_vector(vector: Mapping[str, Any], vectors: Sequence[Any]) -> str:
+    """Its label, and why its changes are there where those of others are not."""
+    pace = f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else ""
+    return f"{vector['label']}{pace}"
 
 
 _NORMS = {
@@ -396,14 +414,16 @@ def _name_vertex(name: Any, rank: Any, label: Any = None) -> list[Cell]:
 
 
 def _show_comparisons(run: RunRecord) -> Section:
-    records = select(list_records(run), lambda record: record.comparison)
+    compared = select(list_records(run), lambda record: record.comparison)
+    records = select(compared, lambda record: record.kind != "batch")
     titles = ("Run", "Before", "In both", "New", "Gone", "Spearman", "Kendall of the highest", "L1", "Overlap")
     tables = [make_table("Agreement", titles, [_compare(own) for own in records], texts=(0, 1))] if records else []
     tables += [_list_moved(own) for own in records if own.comparison.get("moved")]
+    tables += [table for own in compared if own.kind == "batch" for table in _compare_vectors(own)]
     lead = (
         "Against the ranks that were there before. Spearman and Kendall are 1 where the order of the vertices that are "
         "in both is the same; L1 is the sum of how much the ranks differ; the overlap is the share of the highest that "
-        "are the same."
+        "are the same. Of batches, the vectors that changed most."
     )
     return Section("comparison", "Since the run before", lead, tables=tables)
 
@@ -418,6 +438,54 @@ def _compare(record: StepRecord) -> list[Cell]:
         *(Cell(format_number(read_number(found.get(name)), 5)) for name in ("spearman", "kendall_top", "l1")),
         NOTHING if math.isnan(overlap) else Cell(f"{overlap:.1%}"),
     ]
+
+
+_MEASURES = {"overlap": "Overlap", "spearman": "Spearman", "kendall_top": "Kendall of the highest", "l1": "L1"}
+
+
+def _compare_vectors(record: StepRecord) -> list[Table]:
+    """Of a batch: what its vectors came to together, and those whose highest changed most."""
+    found = record.comparison
+    rows = [
+        [Cell(title), _measure(name, own.get("worst")), make_cell(own.get("of")), _measure(name, own.get("median"))]
+        for name, title in _MEASURES.items()
+        if (own := found["summary"].get(name))
+    ]
+    counts = [f"{found.get(f'n_vectors{name}', 0):,}{said}" for name, said in _VECTORS.items()]
+    caption = f"{record.name}: {', '.join(counts)}; before: {_say_before(found.get('before'))}"
+    changed = [own for own in found["vectors"] if own["overlap"] < 1 or own.get("l1")]
+    known = {name: title for name, title in _MEASURES.items() if name in found["summary"]}
+    titles = ("Vector", *known.values(), "Entered", "Left")
+    vectors = [_describe_vector(own, known) for own in changed]
+    texts = (0, len(titles) - 2, len(titles) - 1)
+    tables = [
+        make_table(caption, ("Of the vectors of both", "Worst", "of", "Median"), rows, texts=(0, 2)),
+        make_table(f"{record.name}: vectors that changed most", titles, vectors, MOST_MOVED, texts),
+    ]
+    return [table for table in tables if table.rows]
+
+
+_VECTORS = {"": " vectors in both", "_new": " new", "_gone": " gone"}
+
+
+def _measure(name: str, value: Any) -> Cell:
+    number = read_number(value)
+    if math.isnan(number):
+        return NOTHING
+    return Cell(f"{number:.1%}" if name == "overlap" else format_number(number, 5))
+
+
+def _describe_vector(vector: Mapping[str, Any], known: Iterable[str]) -> list[Cell]:
+    names = [_list_names(vector[key], vector[f"n_{key}"]) for key in ("entered", "left")]
+    return [make_cell(vector["label"]), *(_measure(name, vector[name]) for name in known), *names]
+
+
+def _list_names(rows: Sequence[Sequence[Any]], count: int) -> Cell:
+    """The first few, and how many more there are; all that are known as its tip."""
+    names = [str(name) for name, *_ in rows]
+    first = ", ".join(shorten(name, LONGEST_NAME) for name in names[:MOST_NAMED])
+    more = f" and {count - MOST_NAMED:,} more" if count > MOST_NAMED else ""
+    return Cell(f"{first}{more}", "name", ", ".join(names)) if names else NOTHING
 
 
 def _say_before(before: Any) -> str:

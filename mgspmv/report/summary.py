@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.model import Status
-from mgspmv.report.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.report.record import RunRecord, StepRecord
 from mgspmv.report.views import has_ended_well, is_ranks, list_records, list_statuses, measure_rate, say, select
 

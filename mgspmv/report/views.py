@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from mgspmv.display.charts import Chart
+from mgspmv.display.numbers import format_number, shorten
 from mgspmv.model import Status
-from mgspmv.report.charts import Chart
-from mgspmv.report.numbers import format_number, shorten
 from mgspmv.report.record import RunRecord, StepRecord
 
 MOST_ROWS = 50
@@ -90,7 +90,7 @@ def say(value: Any) -> str:
 
 
 def list_records(run: RunRecord) -> list[StepRecord]:
-    """Of the steps that were made or kept."""
+    """Of the steps that were made or kept, or did not converge."""
     return [step.record for step in run.steps if step.record is not None]
 
 

@@ -74,7 +74,7 @@ def test_more_that_is_not_finite_than_there_are_highest():
 def test_the_memory_that_it_takes(monkeypatch):
     """Is that of pieces."""
     monkeypatch.setattr(measure, "CHUNK_ELEMENTS", 2**12)
-    values = np.random.default_rng(0).random(2**20)
+    values = np.random.default_rng(0).random(2**22)  # beside which little is what other threads take
     tracemalloc.start()
     try:
         measure_distribution(values)

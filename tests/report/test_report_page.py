@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from records import BEGAN, KEY, MARKUP, make_run
 
+from mgspmv.display.numbers import shorten
 from mgspmv.report import render_report
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
 
@@ -204,6 +205,34 @@ def test_comparison(page, run):
         assert shown[2:4] == [str(moved[1]), str(moved[2])]
 
 
+def test_batches_beside_those_before():
+    unknown = {"spearman": None, "kendall_top": None}
+    none = {"entered": [], "left": [], "n_entered": 0, "n_left": 0}
+    entered = [["a", 1, 0.4], [MARKUP, 2, 0.3], ["c", 3, 0.2], ["d", 4, 0.2]]
+    came = {"entered": entered, "left": [["b", 2, 0.3]], "n_entered": 1500, "n_left": 1}
+    vectors = [
+        {"label": "cats", "overlap": 0.5, "l1": 0.25} | unknown | came,
+        {"label": 7, "overlap": 1.0, "l1": 0.1} | unknown | none,
+        {"label": "dogs", "overlap": 1.0, "l1": 0.0} | unknown | none,
+    ]
+    summary = {"overlap": {"worst": 0.5, "of": "cats", "median": 0.75}, "l1": {"worst": 0.25, "of": 7, "median": 0.1}}
+    counts = {"n_vectors": 2, "n_vectors_new": 1, "n_vectors_gone": 1200}
+    comparison = {"before": {"ended": BEGAN}, "summary": summary, "vectors": vectors, **counts}
+    page = render(make_step("batch", "g/seeds", comparison=comparison))
+    assert page.tables[f"g/seeds: 2 vectors in both, 1 new, 1,200 gone; before: {BEGAN}"][1:] == [
+        ["Overlap", "50.0%", "cats", "75.0%"],
+        ["L1", "0.25", "7", "0.1"],
+    ]
+    head, *rows = page.tables["g/seeds: vectors that changed most"]
+    assert head == ["Vector", "Overlap", "L1", "Entered", "Left"]
+    assert rows == [
+        ["cats", "50.0%", "0.25", f"a, {shorten(MARKUP, 20)}, c and 1,497 more", "b"],
+        ["7", "100.0%", "0.1", "–", "–"],
+    ]
+    assert f"a, {MARKUP}, c, d" in page.list("td", "title")
+    assert "comparison" in page.list("section", "id")
+
+
 def test_vertices_that_came_and_went():
     moved = [["a", None, 3, None, 0.1], ["b", 3, None, 0.1, None], ["c", 2, 2, 0.2, 0.2], ["d", 5000, 2, "NaN", 0.2]]
     page = render(make_step(comparison={"before": None, "spearman": None, "moved": moved}))
@@ -235,7 +264,8 @@ def test_a_batch_of_many_vectors():
         {"label": f"<b>{k}</b>", "alpha": 0.85, "status": "converged", "iterations": 9, "error_bound_l1": 1e-7}
         for k in range(40)
     ]
-    vectors[1] |= {"status": "max_iter", "changes": [0.5, 0.1]}
+    vectors[1] |= {"status": "max_iter", "changes": [0.5, 0.1], "pace": "slowest"}
+    vectors[7] |= {"changes": [0.4, "NaN"]}
     fields = {"options": {"tol": 1e-6}, "matrix": {"shape": [4, 4], "nnz": 8}, "top": [["a", 0.5]]}
     batch = make_step("batch", "g/seeds", result={"vectors": vectors}, **fields)
     page = render(batch)
@@ -244,8 +274,23 @@ def test_a_batch_of_many_vectors():
     assert rows[-1] == ["and 25 more"]
     assert page.tables["g"][0] == ["", "seeds, <b>0</b>", "rank"]
     assert "0 ended as asked, 360 iterations" in page.texts["span"]
-    assert "seeds, <b>1</b>" in page.texts["li"]
-    assert "seeds, <b>1</b>: 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
+    assert {"seeds, <b>1</b> (slowest)", "seeds, <b>7</b>"} <= set(page.texts["li"])
+    assert "seeds, <b>1</b> (slowest): 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
+
+
+def test_runs_that_did_not_converge():
+    """Failed, and shown as far as they came."""
+    result = {"status": "max_iter", "iterations": 2, "changes": [0.5, 0.1], "error_bound_l1": 0.3}
+    fields = {"options": {"tol": 1e-6, "max_iter": 2}, "matrix": {"shape": [4, 4], "nnz": 8}, "seconds": {"product": 2}}
+    failed = replace(make_step(name="g/short", result=result, **fields), state="failed", error="it ended as max_iter")
+    page = render(failed, replace(make_step(name="g/none"), state="failed", record=None, error="no such file"))
+    rows = {row[0]: row[1:] for row in page.tables["Runs"][1:]}
+    assert rows["g/short"] == ["failed", "1e-6", "2", "max iter", "0.3", "2 s", "8"]
+    assert rows["g/none"] == ["failed", *["–"] * 6]
+    assert "short: 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
+    assert page.texts["strong"][-2:] == ["g/short", "g/none"]
+    assert {"it ended as max_iter", "no such file"} <= set(page.texts["p"])
+    assert "Outputs" not in page.tables
 
 
 def test_tolerances_of_each_mode():

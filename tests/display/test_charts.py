@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.report.charts import (
+from mgspmv.display.charts import (
     MOST_BARS,
     MOST_LINES,
     MOST_POINTS,
@@ -28,7 +28,7 @@ from mgspmv.report.charts import (
     draw_stacks,
     make_axis,
 )
-from mgspmv.report.numbers import format_bytes, format_seconds
+from mgspmv.display.numbers import format_bytes, format_seconds
 
 X, LOG = Quantity("iteration"), Quantity("change", is_log=True)
 FALLING = [(k, 10.0**-k) for k in range(1, 8)]

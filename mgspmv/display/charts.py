@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mgspmv.report.numbers import format_count, format_number, format_power, shorten
+from mgspmv.display.numbers import format_count, format_number, format_power, shorten
 
 WIDTH = 420
 HEIGHT = 280

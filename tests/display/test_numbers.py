@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mgspmv.report.numbers import (
+from mgspmv.display.numbers import (
     format_bytes,
     format_number,
     format_power,

@@ -1,0 +1,1 @@
+"""How things look: charts, numbers, and the cards that notebooks show."""

@@ -1,0 +1,122 @@
+"""What a notebook shows of an object: a card of HTML with its own style and no script, for light pages and dark ones.
+
+A card takes its text from the page that it is on. Its other colours are seen on white as well as on black, since a
+page does not say which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.display.charts import Bar, Chart, Line, Quantity, draw_groups, draw_lines
+from mgspmv.display.numbers import format_bytes, format_scaled, shorten
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+LONGEST = 90
+"""Characters of a text on a card; of longer ones the begin and the end are shown, and all of it as a tip."""
+MOST_ROWS = 20
+"""Of a table on a card."""
+COLOURS = ("#3f7fd9", "#c8641f", "#a868b8", "#2b9575", "#8a76e8", "#a87f10")
+"""Of series: a contrast of 3 or more with white and with black."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts, each as long as the titles."""
+
+    caption: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Card:
+    """What there is to say of an object. Whatever is in it is text, never markup."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    """Names and what they are."""
+    state: str = ""
+    """In a word; empty where it has none."""
+    is_success: bool = True
+    """Whether the state is a good one."""
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker has of a matrix."""
+
+    worker: str
+    n_rows: int
+    nnz: int
+    host_bytes: int
+    """Planned, at most."""
+    device_bytes: int | None
+    """Likewise; None where it has no device."""
+
+
+def render_card(card: Card) -> str:
+    """The HTML of a card; it needs nothing else."""
+    return _load_template().render(card=card, longest=LONGEST, colours=COLOURS).strip()
+
+
+def make_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], n_rows: int) -> Table:
+    """A table of the first of `n_rows` rows; the others are not asked for."""
+    shown = list(islice(rows, MOST_ROWS))
+    return Table(caption, titles, shown, n_rows - len(shown))
+
+
+def draw_convergence(lines: Sequence[tuple[str, Sequence[float], bool]]) -> Chart:
+    """The change of each iteration, from the first on.
+
+    Parameters
+    ----------
+    lines : of each run its name, its changes, and whether it ended well
+    """
+    drawn = [Line(name, list(enumerate(changes, 1)), is_success) for name, changes, is_success in lines]
+    return draw_lines("Convergence", drawn, Quantity("iteration"), Quantity("change", is_log=True))
+
+
+def draw_shares(shares: Sequence[Share]) -> list[Chart]:
+    """Rows and entries, and memory, of each worker."""
+    sizes = [Bar(own.worker, (own.n_rows, own.nnz)) for own in shares]
+    memory = [Bar(own.worker, (own.host_bytes, own.device_bytes)) for own in shares]
+    return [
+        draw_groups("Rows and entries by worker", sizes, ("rows", "entries"), format_scaled),
+        draw_groups("Memory by worker, as planned", memory, ("host", "device"), format_bytes),
+    ]
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Rows by columns."""
+    return " × ".join(f"{n:,}" for n in shape)
+
+
+def format_range(counts: Sequence[int]) -> str:
+    """The least and the most, or what all are."""
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def quote(label: Any) -> str:
+    """A vertex id or a label in a line: strings in quotes, shortened."""
+    return shorten(repr(label) if isinstance(label, str) else str(label), 40)
+
+
+@cache
+def _load_template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["shorten"] = shorten
+    return environment.from_string((files("mgspmv.display") / "card.html.jinja").read_text(encoding="utf-8"))
