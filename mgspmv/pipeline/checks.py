@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mgspmv.errors import MgspmvError
-from mgspmv.ingest.generate import make_generator
+from mgspmv.files import is_url
+from mgspmv.ingest.generate import list_parameters, make_generator
 from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
-from mgspmv.pipeline.near import suggest
+from mgspmv.pipeline.keys import Key, Problem, suggest
 from mgspmv.pipeline.steps import list_matrices, locate_store
 
-Key = tuple[str, ...]
-Problems = Iterator[tuple[Key, str]]
+Problems = Iterator[Problem]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
-def find_problems(pipeline: Pipeline, folder: str) -> list[tuple[Key, str]]:
+def find_problems(pipeline: Pipeline, folder: str) -> list[Problem]:
     """What is wrong, with the key that it is wrong with.
 
     Parameters
@@ -75,21 +75,40 @@ def _check_matrix(key: Key, matrix: MatrixSection) -> Problems:
         yield key, f"{' and '.join(given)} are {len(given)} sources; leave all but one out" if given else wanted
         return
     if matrix.generate is not None:
-        try:
-            make_generator(matrix.generate, **matrix.parameters)
-        except MgspmvError as error:
-            yield (*key, "parameters"), str(error)
+        yield from _check_generator(key, matrix.generate, matrix.parameters)
     elif matrix.parameters:
         yield (*key, "parameters"), "these are of a generator; leave them out, or name one by generate"
-    if matrix.path is None and (misplaced := [*matrix.reading, *matrix.given("scratch")]):
+    if matrix.path is None and (misplaced := matrix.reading):
         yield key, f"{', '.join(misplaced)}: for files that are read, and the source is given by {given[0]}"
-    if matrix.open is not None and (unused := [name for name in _MADE if name in matrix.model_fields_set]):
+    for_making = _MADE - ({"scratch"} if matrix.update is not None else set())
+    if matrix.open is not None and (unused := sorted(for_making & matrix.model_fields_set)):
         yield key, f"{', '.join(unused)}: of a store that is made, and this one is there already"
     if matrix.update is not None and matrix.update.insert is None and matrix.update.delete is None:
         yield (*key, "update"), "give insert, files of entries that come, delete, those that go, or both"
 
 
-_MADE = [name for name in MatrixSection.model_fields if name not in (*Reading.model_fields, "open", "labels", "update")]
+def _check_generator(key: Key, model: str, parameters: dict[str, Any]) -> Problems:
+    known = list_parameters(model)
+    if known is None:
+        yield (*key, "generate"), _find_error(make_generator, model)
+        return
+    unknown = [name for name in parameters if name not in known]
+    for name in unknown:
+        yield (*key, "parameters", name), _find_error(make_generator, model, **{name: parameters[name]})
+    if said := _find_error(make_generator, model, **{k: v for k, v in parameters.items() if k in known}):
+        yield (*key, "parameters"), said
+
+
+def _find_error(make: Callable[..., Any], *given: Any, **options: Any) -> str:
+    """What is said of wrong arguments; empty where they are right."""
+    try:
+        make(*given, **options)
+    except MgspmvError as error:
+        return str(error)
+    return ""
+
+
+_MADE = MatrixSection.model_fields.keys() - Reading.model_fields.keys() - {"open", "labels", "update"}
 
 
 def _check_stores(pipeline: Pipeline, folder: str) -> Problems:
@@ -135,14 +154,19 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         if section.beta and section.y is None:
             yield (*key, "y"), f"beta = {section.beta:g} needs y, which it is the factor of"
         return
-    try:
-        for alpha in section.alpha if isinstance(section.alpha, list) else [section.alpha]:
-            more = (section.stop, section.method, section.follow_changes) if key[0] == "run" else ()
-            PageRankOptions(alpha, section.tol, section.tol_mode, section.max_iter, section.precision, *more)
-        if section.dangling is not None:
-            check_dangling(section.dangling)
-    except MgspmvError as error:
-        yield key, str(error)
+    more = ("stop", "method", "follow_changes") if key[0] == "run" else ()
+    alphas = section.alpha if isinstance(section.alpha, list) else [section.alpha]
+    asked = {name: getattr(section, name) for name in ("tol", "tol_mode", "max_iter", "precision", *more)}
+    alone = [("alpha", alpha) for alpha in alphas] + [(name, asked[name]) for name in ("tol", "stop") if name in asked]
+    wrong = [((*key, name), said) for name, value in alone if (said := _find_error(PageRankOptions, **{name: value}))]
+    together = "" if wrong else _find_error(PageRankOptions, alphas[0], **asked)
+    yield from wrong or ([(key, together)] if together else [])
+    if (
+        section.dangling is not None
+        and not is_url(section.dangling)
+        and (said := _find_error(check_dangling, section.dangling))
+    ):
+        yield (*key, "dangling"), said
     if key[0] == "run" and section.follow_changes and section.nstart is None:
         yield (*key, "follow_changes"), 'begins at the ranks of the graph as it was; set nstart too, as to "previous"'
     if key[0] == "run" and section.nstart == PREVIOUS:

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.batch_results import BatchSolution
 from mgspmv.kernels.highest import select_highest
 from mgspmv.results import Solution, to_json
 
 MOVED = 20
-"""Vertices that are named."""
+"""Vertices that are named; and, in a record, vectors of a batch."""
+_MEASURES = {"overlap": min, "spearman": min, "kendall_top": min, "l1": max}
+"""Of a vector, and which is the worst of several."""
 
 
 def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
@@ -107,3 +110,86 @@ def _find_places(values: np.ndarray, where: np.ndarray) -> np.ndarray:
     ascending = np.sort(values)
     places: np.ndarray = len(values) + 1 - np.searchsorted(ascending, values[where], side="right")
     return places
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[str, Any]:
+    """What changed from `before` to `now` of the vectors of both, by their labels, as JSON values.
+
+    Parameters
+    ----------
+    k : how many of the highest of each vector are looked at, or as many as both kept
+
+    Returns
+    -------
+    `n_vectors`, `n_vectors_new`, `n_vectors_gone` : vectors of both, of `now` only, of `before` only
+    `summary` : for `overlap`, `spearman`, `kendall_top` and `l1`, where they are known of a vector: `worst`, which
+        is the least, of `l1` the greatest; `of`, the label of the vector that has it; `median`
+    `vectors` : those of both, that of the least overlap first: `label`; `overlap`; `spearman`, `kendall_top` and `l1`
+        as of `compare_ranks` where all ranks of both were kept, else None; `entered` and `left`: [id, place, rank] of
+        those that are among the highest now and were not, or were and are not; `n_entered` and `n_left`, how many
+    """
+    high_before, high_now = (batch.top(_limit(batch, k)) for batch in (before, now))
+    k = min(_limit(before, k), _limit(now, k))
+    labels = [label for label in now.labels if label in high_before]
+    vectors = [
+        {"label": label, **_compare_highest(high_before[label][:k], high_now[label][:k])}
+        | _compare_all(before, now, label, k)
+        for label in labels
+    ]
+    found: dict[str, Any] = to_json(
+        {
+            "n_vectors": len(labels),
+            "n_vectors_new": len(now) - len(labels),
+            "n_vectors_gone": len(before) - len(labels),
+            "summary": _summarize(vectors),
+            "vectors": sorted(vectors, key=lambda vector: float(vector["overlap"])),
+        }
+    )
+    return found
+
+
+def shorten_vectors(comparison: dict[str, Any]) -> dict[str, Any]:
+    """What records have of a comparison of batches: the vectors that changed most, and of each a few of the highest."""
+    vectors = comparison["vectors"][:MOVED]
+    return comparison | {
+        "vectors": [own | {"entered": own["entered"][:MOVED], "left": own["left"][:MOVED]} for own in vectors]
+    }
+
+
+def _limit(batch: BatchSolution, k: int) -> int:
+    """k, or how many of the highest were asked for where only these were kept."""
+    return k if batch.values is not None else min(k, int(batch.options["top"]))
+
+
+def _compare_highest(before: list[tuple[Any, float]], now: list[tuple[Any, float]]) -> dict[str, Any]:
+    were, are = ({name for name, _ in pairs} for pairs in (before, now))
+    entered = [[name, place, rank] for place, (name, rank) in enumerate(now, 1) if name not in were]
+    left = [[name, place, rank] for place, (name, rank) in enumerate(before, 1) if name not in are]
+    return {
+        "overlap": len(were & are) / max(len(were), len(are), 1),
+        "n_entered": len(entered),
+        "n_left": len(left),
+        "entered": entered,
+        "left": left,
+    }
+
+
+def _compare_all(before: BatchSolution, now: BatchSolution, label: Any, k: int) -> dict[str, Any]:
+    names = ("spearman", "kendall_top", "l1")
+    if before.values is None or now.values is None:
+        return dict.fromkeys(names)
+    found = compare_ranks(before[label], now[label], k)
+    return {name: found[name] for name in names}
+
+
+def _summarize(vectors: list[dict[str, Any]]) -> dict[str, Any]:
+    summary = {}
+    for name, choose in _MEASURES.items():
+        known = [(float(own[name]), own["label"]) for own in vectors if own[name] is not None]
+        if known:
+            worst, label = choose(known, key=lambda pair: pair[0])
+            summary[name] = {"worst": worst, "of": label, "median": float(np.median([value for value, _ in known]))}
+    return summary

@@ -43,6 +43,11 @@ class Computing:
         self._stack.close()
 
     @property
+    def makes_matrices(self) -> bool:
+        """Whether the workers of the cluster make matrices too."""
+        return self.is_on_cluster and self.section.ingest
+
+    @property
     def kernel_threads(self) -> int | None:
         """Of the kernels of a step, on a cluster of those of each worker."""
         return self.section.threads if self.is_on_cluster else self.threads

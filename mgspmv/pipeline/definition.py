@@ -291,8 +291,8 @@ class ProductSection(Section):
     """As in a run."""
     tune: bool = False
     """With kernel auto, time those that may be the fastest."""
-    format: Literal["npy", "zarr"] = "npy"
-    """Of the file that y goes to."""
+    format: Literal["npy", "zarr", "csv", "jsonl"] = "npy"
+    """Of the file that y goes to; csv and jsonl have the ids of the rows."""
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------

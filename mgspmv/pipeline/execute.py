@@ -7,6 +7,7 @@ roads            waits for memory |- ingest -|- run -|
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -20,16 +21,19 @@ from typing import Any
 
 from mgspmv.api.arguments import Progress, ignore
 from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError
+from mgspmv.logs import PIPELINE
 from mgspmv.model import Event, default_threads
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
 from mgspmv.pipeline.identity import MatrixIdentity
+from mgspmv.pipeline.locks import hold, hold_targets
 from mgspmv.pipeline.make_matrix import find_info, make_matrix
-from mgspmv.pipeline.make_results import make_result
+from mgspmv.pipeline.make_results import UnfinishedError, make_result
 from mgspmv.pipeline.outputs import Results
 from mgspmv.pipeline.plan import find_memory, is_turned, look_at_matrix, look_at_result
 from mgspmv.pipeline.predict import predict_matrix, predict_result
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
+from mgspmv.pipeline.showing import watch_steps
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.pipeline.work import Work
@@ -54,8 +58,9 @@ def run_pipeline(
     *,
     overrides: Mapping[str, Any] | None = None,
     client: Any = None,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: Callable[[Step, Event], None] | None = None,
     on_progress: Progress | None = None,
+    on_step: Callable[[StepOutcome], None] | None = None,
     throw: bool = True,
 ) -> RunRecord:
     """Run a definition: keep the steps that are finished, and make the others.
@@ -69,8 +74,9 @@ def run_pipeline(
     path : the TOML file, or what `read_pipeline` made of it
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
     client : of a Dask cluster, as for `Matrix.distribute`, in place of the definition's
-    on_event : called with what each iteration did, by the threads that steps run on
-    on_progress : called with (step and phase, done, total or None), likewise
+    on_event : called with a step and what an iteration of it did, by the threads that steps run on
+    on_progress : called with ("step: phase", done, total or None), likewise
+    on_step : called with what became of a step as soon as that is known, likewise
     throw : raise when a step failed; False returns the record that says so
 
     Returns
@@ -80,11 +86,26 @@ def run_pipeline(
     Raises
     ------
     PipelineError : the definition is wrong
-    PipelineBusyError : another run works in the same folder
+    PipelineBusyError : another run works in the same folder, or writes to a local place that this one would write to
     StepsFailedError : steps failed; those that do not depend on them were made
     KeyboardInterrupt : it was interrupted, and says what is kept
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
+    given: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
+    with watch_steps(definition, given) as hearers:
+        return _run_definition(definition, client, throw=throw, **hearers)
+
+
+def _run_definition(
+    definition: Definition,
+    client: Any,
+    *,
+    throw: bool,
+    on_event: Callable[[Step, Event], None] | None,
+    on_progress: Progress | None,
+    on_step: Callable[[StepOutcome], None] | None,
+) -> RunRecord:
+    """See `run_pipeline`."""
     records = Records(definition.folder)
     checksums = Checksums(records.private / "sources.json")
     lanes = list_steps(definition.pipeline, str(definition.folder))
@@ -99,9 +120,11 @@ def run_pipeline(
         return note(finished)
     limits, n_lanes = definition.pipeline.limits, min(definition.pipeline.limits.side_by_side, len(lanes))
     threads = -(-(limits.threads or default_threads()) // n_lanes)
-    with records.lock(), Computing(definition.pipeline.cluster, client, threads) as computing:
+    computes = Computing(definition.pipeline.cluster, client, threads)
+    with hold(definition.folder), hold_targets(lanes), computes as computing:
+        records.sweep()
         work = Work(definition, records, checksums, computing, on_progress or ignore, on_event)
-        run = _Run(work, Ledger(find_memory(limits), is_given=limits.memory is not None))
+        run = _Run(work, Ledger(find_memory(limits), is_given=limits.memory is not None), on_step)
         try:
             run.run(lanes, n_lanes)
         finally:
@@ -111,14 +134,16 @@ def run_pipeline(
     if run.is_interrupted:
         raise RunInterrupted(record)
     if throw and not record.is_success:
-        raise _list_failures(record, run.errors) from run.errors[0]
+        raise _list_failures(record, run.errors, definition) from run.errors[0]
     return record
 
 
-def _list_failures(record: RunRecord, errors: list[Exception]) -> StepsFailedError:
+def _list_failures(record: RunRecord, errors: list[Exception], definition: Definition) -> StepsFailedError:
     failed = [f"{step.name}: {step.error}" for step in record.steps if step.state == "failed"]
     n_skipped = sum(step.state == "skipped" for step in record.steps)
     count = f"{len(failed)} of {len(record.steps)} steps failed" + (f" and {n_skipped} need them" if n_skipped else "")
+    if any(step.state == "failed" and step.record is not None for step in record.steps):
+        failed.append(f"how far they came is in the report of this run: mgspmv report {definition.folder}")
     return StepsFailedError("\n".join([count, *failed]), record, getattr(errors[0], "exit_code", 1))
 
 
@@ -237,6 +262,7 @@ class _Run:
 
     work: Work
     ledger: Ledger
+    on_step: Callable[[StepOutcome], None] | None
     outcomes: dict[str, StepOutcome] = field(default_factory=dict)
     errors: list[Exception] = field(default_factory=list)
 
@@ -280,7 +306,7 @@ class _Run:
         if not self._attempt(first, partial(self._make_matrix, first)):
             for step in () if self.is_interrupted else rest:
                 error = f"needs {first.name}, which failed"
-                self.outcomes[step.name] = StepOutcome(step.name, step.kind, "skipped", 0.0, None, error)
+                self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, error))
             return
         opened, share = OpenedMatrix(first.target, self.work.computing), Share(self.work, self.ledger)
         try:
@@ -293,18 +319,27 @@ class _Run:
 
     def _attempt(self, step: Step, make: Callable[[], StepOutcome]) -> bool:
         """Note what becomes of a step; whether it is there. What fails, fails it alone."""
-        began = time.perf_counter()
+        began, record = time.perf_counter(), None
         try:
-            self.outcomes[step.name] = make()
+            self._note(make())
             return True
         except KeyboardInterrupt:
             said = "interrupted"
+        except UnfinishedError as unfinished:
+            said, record = str(unfinished), unfinished.record
+            self.errors.append(unfinished.error)
         except Exception as error:
             said = str(error) if isinstance(error, MgspmvError) else f"{type(error).__name__}: {error}"
             self.errors.append(error)
         elapsed_s = time.perf_counter() - began
-        self.outcomes[step.name] = StepOutcome(step.name, step.kind, "failed", elapsed_s, None, said)
+        self._note(StepOutcome(step.name, step.kind, "failed", elapsed_s, record, said))
         return False
+
+    def _note(self, outcome: StepOutcome) -> None:
+        self.outcomes[outcome.name] = outcome
+        _log(outcome)
+        if self.on_step is not None:
+            self.on_step(outcome)
 
     def _make_matrix(self, step: Step) -> StepOutcome:
         began, work = time.perf_counter(), self.work
@@ -313,7 +348,8 @@ class _Run:
             return StepOutcome(step.name, step.kind, "kept", time.perf_counter() - began, look.record)
         assert isinstance(look.identity, MatrixIdentity)
         work.checksums.save()
-        needed = 0 if step.section.open else predict_matrix(step.section, work.computing.threads, self.ledger.limit)
+        threads, on_workers = work.computing.threads, work.computing.makes_matrices
+        needed = predict_matrix(step.section, threads, self.ledger.limit, on_workers=on_workers)
         share = Share(work, self.ledger)
         try:
             share.ensure(needed, on_device=False, unload=lambda: None)
@@ -340,6 +376,13 @@ class _Run:
             record, state = make_result(work, step, look.identity, opened, needed), "made"
             predicted = needed, seconds
         return StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, None, *predicted)
+
+
+def _log(outcome: StepOutcome) -> None:
+    fields = {"step": outcome.name, "state": outcome.state, "elapsed_s": outcome.elapsed_s}
+    said = f": {outcome.error}" if outcome.error else ""
+    level = logging.ERROR if outcome.state == "failed" else logging.INFO
+    PIPELINE.log(level, "step %s is %s%s", outcome.name, outcome.state, said, extra=fields)
 
 
 def _take_next(waiting: deque[list[Step]]) -> list[Step] | None:

@@ -85,7 +85,7 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity, predicted_byte
     if todo.updates and identity.update is not None:
         chain.append(identity.update)
         with _write_down(work, step, identity, "update", chain), _measure(seconds, "update"):
-            _update(work, step)
+            _update(work, step, predicted_bytes)
     if todo.makes_base or todo.updates:
         _check_unchanged(work, step, identity)
     with open_matrix(step.target) as matrix, _measure(seconds, "measure"):
@@ -177,17 +177,15 @@ def _measure(seconds: dict[str, float], phase: str) -> Iterator[None]:
 def _make_base(work: Work, step: Step, predicted_bytes: int) -> None:
     section, computing = step.section, work.computing
     options: dict[str, Any] = {**section.options, "overwrite": True, "on_progress": work.listen(step).on_progress}
-    options["threads"] = computing.threads
-    if computing.is_on_cluster and computing.section.ingest:
-        options |= {"client": computing.client, "timeout": computing.section.timeout}
-        options["threads"] = computing.section.threads
+    if computing.makes_matrices:
+        own = computing.section
+        options |= {"client": computing.client, "timeout": own.timeout, "threads": own.threads}
+    else:
+        options |= _find_room(work, section, predicted_bytes)
     if section.generate is not None:
         generate(section.generate, step.target, **options, **section.parameters)
         return
-    options["scratch"] = section.scratch
-    if "client" not in options:
-        options["memory"] = _find_memory(predicted_bytes)
-        options["resume"] = _can_resume(section, step.target)
+    options |= {"scratch": section.scratch, "resume": "client" not in options and _can_resume(section, step.target)}
     _ingest(section.path, step.target, options)
 
 
@@ -210,17 +208,19 @@ def _can_resume(section: Any, store: str) -> bool:
     return any(map(is_url, files)) or sum(Path(name).stat().st_size for name in files) >= RESUMED_BYTES
 
 
-def _find_memory(predicted_bytes: int) -> int:
-    """What the process may take, with what it takes already."""
+def _find_room(work: Work, section: Any, predicted_bytes: int) -> dict[str, Any]:
+    """What this process may take, with what it takes already, as arguments of `ingest`."""
     import psutil
 
-    return max(LEAST_MEMORY, int(psutil.Process().memory_info().rss) + predicted_bytes)
+    memory = max(LEAST_MEMORY, int(psutil.Process().memory_info().rss) + predicted_bytes)
+    return {"memory": memory, "scratch": section.scratch, "threads": work.computing.threads}
 
 
-def _update(work: Work, step: Step) -> None:
+def _update(work: Work, step: Step, predicted_bytes: int) -> None:
     section = step.section.update
     options: dict[str, Any] = section.options | section.given("insert", "delete", "keep")
-    update(step.target, **options, threads=work.computing.threads, on_progress=work.listen(step).on_progress)
+    options |= _find_room(work, step.section, predicted_bytes)
+    update(step.target, **options, on_progress=work.listen(step).on_progress)
 
 
 def _check_unchanged(work: Work, step: Step, identity: MatrixIdentity) -> None:

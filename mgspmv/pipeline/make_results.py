@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import read_start
-from mgspmv.errors import OptionError, SourceError
+from mgspmv.batch_results import load_batch
+from mgspmv.errors import ConvergenceError, OptionError, SourceError
+from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
-from mgspmv.ingest.weights import read_dangling, read_vector, read_weights
+from mgspmv.ingest.weights import DANGLING_RULES, read_vector, read_weights
 from mgspmv.model import peak_memory
-from mgspmv.pipeline.compare import compare_ranks, match_vertices
+from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
 from mgspmv.pipeline.computing import OpenedMatrix
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.identity import Identity, find_file
-from mgspmv.pipeline.outputs import Results, digest_array, digest_ranks, fetch
+from mgspmv.pipeline.outputs import Results, digest_array, digest_ranks
+from mgspmv.pipeline.places import fetch, fetch_input
 from mgspmv.pipeline.records import now, write_json
 from mgspmv.pipeline.steps import Step
-from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_ranks, save_top
+from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
 from mgspmv.pipeline.work import Listener, Work, describe_provenance
-from mgspmv.report.measure import describe_solution
-from mgspmv.report.record import StepRecord
+from mgspmv.report.measure import describe_iterations, describe_solution
+from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution, to_json
 
+T = TypeVar("T")
+
 _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
+
+
+class UnfinishedError(Exception):
+    """The iteration of a step ended without meeting its tolerance.
+
+    Nothing of it is written. `record` says how far it came, and `error` what `pagerank` or `pagerank_batch` raised.
+    """
+
+    def __init__(self, record: StepRecord, error: ConvergenceError) -> None:
+        super().__init__(str(error))
+        self.record, self.error = record, error
 
 
 def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix, predicted_bytes: int) -> StepRecord:
@@ -36,28 +53,44 @@ def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix
 
     Raises
     ------
+    UnfinishedError : it did not converge; what was in its place is there as it was
     MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
     """
     began, results = now(), Results(work.records, step)
     make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
-    fields = make(work, step, opened, results)
-    digests = fields.pop("digests")
+    describe = partial(_describe, step, identity, opened, predicted_bytes, began)
+    try:
+        fields = make(work, step, opened, results)
+    except ConvergenceError as error:
+        raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
+    outputs = results.describe(fields.pop("digests"))
+    return results.finish(describe(outputs, fields))
+
+
+def _describe(
+    step: Step,
+    identity: Identity,
+    opened: OpenedMatrix,
+    predicted_bytes: int,
+    began: str,
+    outputs: list[Output],
+    fields: dict[str, Any],
+) -> StepRecord:
     asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
     fields["memory"] |= {"predicted_bytes": [predicted_bytes]}
     provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
-    record = StepRecord(
+    return StepRecord(
         key=identity.key,
         kind=step.kind,
         name=step.name,
         inputs=identity.inputs,
-        outputs=results.describe(digests),
+        outputs=outputs,
         options=to_json(identity.options | asked),
         began=began,
         ended=now(),
         provenance=to_json(provenance),
         **fields,
     )
-    return results.finish(record)
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
@@ -66,7 +99,7 @@ def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix
 def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
     section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
     started = time.perf_counter()
-    before = _load_before(work, step, results)
+    before = _load_before(work, step, results, load_solution)
     matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
     vectors = _read_vectors(section, matrix, before)
@@ -97,17 +130,16 @@ def _left(elapsed_s: float, solution: Solution) -> float:
 def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[str, Any]:
     """PageRank's vectors that are given, by the names of its arguments."""
     strings = matrix.info.vertex_ids == "string"
-    given = {name: find_file(section, name) for name in ("personalization", "out_weight")}
-    vectors: dict[str, Any] = {
-        name: read_weights(path, string_ids=strings) for name, path in given.items() if path is not None
-    }
-    if section.dangling is not None:
-        vectors["dangling"] = read_dangling(section.dangling, string_ids=strings)
-    nstart = getattr(section, "nstart", None)
-    if nstart == PREVIOUS and before is not None and _suits(before, matrix):
+    readers = dict.fromkeys(("personalization", "out_weight", "dangling"), read_weights) | {"nstart": read_start}
+    vectors: dict[str, Any] = {}
+    for name, read in readers.items():
+        if (path := find_file(section, name)) is not None:
+            with fetch_input(path) as local:
+                vectors[name] = read(local, string_ids=strings)
+    if section.dangling in DANGLING_RULES:
+        vectors["dangling"] = section.dangling
+    if getattr(section, "nstart", None) == PREVIOUS and before is not None and _suits(before, matrix):
         vectors["nstart"] = before
-    elif nstart not in (None, PREVIOUS):
-        vectors["nstart"] = read_start(nstart, string_ids=strings)
     return vectors
 
 
@@ -125,17 +157,17 @@ def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
     return {"threads": work.computing.kernel_threads, "backend": section.backend}
 
 
-def _load_before(work: Work, step: Step, results: Results) -> Solution | None:
+def _load_before(work: Work, step: Step, results: Results, load: Callable[[Path], T]) -> T | None:
     """The ranks that are replaced, where they are needed and can be read."""
     record = work.records.read_step(step.name)
-    is_needed = work.definition.pipeline.output.compares or step.section.nstart == PREVIOUS
+    is_needed = work.definition.pipeline.output.compares or getattr(step.section, "nstart", None) == PREVIOUS
     if record is None or record.kind != step.kind or not is_needed:
         return None
     ranks = results.find_ranks(record)
     if ranks is None:
         return None
     with fetch(ranks.path) as local:
-        return load_solution(local)
+        return load(local)
 
 
 def _describe_before(work: Work, step: Step) -> dict[str, str]:
@@ -152,13 +184,15 @@ def _save_top(
     labels = {}
     if path is not None:
         ids = {name for pairs in highest.values() for name, _ in pairs}
-        labels = read_labels(path, ids, string_ids=matrix.info.vertex_ids == "string")
+        with fetch_input(path) as local:
+            labels = read_labels(local, ids, string_ids=matrix.info.vertex_ids == "string")
     rows = [
         ({} if vector is None else {"vector": vector}) | row
         for vector, pairs in highest.items()
         for row in list_top(pairs, labels)
     ]
-    save_top(rows, folder, has_labels=bool(labels))
+    as_lines = "jsonl" in work.definition.pipeline.output.formats
+    save_top(rows, folder, has_labels=bool(labels), as_lines=as_lines)
     names = ("id", "rank", "label") if labels else ("id", "rank")
     return [[row[name] for name in names] for row in rows if row.get("vector") == next(iter(highest))]
 
@@ -172,7 +206,10 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -
         raise OptionError(f'[output] scaler = "{output.scaler}" is for runs; batches keep ranks as they are')
     matrix = opened.find(section.reverse, on_progress=listener.on_progress)
     strings = matrix.info.vertex_ids == "string"
-    seeds = None if section.seeds is None else read_seeds(section.seeds, string_ids=strings)
+    seeds = None
+    if section.seeds is not None:
+        with fetch_input(section.seeds) as local:
+            seeds = read_seeds(local, string_ids=strings)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix, None)
     options["top"] = section.top if section.keep == "top" else None
     options |= {"on_event": listener.on_event} | _place(work, section, listener)
@@ -181,11 +218,14 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -
     folder = results.begin()
     save_batch(batch, folder, output.formats)
     top = _save_top(work, step, matrix, batch.top(min(section.top, matrix.shape[0])), folder)
-    described = batch.to_dict()
-    fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
+    fields = describe_iterations(batch)
+    if output.compares and (before := _load_before(work, step, results, load_batch)) is not None:
+        compared = {"before": _describe_before(work, step), **compare_batches(before, batch, section.top)}
+        fields["comparison"] = shorten_vectors(compared)
+        write_json(folder / "comparison.json", compared)
     fields["seconds"] |= {"save": time.perf_counter() - ranked}
     digest = digest_ranks(batch)
-    return fields | {"result": described, "top": top, "digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+    return fields | {"top": top, "digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -203,7 +243,11 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) ->
     product = np.asarray(spmv(matrix, x, y=y, threads=work.computing.kernel_threads, **options))
     multiplied = time.perf_counter()
     folder = results.begin()
-    save_array(product, folder / f"y.{section.format}")
+    path = folder / f"y.{section.format}"
+    if section.format in ("csv", "jsonl"):
+        save_product(product, opened.matrix.vertex_ids, path)
+    else:
+        save_array(product, path)
     seconds = {"prepare": prepared - started, "product": multiplied - prepared}
     return {
         "options": {},
@@ -216,20 +260,23 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) ->
 
 
 def read_array(path: str) -> np.ndarray:
-    """A vector, or several as columns, from a .npy file or a Zarr array.
+    """A vector, or several as columns, from a .npy file or a Zarr array, either of which may be at a URL.
 
     Raises
     ------
     SourceError : it cannot be read, or is no array of real numbers
     """
     if path.endswith(".npy"):
-        return read_vector(path, max_ndim=2)
+        with fetch_input(path) as local:
+            return read_vector(local, max_ndim=2)
     import zarr
 
     try:
         array = np.asarray(zarr.open_array(path, mode="r")[...])
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise SourceError(f"cannot be read as a Zarr array, nor is it named .npy: {error}", source=path) from error
+    except Exception as error:
+        raise explain(path, error) from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
         raise SourceError(
             f"wanted a one- or two-dimensional array of real numbers, found {array.dtype} of shape {array.shape}",

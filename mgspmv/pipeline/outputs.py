@@ -15,20 +15,20 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution, load_batch
-from mgspmv.errors import MgspmvError, OptionError, StoreError, StoreFormatError
+from mgspmv.errors import MgspmvError, StoreError, StoreFormatError
 from mgspmv.files import is_url
-from mgspmv.pipeline.records import PRIVATE, Records, read_record, write_json
+from mgspmv.ingest.remote import MARKS
+from mgspmv.pipeline.locks import PRIVATE
+from mgspmv.pipeline.places import explain_failures, fetch, find_system
+from mgspmv.pipeline.records import Records, read_record, write_json
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
@@ -105,7 +105,7 @@ class Results:
             shutil.rmtree(self.staged)
             raise StoreError(f"{self.staged} was made by another version of the program and is removed; run again")
         target, before = self.step.target, self.records.read_step(self.step.name)
-        try:
+        with explain_failures("write to", target):
             move = _upload if is_url(target) else _move
             for output in record.outputs:
                 move(self.staged, target, _name(output))
@@ -113,8 +113,6 @@ class Results:
             shutil.copy(self.staged / RECORD, self.staged / f"{RECORD}.copy")
             move(self.staged, target, f"{RECORD}.copy", RECORD)
             _remove_others(target, before, record)
-        except OSError as error:
-            raise StoreError(f"cannot write to {target}: {error.strerror or error}") from error
         self.records.write_step(record)
         self._clear()
         return record
@@ -200,28 +198,17 @@ def _remove_others(target: str, before: StepRecord | None, record: StepRecord) -
             path.unlink(missing_ok=True)
 
 
-def find_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the name there.
-
-    Raises
-    ------
-    OptionError : no protocol that fsspec knows
-    """
-    from fsspec.core import url_to_fs
-
-    try:
-        system, name = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
-    system.invalidate_cache()
-    return system, name
-
-
 # --- knowing again ---------------------------------------------------------------------------------------------------
 
 
 def read_stamp(path: str) -> str | None:
-    """What changes when a file or folder is written to: sizes and times of change; None where there is none."""
+    """What changes when a file or folder is written to: sizes and times of change; None where there is none.
+
+    Raises
+    ------
+    StoreError : nobody can look there
+    OptionError : as of `find_system`
+    """
     if is_url(path):
         return _read_stamp_there(path)
     local = Path(path)
@@ -238,11 +225,11 @@ def read_stamp(path: str) -> str | None:
 
 def _read_stamp_there(url: str) -> str | None:
     system, place = find_system(url)
-    found = system.find(place, detail=True)
+    with explain_failures("look for", url):
+        found = system.find(place, detail=True)
     if not found:
         return None
-    marks = ("size", "ETag", "LastModified", "mtime", "created")
-    said = {name: [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}
+    said = {name: [str(info.get(mark)) for mark in ("size", *MARKS)] for name, info in sorted(found.items())}
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
@@ -252,7 +239,12 @@ def measure_bytes(path: Path) -> int:
 
 
 def is_whole(path: str, output: Output) -> bool:
-    """Whether what is at a path is what was written: by its stamp, or by what it holds where that differs."""
+    """Whether what is at a path is what was written: by its stamp, or by what it holds where that differs.
+
+    Raises
+    ------
+    StoreError, OptionError : as of `read_stamp`
+    """
     stamp = read_stamp(path)
     if stamp is None:
         return False
@@ -302,16 +294,3 @@ def digest_array(array: np.ndarray) -> str:
     """SHA-256 of an array's type, shape and elements."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
-
-
-@contextmanager
-def fetch(path: str) -> Iterator[Path]:
-    """A local path of a result, which is fetched where it is at a URL."""
-    if not is_url(path):
-        yield Path(path)
-        return
-    system, place = find_system(path)
-    with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / path.rpartition("/")[2]
-        system.get(place, str(local), recursive=True)
-        yield local

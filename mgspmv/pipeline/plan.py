@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any, Literal
 
+from mgspmv.display.cards import Card, make_table, render_card
+from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import MgspmvError, StoreNotFoundError
 from mgspmv.model import MatrixInfo, free_memory
 from mgspmv.partition import parse_bytes
@@ -56,6 +59,7 @@ class PipelinePlan:
     name: str
     """Of the pipeline."""
     folder: str
+    """Where its records are, and all else that is placed nowhere else."""
     memory_bytes: int
     """What steps that run side by side may take."""
     steps: list[PlannedStep] = field(default_factory=list)
@@ -69,6 +73,35 @@ class PipelinePlan:
         """As JSON values."""
         described: dict[str, Any] = to_json(asdict(self) | {"is_finished": self.is_finished})
         return described
+
+    def __repr__(self) -> str:
+        return (
+            f"<PipelinePlan: {self.name}, {self._count_states()}, at most {format_bytes(self.memory_bytes)} at a time>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                step.name,
+                step.kind,
+                step.state,
+                "" if step.predicted_bytes is None else format_bytes(step.predicted_bytes),
+                "" if step.predicted_s is None else format_seconds(step.predicted_s),
+                step.why or step.target,
+            )
+            for step in self.steps
+        ]
+        table = make_table(
+            "Steps", ("step", "kind", "state", "memory", "predicted", "why, or where it is"), rows, len(rows)
+        )
+        memory = f"at most {format_bytes(self.memory_bytes)} at a time"
+        facts = [("pipeline", self.name), ("folder", self.folder), ("memory", memory)]
+        is_good = all(step.state != "failing" for step in self.steps)
+        return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, tables=[table]))
+
+    def _count_states(self) -> str:
+        counts = Counter(step.state for step in self.steps)
+        return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
 
 
 @dataclass(frozen=True)
@@ -207,7 +240,8 @@ class _Planner:
         if not look.why:
             return PlannedStep(step.name, step.kind, "kept", "", step.target, inputs, [step.target])
         threads, memory = self.pipeline.limits.threads, find_memory(self.pipeline.limits)
-        n_bytes = 0 if step.section.open else predict_matrix(step.section, threads, memory)
+        on_workers = self.computing.makes_matrices
+        n_bytes = predict_matrix(step.section, threads, memory, on_workers=on_workers)
         seconds = None if look.record is None else sum(look.record.seconds.values())
         return PlannedStep(
             step.name, step.kind, "to make", look.why, step.target, inputs, [step.target], n_bytes, seconds
@@ -236,8 +270,10 @@ class _Planner:
     def _list_outputs(self, step: Step) -> list[str]:
         if step.kind == "product":
             return [f"{step.target}/y.{step.section.format}"]
-        names = [f"ranks.{format}" for format in self.pipeline.output.formats]
-        return [f"{step.target}/{name}" for name in (*names, "top.csv", "top.json")]
+        formats = self.pipeline.output.formats
+        tops = ["csv", "json", *(["jsonl"] if "jsonl" in formats else [])]
+        names = [*(f"ranks.{format}" for format in formats), *(f"top.{format}" for format in tops)]
+        return [f"{step.target}/{name}" for name in names]
 
 
 def is_turned(step: Step) -> bool:

@@ -14,19 +14,22 @@ from mgspmv.files import is_url
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.groups import is_group_path
+from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.write import BATCH_BYTES, LEAST_SORTING
 from mgspmv.iterate.batch import count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.model import Precision, default_threads
+from mgspmv.order import estimate_bytes
 from mgspmv.pipeline.computing import Computing
 from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.outputs import measure_bytes
+from mgspmv.pipeline.places import fetch_input
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import StepRecord
 
 ENTRY_BYTES = 24
-"""That an entry takes while it is sorted: row, column and value, or their ids."""
+"""That an entry takes at most while it is sorted: row, column and value, or their ids."""
 EXPANSION = 8
 """Bytes that a byte of a source takes at most while it is sorted; compressed texts have few for an entry."""
 BESIDE_BYTES = 256 << 20
@@ -37,18 +40,27 @@ HELD_WIDTH = 16
 """Vectors in a pass of a batch, unless the user names a width."""
 
 
-def predict_matrix(section: MatrixSection, threads: int | None, limit: int) -> int:
-    """Bytes that making a matrix is given: enough to have it in memory, or what there is.
+def predict_matrix(section: MatrixSection, threads: int | None, limit: int, *, on_workers: bool = False) -> int:
+    """Bytes of this process that making a matrix is given: enough to have it in memory, or what there is, but no less
+    than what must fit.
 
     Parameters
     ----------
     limit : most
+    on_workers : whether those of a cluster make it; what is changed in a store is changed by this process
     """
+    if section.update is None and (on_workers or section.open is not None):
+        return 0
     least = BESIDE_BYTES + LEAST_SORTING + BATCH_BYTES * (threads or default_threads())
-    if section.generate is not None:
-        return least + ENTRY_BYTES * make_generator(section.generate, **section.parameters).n_slots
-    names = [name for name in (section.path, *_list_changes(section)) if name is not None]
-    return min(max(limit, least), least + EXPANSION * sum(map(_measure_source, names)))
+    if section.generate is None:
+        names = [name for name in (section.path, *_list_changes(section)) if name is not None]
+        return min(max(limit, least), least + EXPANSION * sum(map(_measure_source, names)))
+    source = make_generator(section.generate, **section.parameters)
+    n_entries = source.n_slots * (2 if section.symmetrize else 1)
+    n_sorted = n_entries * (2 if section.transpose or section.order != "none" else 1)
+    if section.order != "none":  # for which there is half
+        least += 2 * estimate_bytes(section.order, source.layout().shape[0], n_entries)
+    return min(max(limit, least), least + ENTRY_BYTES * n_sorted)
 
 
 def _list_changes(section: MatrixSection) -> list[Any]:
@@ -78,8 +90,11 @@ def predict_result(
     Raises
     ------
     CapacityError : it does not fit on the workers that are asked for
+    OptionError, SourceError : seeds that cannot be read
     """
     results = RESULT_BYTES * max(matrix.shape)
+    if step.kind == "batch" and step.section.keep == "all":  # and those before, which they are compared with
+        results += (1 if before is None else 2) * 8 * matrix.shape[0] * _count_vectors(step.section, matrix)
     if computing.is_on_cluster:
         return results, None
     is_on_device = computing.is_on_device(step.section)
@@ -99,6 +114,15 @@ def predict_result(
         return needed, None
     iterations = 1 if step.kind == "product" else predict_iterations(step.section, before)
     return needed, plan.seconds_per_iteration * iterations
+
+
+def _count_vectors(section: Any, matrix: Matrix) -> int:
+    alphas = len(section.alpha) if isinstance(section.alpha, list) else 1
+    if section.seeds is None:
+        return alphas
+    with fetch_input(section.seeds) as local:
+        seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
+    return len(seeds["vector"].unique()) if "vector" in seeds.column_names else alphas
 
 
 def predict_iterations(section: Any, before: StepRecord | None) -> int:

@@ -17,10 +17,8 @@ from pydantic import BaseModel, ValidationError
 from mgspmv.errors import PipelineError
 from mgspmv.pipeline.checks import find_problems
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.near import suggest
-
-Key = tuple[str, ...]
-"""Names of tables and of the key in them."""
+from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
+from mgspmv.pipeline.lines import find_line
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})")
 
@@ -32,6 +30,7 @@ class Definition:
     file: str
     """Path."""
     pipeline: Pipeline
+    """Its tables, checked."""
     tables: dict[str, Any]
     """What the file says, with variables and overrides in place."""
 
@@ -57,30 +56,55 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     ------
     PipelineError : no such file, not TOML, or wrong keys, values or variables, all of them in one message
     """
-    tables = _read_tables(path)
-    problems = [*_override(tables, overrides or {})]
+    name, overrides = os.fspath(path), overrides or {}
+    text = _read_text(path)
+    tables = _parse(name, text)
+    problems = [*_override(tables, overrides)]
     tables, unset = _replace_variables(tables)
     problems += unset.items()
-    pipeline = None
     try:
         pipeline = Pipeline.model_validate(tables)
+        wrong = dict.fromkeys(unset)
     except ValidationError as error:
-        problems += [(key, text) for key, text in _explain(error, tables) if key not in unset]
-    if pipeline is not None and not problems:
-        folder = Definition(os.fspath(path), pipeline, tables).folder
-        problems += find_problems(pipeline, str(folder))
+        found = [*_explain(error, tables)]
+        problems += [(key, said) for key, said in found if key not in unset]
+        wrong = dict.fromkeys([*unset, *(key for key, _ in found)])
+        pipeline = None
+    rest = pipeline if not wrong else _leave_out(tables, list(wrong))
+    if rest is not None:
+        folder = Definition(name, rest, tables).folder
+        problems += [own for own in find_problems(rest, str(folder)) if not _is_consequence(own, list(wrong))]
     if problems or pipeline is None:
-        raise PipelineError("\n".join(f"{path}: {'.'.join(key)}: {text}" for key, text in dict.fromkeys(problems)))
-    return Definition(os.fspath(path), pipeline, tables)
+        raise PipelineError("\n".join(_say_all(name, text, overrides, problems)))
+    return Definition(name, pipeline, tables)
 
 
-def _read_tables(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _read_text(path: str | os.PathLike[str]) -> str:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: not valid TOML: {error}") from error
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineError(f"{name}: not valid TOML: {error}") from error
+
+
+def _say_all(name: str, text: str, overrides: Mapping[str, Any], problems: Sequence[Problem]) -> list[str]:
+    """The problems with where they are, in the order of the file; before them those that are in no line of it."""
+    said: list[tuple[int, str]] = []
+    set_from_outside = [tuple(path.split(".")) for path in overrides]
+    for key, what in problems:
+        is_overridden = any(key[: len(own)] == own for own in set_from_outside)
+        line = None if is_overridden else find_line(text, key)
+        where = ", as overridden" if is_overridden else "" if line is None else f", line {line}"
+        said.append((line or 0, f"{name}{where}: {'.'.join(key)}: {what}"))
+    return list(dict.fromkeys(one for _, one in sorted(said, key=lambda own: own[0])))
 
 
 # --- variables and overrides -----------------------------------------------------------------------------------------
@@ -90,6 +114,9 @@ def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[
     """Put values in place, making tables that are missing; give what cannot be."""
     for path, value in overrides.items():
         *names, key = names_of_all = tuple(path.split("."))
+        if not all(names_of_all):
+            yield (path,), "cannot be set; name tables and key, such as run.alpha"
+            continue
         table: Any = tables
         for depth, name in enumerate(names, 1):
             table = table.setdefault(name, {})
@@ -97,10 +124,7 @@ def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[
                 yield names_of_all, f"cannot be set, for {'.'.join(names[:depth])} is no table but {table!r}"
                 break
         else:
-            if not all(names_of_all):
-                yield (path,), "cannot be set; name tables and key, such as run.alpha"
-            else:
-                table[key] = deepcopy(value)
+            table[key] = deepcopy(value)
 
 
 def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
@@ -129,6 +153,44 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def _leave_out(tables: dict[str, Any], wrong: Sequence[Key]) -> Pipeline | None:
+    """The definition without the keys that are wrong, so that the others are checked as well; None where it is none."""
+    if any(len(key) < 3 and key[0] == "matrix" for key in wrong):  # which others may name
+        return None
+    rest = deepcopy(tables)
+    for key in wrong:
+        _remove(rest, key)
+    try:
+        return Pipeline.model_validate(rest)
+    except ValidationError:  # such as of a table without what it needs
+        return None
+
+
+def _remove(tables: Any, key: Key) -> None:
+    """Remove a key, or the list that it is in; of what is missing the table that it is missing from."""
+    *names, last = key
+    for depth, name in enumerate(names):
+        if not isinstance(tables.get(name), dict):
+            tables.pop(name, None)
+            return
+        if depth == len(names) - 1 and last not in tables[name]:
+            tables.pop(name)
+            return
+        tables = tables[name]
+    tables.pop(last, None)
+
+
+def _is_consequence(problem: Problem, wrong: Sequence[Key]) -> bool:
+    """Whether a problem may be there only as others are: with a table that one is in, or about a key of a matrix or of
+    the output that is wrong there."""
+    key, said = problem
+    if any(own[: len(key)] == key or key[: len(own)] == own for own in wrong):
+        return True
+    elsewhere = [own for own in wrong if own[0] in ("matrix", "output") and own[-1] != key[-1]]
+    meant = [name for own in elsewhere for name in (own[-1], find_near(own[-1], list_keys(own[:-1]))) if name]
+    return any(re.search(rf"\b{re.escape(name)}\b", said) for name in meant)
 
 
 def _explain(error: ValidationError, tables: dict[str, Any]) -> Iterator[tuple[Key, str]]:

@@ -1,7 +1,7 @@
 """What a pipeline keeps in its folder of what it did.
 
 FOLDER/.mgspmv/
-  lock                held while a run works here; says who has it
+  lock  locks/        held while a run works; see `mgspmv.pipeline.locks`
   sources.json        checksums of files that were read
   steps/NAME.json     how each step ended that made what it was asked for; written last, as a whole
   begun/NAME.json     what is being made of a matrix, so that what was made and not written down is known again
@@ -11,23 +11,17 @@ FOLDER/.mgspmv/
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import platform
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import PipelineBusyError, PipelineError, StoreError
+from mgspmv.errors import PipelineError
 from mgspmv.files import write_beside
+from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.report.record import RunRecord, StepRecord, read_step
-
-PRIVATE = ".mgspmv"
 
 
 @dataclass(frozen=True)
@@ -71,48 +65,13 @@ class Records:
     def _locate(self, what: str, name: str) -> Path:
         return self.private / what / f"{name}.json"
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Have the folder for this process alone.
-
-        Raises
-        ------
-        PipelineBusyError : another process has it
-        StoreError : nothing can be written there
-        """
-        path = self.private / "lock"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise StoreError(f"cannot write to {self.private}: {error.strerror}; name another folder") from error
-        try:
-            _take(opened, path)
-            self._sweep()
-            yield
-        finally:
-            os.close(opened)
-
-    def _sweep(self) -> None:
-        """Remove what writes left that were killed."""
-        for part in self.private.rglob(".*.part"):
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
-
-
-def _take(opened: int, path: Path) -> None:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = _read_json(path) or dict.fromkeys(("pid", "host", "began"), "?")  # it may not have written it yet
-        raise PipelineBusyError(
-            f"another run works in {path.parent.parent}: process {holder['pid']} on {holder['host']}, since "
-            f"{holder['began']}; wait for its end, or name another folder"
-        ) from error
-    except OSError as error:
-        raise StoreError(f"cannot lock {path}: {error.strerror}; name a folder on a local file system") from error
-    holder = {"pid": os.getpid(), "host": platform.node(), "began": now()}
-    os.ftruncate(opened, 0)
-    os.pwrite(opened, json.dumps(holder).encode(), 0)
+    def sweep(self) -> None:
+        """Remove what writes left that were killed. What is made is left, for another pipeline may make it here too."""
+        for what in ("steps", "begun", "runs"):
+            for part in (self.private / what).rglob(".*.part"):
+                part.unlink()
+        for part in self.private.glob(".*.part"):
+            part.unlink()
 
 
 def now() -> str:

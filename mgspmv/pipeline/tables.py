@@ -18,6 +18,8 @@ from mgspmv.results import Solution, generate_csv, to_json
 Labels = dict[Any, str]
 """Labels of vertices by id."""
 
+ROWS_AT_ONCE = 1 << 18
+"""Of a product, as text."""
 _COLUMNS = ("vector", "id", "rank")
 
 
@@ -61,16 +63,50 @@ def _list_kept(batch: BatchSolution) -> Iterator[tuple[Any, ...]]:
 def generate_lines(solution: Solution) -> Iterator[bytes]:
     """The ranks as JSON lines, {"id": ..., "rank": ...}, many at a time; each rank in the fewest digits that give the
     same float again, and what is not finite as a string."""
+    for ids, values in solution.stream():
+        pairs = zip(map(json.dumps, ids.tolist()), _write_numbers(values), strict=True)
+        yield "".join(f'{{"id": {name}, "rank": {rank}}}\n' for name, rank in pairs).encode()
+
+
+def _write_numbers(values: np.ndarray) -> Iterable[str]:
+    """Each in the fewest digits that give the same float again, as JSON; what is not finite as a string."""
     import pyarrow as pa
 
-    for ids, values in solution.stream():
-        names = map(json.dumps, ids.tolist())
-        if np.isfinite(values).all():
-            ranks: Iterable[str] = pa.array(values).cast(pa.string()).to_pylist()
-        else:
-            ranks = (json.dumps(to_json(value)) for value in values.tolist())
-        text = "".join(f'{{"id": {name}, "rank": {rank}}}\n' for name, rank in zip(names, ranks, strict=True))
-        yield text.encode()
+    if np.isfinite(values).all():
+        texts: Iterable[str] = pa.array(values).cast(pa.string()).to_pylist()
+        return texts
+    return (json.dumps(to_json(value)) for value in values.tolist())
+
+
+def save_product(product: np.ndarray, ids: np.ndarray | None, path: Path) -> None:
+    """Write a product as CSV, with the columns `id` and `y` or, of several vectors, `y0`, `y1`, ...; or as JSON lines,
+    {"id": ..., "y": ...}, where y of several vectors is a list.
+
+    Parameters
+    ----------
+    product : (n_rows,) or (n_rows, k)
+    ids : (n_rows,) of the rows; None where they are 0..n_rows - 1
+    """
+    columns = product.reshape(len(product), -1)
+    titles = ("id", *(["y"] if product.ndim == 1 else [f"y{k}" for k in range(columns.shape[1])]))
+    pieces = range(0, len(product), ROWS_AT_ONCE)
+    rows = (row for first in pieces for row in _list_rows(columns, ids, first, min(first + ROWS_AT_ONCE, len(product))))
+    if path.suffix == ".csv":
+        _write_csv(path, titles, ((name, *(y.strip('"') for y in own)) for name, own in rows))
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        for name, own in rows:
+            y = own[0] if product.ndim == 1 else f"[{', '.join(own)}]"
+            file.write(f'{{"id": {json.dumps(name)}, "y": {y}}}\n')
+
+
+def _list_rows(
+    columns: np.ndarray, ids: np.ndarray | None, first: int, last: int
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Id and numbers, as JSON, of rows `first` to `last` - 1."""
+    names = range(first, last) if ids is None else ids[first:last].tolist()
+    texts = [_write_numbers(column) for column in columns[first:last].T]
+    return zip(names, zip(*texts, strict=True), strict=True)
 
 
 # --- the highest -----------------------------------------------------------------------------------------------------
@@ -84,13 +120,16 @@ def list_top(highest: Sequence[tuple[Any, float]], labels: Labels) -> list[dict[
     ]
 
 
-def save_top(rows: list[dict[str, Any]], folder: Path, *, has_labels: bool) -> None:
-    """Write the highest ranks as `top.csv` and `top.json`."""
+def save_top(rows: list[dict[str, Any]], folder: Path, *, has_labels: bool, as_lines: bool) -> None:
+    """Write the highest ranks as `top.csv` and `top.json` and, where that is asked for, as `top.jsonl`."""
     names = [*(["vector"] if rows and "vector" in rows[0] else []), "place", "id", "rank"]
     names += ["label"] if has_labels else []
     _write_csv(folder / "top.csv", names, ([row[name] for name in names] for row in rows))
     text = json.dumps(rows, indent=1, ensure_ascii=False)
     (folder / "top.json").write_text(f"{text}\n", encoding="utf-8")
+    if as_lines:
+        lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        (folder / "top.jsonl").write_text(lines, encoding="utf-8")
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mgspmv.api.arguments import Progress, ignore
 from mgspmv.model import Event, default_threads
+from mgspmv.monitor.versions import find_versions
 from mgspmv.pipeline.computing import Computing
 from mgspmv.pipeline.identity import Identity
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
-
-LIBRARIES = ("numpy", "numba", "zarr", "pyarrow", "scipy", "dask", "distributed", "cupy-cuda12x", "cupy-cuda13x")
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Work:
     computing: Computing
     report: Progress = ignore
     """Called with (step and phase, done, total or None)."""
-    on_event: Callable[[Event], None] | None = None
+    on_event: Callable[[Step, Event], None] | None = None
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     """Set when steps are to end, which they do at the next thing that they report."""
 
@@ -65,7 +62,7 @@ class Listener:
         """An iteration is done."""
         self.on_progress("iterate", event.iteration, getattr(self.step.section, "max_iter", None))
         if self.work.on_event is not None:
-            self.work.on_event(event)
+            self.work.on_event(self.step, event)
 
 
 def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str, Any]:
@@ -76,18 +73,7 @@ def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str
         for name, found in identity.inputs.items()
         if name not in ("matrix", "store")
     }
-    return {"versions": _list_versions(), "machine": _describe_machine(), "inputs": sources, **more}
-
-
-@functools.cache
-def _list_versions() -> dict[str, str]:
-    found = {"mgspmv": version("mgspmv"), "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {"versions": find_versions(), "machine": _describe_machine(), "inputs": sources, **more}
 
 
 def _describe_machine() -> dict[str, Any]:

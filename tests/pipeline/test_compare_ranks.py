@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, spearmanr
 
+from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Status
-from mgspmv.pipeline.compare import compare_ranks, correlate
+from mgspmv.pipeline.compare import MOVED, compare_batches, compare_ranks, correlate, shorten_vectors
 from mgspmv.results import Solution
 
 
@@ -73,3 +74,69 @@ def test_what_has_no_correlation():
     assert correlate(np.array([1.0]), np.array([1.0])) is None
     assert correlate(np.ones(3), np.arange(3.0)) is None
     assert compare_ranks(make([]), make([]), 3)["overlap"] == 0.0
+
+
+class TestBatches:
+    def make(self, ranks, top=None):
+        """Of vectors by label: all ranks, or the `top` highest."""
+        labels, values = tuple(ranks), np.array(list(ranks.values()), float)
+        order = np.argsort(-values, axis=1, kind="stable")[:, :top]
+        kept = (values, None, None) if top is None else (None, order, np.take_along_axis(values, order, 1))
+        n = len(labels)
+        more = ({}, None, {"top": top}, {})
+        return BatchSolution(
+            labels, np.full(n, 0.85), (Status.CONVERGED,) * n, ((0.0,),) * n, np.zeros(n), *kept, *more
+        )
+
+    BEFORE = {"same": [0.1, 0.2, 0.3, 0.4], "turned": [0.1, 0.2, 0.3, 0.4], "gone": [0.4, 0.3, 0.2, 0.1]}  # noqa: RUF012
+    NOW = {"new": [0.4, 0.3, 0.2, 0.1], "turned": [0.4, 0.1, 0.2, 0.3], "same": [0.1, 0.2, 0.3, 0.4]}  # noqa: RUF012
+
+    def test_the_highest_of_each_vector(self):
+        found = compare_batches(self.make(self.BEFORE, top=2), self.make(self.NOW, top=2), 2)
+        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (2, 1, 1)
+        assert found["summary"] == {"overlap": {"worst": 0.5, "of": "turned", "median": 0.75}}
+        assert found["vectors"][0] == {
+            "label": "turned",
+            "overlap": 0.5,
+            "n_entered": 1,
+            "n_left": 1,
+            "entered": [[0, 1, 0.4]],
+            "left": [[2, 2, 0.3]],
+            "spearman": None,
+            "kendall_top": None,
+            "l1": None,
+        }
+        assert found["vectors"][1]["entered"] == found["vectors"][1]["left"] == []
+
+    def test_all_ranks_of_each_vector(self):
+        found = compare_batches(self.make(self.BEFORE), self.make(self.NOW), 2)
+        turned = compare_ranks(make(self.BEFORE["turned"]), make(self.NOW["turned"]), 2)
+        assert {name: found["vectors"][0][name] for name in ("spearman", "kendall_top", "l1", "overlap")} == {
+            name: turned[name] for name in ("spearman", "kendall_top", "l1", "overlap")
+        }
+        spearman, l1 = (found["summary"][name] for name in ("spearman", "l1"))
+        assert (spearman["of"], l1["of"]) == ("turned", "turned")
+        assert (spearman["worst"], spearman["median"]) == (pytest.approx(-0.2), pytest.approx(0.4))
+        assert (l1["worst"], l1["median"]) == (pytest.approx(0.6), pytest.approx(0.3))
+
+    def test_as_many_as_both_kept(self):
+        found = compare_batches(self.make(self.BEFORE), self.make(self.NOW, top=1), 3)
+        assert {own["label"]: own["overlap"] for own in found["vectors"]} == {"turned": 0.0, "same": 1.0}
+        assert found["vectors"][0]["left"] == [[3, 1, 0.4]]
+
+    def test_no_vector_is_in_both(self):
+        found = compare_batches(self.make({"a": [1.0]}), self.make({"b": [1.0]}), 1)
+        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (0, 1, 1)
+        assert (found["summary"], found["vectors"]) == ({}, [])
+
+    def test_records_have_those_that_changed_most(self):
+        n = MOVED + 5
+        before = {f"v{k}": np.arange(3 * n)[::-1] for k in range(n)}
+        now = before | {"v3": np.roll(before["v3"], n + 1), "v17": np.roll(before["v17"], 2)}
+        found = compare_batches(self.make(before, top=n), self.make(now, top=n), n)
+        short = shorten_vectors(found)
+        assert [own["label"] for own in short["vectors"]][:3] == ["v3", "v17", "v0"]
+        assert (len(found["vectors"]), len(short["vectors"])) == (n, MOVED)
+        assert (len(found["vectors"][0]["entered"]), len(short["vectors"][0]["entered"])) == (n, MOVED)
+        assert short["vectors"][0]["n_entered"] == n
+        assert short["summary"] == found["summary"]

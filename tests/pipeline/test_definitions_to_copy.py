@@ -116,10 +116,12 @@ def test_spmv_batch(folder, monkeypatch):
 @pytest.mark.slow
 def test_multi_gpu():
     small = {"cluster__kind": "local", "cluster__workers": 2, "matrix__rmat__parameters": {"scale": 8, "seed": 1}}
-    there = run("multi-gpu", **small)
+    there = run("multi-gpu", **small, batch__two__alpha=[0.5, 0.85], batch__two__keep="all")
     names = [step.name for step in there.steps]
-    assert names == ["rmat", "rmat/ranks/alpha=0.85", "rmat/ranks/alpha=0.9", "rmat/fast"]
+    assert names == ["rmat", "rmat/ranks/alpha=0.85", "rmat/ranks/alpha=0.9", "rmat/fast", "rmat/two"]
     with mg.open_matrix("multi-gpu/rmat.zarr") as A:
         here = mg.pagerank(A, tol=1e-8)
+        batch = mg.pagerank_batch(A, alpha=[0.5, 0.85])
     assert mg.load_solution("multi-gpu/rmat/ranks/alpha=0.85/ranks.zarr").digest() == here.digest()
-    assert there.steps[3].record.matrix["transport"] == "peer"
+    assert mg.load_batch("multi-gpu/rmat/two/ranks.zarr").digest() == batch.digest()
+    assert {there.steps[k].record.matrix["transport"] for k in (3, 4)} == {"peer"}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import ENVIRONMENT
 from definitions import WEB, find_states, write_definition, write_sources
 
 import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
+from mgspmv.partition import parse_bytes
 from mgspmv.pipeline import make_matrix as making
 from mgspmv.pipeline import plan_pipeline, predict, run_pipeline
+from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.records import Records
 
 UPDATE = (
@@ -299,3 +304,68 @@ def test_limits_reach_the_ingest(night, monkeypatch):
     assert 1.8e9 < given["memory"] - given["taken"] <= 2e9
     assert (given["scratch"], given["resume"]) == (".", False)
     assert Path("out/.mgspmv/steps/web.json").exists()
+
+
+class TestMemoryOfGenerators:
+    GENERATED = 'folder = "out"\n[matrix.web]\ngenerate = "rmat"\nparameters = {scale = 20, seed = 1}\n'
+
+    def test_limits_reach_them(self, night, monkeypatch):
+        given = {}
+
+        def generate(model, store, **options):
+            given.update(options, taken=psutil.Process().memory_info().rss)
+            return mg.generate(model, store, **options | {"scale": 5})
+
+        monkeypatch.setattr(making, "generate", generate)
+        limits = {"limits.threads": 1, "limits.memory": "850MB", "matrix.web.scratch": "."}
+        night("mon", self.GENERATED, overrides=limits | {"matrix.web.symmetrize": True})
+        assert (given["threads"], given["scratch"]) == (1, ".")
+        assert given["memory"] - given["taken"] == pytest.approx(max(850e6, 2**30 - given["taken"]), rel=0.05)
+
+    def test_what_must_fit_and_cannot(self, night, monkeypatch):
+        monkeypatch.setattr(making, "generate", lambda *_, **__: pytest.fail("begun"))
+        limits = {"limits.threads": 1, "limits.memory": "900MB", "matrix.web.order": "rcm"}
+        with pytest.raises(StepsFailedError, match=r"web: needs 1,\d+,\d+,\d+ bytes and memory in \[limits\] is 900,"):
+            night("mon", self.GENERATED, overrides=limits)
+
+    def test_workers_need_none_here(self, in_process, night):
+        """But to change a store, which is this process's."""
+        cluster = {"cluster.ingest": True, "matrix.web.parameters.scale": 5}
+        assert night("mon", self.GENERATED, overrides=cluster, client=in_process(2)).steps[0].predicted_bytes == 0
+        section = {"open": "w.zarr", "update": {"insert": "mon/added.txt"}}
+        assert predict.predict_matrix(MatrixSection(**section), 1, 2**40, on_workers=True) > predict.BESIDE_BYTES
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+    @pytest.mark.parametrize(
+        ("more", "limit"),
+        [
+            ("symmetrize = true\ntranspose = true\n", "8GB"),
+            ("symmetrize = true\ntranspose = true\n", "800MB"),
+            ('order = "rcm"\n', "8GB"),
+        ],
+    )
+    def test_they_take_what_is_predicted(self, more, limit):
+        write_definition(self.GENERATED + more)
+        child = [sys.executable, "-c", CHILD, limit]
+        environment = ENVIRONMENT | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+        done = subprocess.run(child, check=True, capture_output=True, text=True, env=environment)
+        taken, predicted = map(int, done.stdout.split())
+        assert predicted / 5 <= taken <= predicted <= parse_bytes(limit)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from mgspmv.pipeline import run_pipeline
+
+def read_bytes(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field + ":")).split()[1]) * 1024
+
+limits = {"limits.memory": sys.argv[1], "limits.threads": 2}
+run_pipeline("p.toml", overrides=limits | {"folder": "tiny", "matrix.web.parameters.scale": 8})
+before = read_bytes("VmRSS")
+step = run_pipeline("p.toml", overrides=limits).steps[0]
+print(read_bytes("VmHWM") - before, step.predicted_bytes)
+"""

@@ -15,8 +15,9 @@ import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.model import Status
 from mgspmv.pipeline import run_pipeline
-from mgspmv.pipeline.outputs import digest_output, fetch, read_stamp
-from mgspmv.pipeline.tables import generate_lines, read_labels
+from mgspmv.pipeline.outputs import digest_output, read_stamp
+from mgspmv.pipeline.places import fetch
+from mgspmv.pipeline.tables import generate_lines, read_labels, save_product
 from mgspmv.results import Solution, load_solution
 
 RUN = WEB + '[run]\nnstart = "previous"\n[output]\nformats = ["zarr", "parquet", "csv"]\n'
@@ -132,6 +133,16 @@ class TestLines:
         solution = make_solution(np.array([0.1, 1e-30], np.float32), ['a "b"', "c\n"])
         lines = b"".join(generate_lines(solution)).decode().splitlines()
         assert lines == ['{"id": "a \\"b\\"", "rank": 0.1}', '{"id": "c\\n", "rank": 1e-30}']
+
+    def test_products_piece_by_piece(self, monkeypatch, tmp_path):
+        product = np.arange(10, dtype=np.float32) / 7
+        texts = []
+        for n_rows in (3, 1 << 18):
+            monkeypatch.setattr("mgspmv.pipeline.tables.ROWS_AT_ONCE", n_rows)
+            save_product(product, None, tmp_path / "y.jsonl")
+            texts.append((tmp_path / "y.jsonl").read_text())
+        assert texts[0] == texts[1]
+        assert [np.float32(json.loads(line)["y"]) for line in texts[0].splitlines()] == product.tolist()
 
 
 def make_solution(values, ids=None):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cards import read_card
 from definitions import THREE, WEB, list_files, write_definition, write_sources
 
 import mgspmv as mg
+from mgspmv.order import estimate_bytes
 from mgspmv.pipeline import plan_pipeline, run_pipeline
 from mgspmv.pipeline.definition import MatrixSection, RunSection
 from mgspmv.pipeline.predict import EXPANSION, predict_iterations, predict_matrix
@@ -39,6 +41,12 @@ def test_of_what_was_never_made(folder):
     assert plan.steps[1].outputs[0] == "out/web/damping/alpha=0.5/ranks.parquet"
     assert not plan.is_finished
     assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["steps"][0]["state"] == "to make"
+    n = len(plan.steps)
+    assert repr(plan).startswith(f"<PipelinePlan: {plan.name}, {n} steps: {n} to make, at most ")
+    found = read_card(plan)
+    assert found.title == f"PipelinePlan ✓ {n} steps: {n} to make"
+    assert [row[:3] for row in found.tables[0][1:]] == [[step.name, step.kind, "to make"] for step in plan.steps]
+    assert found.tables[0][2][3:] == ["", "", "needs web, which is made first"]
 
 
 def test_of_a_finished_pipeline(folder):
@@ -107,6 +115,21 @@ def test_of_products_and_batches():
     assert batch.predicted_s is None
 
 
+def test_of_a_batch_that_keeps_all_ranks():
+    """They are held, and those before too once there are any."""
+    Path("seeds.csv").write_text("vector,vertex\n" + "".join(f"v{k},1\nv{k},2\n" for k in range(5)))
+    text = WEB + '[batch.b]\nseeds = "seeds.csv"\nkeep = "top"\n'
+    run_pipeline(write_definition(WEB))
+    highest = plan_pipeline(write_definition(text)).steps[1].predicted_bytes
+    text = text.replace('"top"', '"all"')
+    assert plan_pipeline(write_definition(text)).steps[1].predicted_bytes == highest + 5 * 3 * 8
+    run_pipeline("p.toml")
+    again = plan_pipeline("p.toml", overrides={"batch.b.tol": 1e-9}).steps[1]
+    assert again.predicted_bytes == highest + 2 * 5 * 3 * 8
+    one = plan_pipeline("p.toml", overrides={"batch.one.alpha": [0.5, 0.6], "batch.one.keep": "all"}).steps[2]
+    assert one.predicted_bytes == highest + 2 * 3 * 8
+
+
 def test_on_a_cluster_that_is_not_started_for_it():
     run_pipeline(write_definition(WEB))
     plan = plan_pipeline(write_definition(RUN + '[cluster]\nkind = "address"\naddress = "tcp://127.0.0.1:1"\n'))
@@ -122,7 +145,15 @@ class TestPredictions:
         assert predict_matrix(more, 1, 0) == one - EXPANSION * size  # the least that does
         assert predict_matrix(MatrixSection(path="none"), 1, 2**40) == one - EXPANSION * size
         generated = MatrixSection(generate="rmat", parameters={"scale": 10, "edge_factor": 4})
-        assert predict_matrix(generated, 1, 0) == one - EXPANSION * size + 24 * 4096
+        least = one - EXPANSION * size
+        assert predict_matrix(generated, 1, 2**40) == least + 24 * 4096
+        assert predict_matrix(generated, 1, least + 1000) == least + 1000
+        assert predict_matrix(generated, 1, 0) == least
+        both = generated.model_copy(update={"symmetrize": True, "transpose": True})
+        assert predict_matrix(both, 1, 2**40) == least + 4 * 24 * 4096
+        ordered = generated.model_copy(update={"order": "degree"})
+        assert predict_matrix(ordered, 1, 0) == least + 2 * estimate_bytes("degree", 1024, 4096)
+        assert predict_matrix(MatrixSection(open="x.zarr"), 1, 2**40) == 0
 
     @pytest.mark.parametrize(
         ("section", "iterations"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from definitions import THREE, WEB, write_definition, write_sources
 
@@ -9,6 +11,8 @@ from mgspmv.errors import PipelineError
 from mgspmv.pipeline.reading import list_keys, read_pipeline
 from mgspmv.pipeline.steps import list_steps
 
+PLACE = re.compile(r"^p\.toml(, line \d+|, as overridden)?: ")
+"""Where a problem is."""
 RUN = WEB + "[run]\nalpha = 0.85\ntol = 1e-8\n"
 
 
@@ -23,8 +27,8 @@ def problems_of(text: str, overrides=None) -> list[str]:
     with pytest.raises(PipelineError) as caught:
         read_pipeline(write_definition(text), overrides)
     lines = str(caught.value).splitlines()
-    assert all(line.startswith("p.toml: ") for line in lines)
-    return [line.removeprefix("p.toml: ") for line in lines]
+    assert all(PLACE.match(line) for line in lines)
+    return [PLACE.sub("", line) for line in lines]
 
 
 def list_names(text: str, overrides=None) -> list[str]:
@@ -138,23 +142,23 @@ class TestOverrides:
         (("alpha", "alhpa"), "run.alhpa: unknown key; did you mean 'alpha'?"),
         (("[run]", "[runs]"), "runs: unknown key; did you mean 'run'?"),
         (("path", "zebra"), "matrix.web.zebra: unknown key; it can be format, n_vertices, vertices, delimiter, "),
-        (('path = "edges.txt"', "[limits]\nthreds = 2"), "limits.threds: unknown key; did you mean 'threads'?"),
+        (("[run]", "[limits]\nthreds = 2\n[run]"), "limits.threds: unknown key; did you mean 'threads'?"),
         (("[run]", "[run.a]\nalhpa = 2\n[run.b]"), "run.a.alhpa: unknown key; did you mean 'alpha'?"),
         (("[run]", "[matrix.web.update]\ninsrt = 2\n[run]"), "matrix.web.update.insrt: unknown key; did you mean 'in"),
         (("[run]", 'kind = "grpah"\n[run]'), "matrix.web.kind: input should be 'graph', 'matrix' or 'stochastic', not"),
         (("0.85", '"0.85"'), "run.alpha: input should be a valid number, not '0.85'"),
         (("0.85", '[0.5, "x"]'), "run.alpha.1: input should be a valid number, not 'x'"),
         (("0.85", "[]"), "run.alpha: at least one is wanted, and there is none"),
-        (("0.85", "1.5"), "run: alpha must be at least 0 and less than 1, not 1.5"),
-        (("0.85", "[0.5, 1.5]"), "run: alpha must be at least 0 and less than 1, not 1.5"),
-        (("1e-8", "-1.0"), "run: tol must be a positive number, not -1.0"),
+        (("0.85", "1.5"), "run.alpha: alpha must be at least 0 and less than 1, not 1.5"),
+        (("0.85", "[0.5, 1.5]"), "run.alpha: alpha must be at least 0 and less than 1, not 1.5"),
+        (("1e-8", "-1.0"), "run.tol: tol must be a positive number, not -1.0"),
         (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
-        (("tol =", 'stop = "top"\ntol ='), "run: stop must be 'change' or 'topk:100'"),
+        (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change' or 'topk:100'"),
         (
             ("tol =", "follow_changes = true\ntol ="),
             "run.follow_changes: begins at the ranks of the graph as it was",
         ),
-        (("tol =", 'dangling = "dorp"\ntol ='), "run: dangling must be uniform, drop, error or a file"),
+        (("tol =", 'dangling = "dorp"\ntol ='), "run.dangling: dangling must be uniform, drop, error or a file"),
         (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
         (("tol =", 'matrix = "zoo"\ntol ='), "run.matrix: there is no matrix 'zoo'; there are web"),
         (("tol =", "reverse = true\ntol ="), "run.reverse: this needs the transpose; set transpose = true in [matr"),
@@ -163,16 +167,17 @@ class TestOverrides:
         (('path = "edges.txt"', ""), "matrix.web: give path, a file to read; generate, the name of a generator; or op"),
         (("path =", 'open = "x.zarr"\npath ='), "matrix.web: path and open are 2 sources; leave all but one out"),
         (("[run]", "parameters = {scale = 3}\n[run]"), "matrix.web.parameters: these are of a generator; leave them"),
-        (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web.parameters: there is no generator 'rmta'; did you m"),
+        (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web.generate: there is no generator 'rmta'; did you m"),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
-            "matrix.web.parameters: generator rmat has no option 'scael'; did you mean 'scale'?",
+            "matrix.web.parameters.scael: generator rmat has no option 'scael'; did you mean 'scale'?",
         ),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
             "matrix.web: columns: for files that are read, and the source is given by generate",
         ),
         (('path = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: of a store that is made, and this"),
+        (('path = "edges.txt"', 'open = "x"\nscratch = "y"'), "matrix.web: scratch: of a store that is made, and this"),
         (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: give insert, files of entries that come, delete"),
         (("[run]", '[matrix.b]\npath = "x"\nstore = "out/web.zarr"\n[run]'), "matrix.b.store: out/web.zarr is the sto"),
         (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name has letters, digits, - and _ only, for"),
@@ -210,6 +215,123 @@ def test_what_is_wrong_is_named(change, problem):
 def test_all_problems_come_at_once():
     text = RUN.replace("alpha", "alhpa").replace("[run]", "kind = 3\n[run]\ntop = true")
     assert [line.split(":")[0] for line in problems_of(text)] == ["matrix.web.kind", "run.top", "run.alhpa"]
+
+
+ALL_TABLES = """\
+# what a definition may hold
+name = "all"
+folder = "out"
+[limits]
+threads = 2
+[cluster]
+workers = 2
+[matrix.web]
+path = [
+  "edges.txt",
+]
+[matrix.web.update]
+insert = "more.txt"
+[matrix.made]
+generate = "rmat"
+parameters = {scale = 5, seed = 1}
+kind = "graph"
+[run]
+alpha = 0.5
+[run.damping]
+max_iter = 7
+[batch.topics]
+width = 8
+[product.y]
+x = "x.npy"
+[output]
+formats = ["csv"]
+"""
+MISSES = {
+    "nmae": (2, "name"),
+    "limits.thraeds": (5, "threads"),
+    "cluster.wrokers": (7, "workers"),
+    "matrix.web.pth": (9, "path"),
+    "matrix.web.update.insret": (13, "insert"),
+    "matrix.made.genrate": (15, "generate"),
+    "matrix.made.parameters.sclae": (16, "scale"),
+    "run.alhpa": (19, "alpha"),
+    "run.damping.max_itr": (21, "max_iter"),
+    "batch.topics.widht": (23, "width"),
+    "output.fromats": (27, "formats"),
+}
+"""By the key that is wrong: its line in `ALL_TABLES`, and what is meant."""
+
+
+@pytest.mark.parametrize("key", MISSES)
+def test_near_misses_of_every_table(key):
+    """In the file, with its line, and set from outside."""
+    line, meant = MISSES[key]
+    read_pipeline(write_definition(ALL_TABLES))
+    miss = key.rpartition(".")[2]
+    lines = ALL_TABLES.splitlines()
+    lines[line - 1] = lines[line - 1].replace(f"{meant} =", f"{miss} =")
+    with pytest.raises(PipelineError) as caught:
+        read_pipeline(write_definition("\n".join(lines)))
+    said = str(caught.value).splitlines()
+    wanted = f"p.toml, line {line}: {key}: "
+    assert [own.startswith(wanted) and f"did you mean {meant!r}?" in own for own in said][:1] == [True]
+    assert len(said) == (2 if meant == "scale" else 1)  # and scale is needed
+    with pytest.raises(PipelineError) as caught:
+        read_pipeline(write_definition(ALL_TABLES), {key: 3})
+    [said] = str(caught.value).splitlines()
+    assert said.startswith(f"p.toml, as overridden: {key}: ")
+    assert f"did you mean {meant!r}?" in said
+
+
+def test_mistakes_of_all_kinds_come_at_once(monkeypatch):
+    monkeypatch.delenv("NOWHERE", raising=False)
+    changes = {
+        "seed = 1": 'edge_factro = 2, sed = 1, a = "x"',
+        '"graph"': '"grpah"',
+        "more.txt": "${NOWHERE}/m.txt",
+        "max_iter = 7": 'alpha = 1.5\ntol = -1.0\nnstart = "previous"',
+        "width = 8": 'matrix = "wbe"\ndangling = "dorp"',
+        'x = "x.npy"': "beta = 2.0",
+        '["csv"]': '["csv", "csv"]',
+    }
+    text = ALL_TABLES
+    for was, now in changes.items():
+        text = text.replace(was, now)
+    with pytest.raises(PipelineError) as caught:
+        read_pipeline(write_definition(text), {"limits.memory": "3XB", "run.damping.top": 0})
+    assert [line.removeprefix("p.toml, ").split(": ")[:2] for line in str(caught.value).splitlines()] == [
+        ["as overridden", "limits.memory"],
+        ["as overridden", "run.damping.top"],
+        ["line 13", "matrix.web.update.insert"],
+        ["line 16", "matrix.made.parameters.edge_factro"],
+        ["line 16", "matrix.made.parameters.sed"],
+        ["line 16", "matrix.made.parameters"],
+        ["line 17", "matrix.made.kind"],
+        ["line 21", "run.damping.alpha"],
+        ["line 22", "run.damping.tol"],
+        ["line 23", "run.damping.nstart"],
+        ["line 25", "batch.topics.matrix"],
+        ["line 26", "batch.topics.dangling"],
+        ["line 27", "product.y.x"],
+        ["line 30", "output.formats"],
+    ]
+
+
+def test_what_only_follows_from_another_mistake_is_not_said():
+    def list_keys_of(text):
+        return [line.partition(":")[0] for line in problems_of(text)]
+
+    text = RUN.replace('path = "edges.txt"', 'pth = "edges.txt"\ntranspose = "yes"') + "reverse = true\n"
+    assert list_keys_of(text) == ["matrix.web.pth", "matrix.web.transpose"]
+    assert list_keys_of('[matrix]\nweb = 3\n[run]\nmatrix = "web"\n') == ["matrix.web"]
+    text = RUN.replace("alpha = 0.85", "alhpa = 0.5") + "[run.b]\nalpha = 1.5\n"
+    assert list_keys_of(text) == ["run.alhpa", "run.b.alpha"]
+
+
+def test_lines_of_a_file_with_other_line_ends(folder):
+    (folder / "p.toml").write_bytes(RUN.replace("alpha", "alhpa").replace("\n", "\r\n").encode())
+    with pytest.raises(PipelineError, match=r"^p\.toml, line 6: run\.alhpa: unknown key"):
+        read_pipeline("p.toml")
 
 
 def test_no_matrix():

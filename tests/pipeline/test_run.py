@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -29,7 +30,8 @@ from mgspmv.errors import (
 )
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 from mgspmv.pipeline.execute import Ledger
-from mgspmv.pipeline.records import Records
+from mgspmv.pipeline.locks import hold
+from mgspmv.report import load_run, render_report
 from mgspmv.report.record import read_run
 from mgspmv.results import load_solution
 
@@ -152,6 +154,30 @@ class TestWhatIsMade:
         assert list(find_states(record).values()) == ["kept", "kept", "kept", "made"]
         assert list(find_states(run()).values()) == ["kept"] * 4
 
+    @pytest.mark.parametrize("order", ["none", "degree"])
+    def test_products_as_text(self, order):
+        """With the ids of the rows, whatever their order in the store."""
+        Path("edges.txt").write_text("07 bob\nbob c,y\nc,y 07\n07 c,y\n")
+        np.save("x.npy", x := np.array([0.1, 1e-30, 3.0]))
+        np.save("many.npy", np.stack([x, [0.0, np.inf, 1.0]], axis=1))
+        text = WEB + f'ids = "string"\ndelimiter = " "\norder = "{order}"\n'
+        products = {"one": ("x", "csv"), "some": ("many", "csv"), "line": ("x", "jsonl"), "lines": ("many", "jsonl")}
+        text += "".join(f'[product.{k}]\nx = "{v[0]}.npy"\nformat = "{v[1]}"\n' for k, v in products.items())
+        run(text)
+        with mg.open_matrix("out/web.zarr") as A:
+            ids, y, many = A.vertex_ids.tolist(), (A @ x).tolist(), (A @ np.load("many.npy")).tolist()
+        head, *rows = csv.reader(Path("out/web/one/y.csv").read_text().splitlines())
+        assert head == ["id", "y"]
+        assert [(row[0], float(row[1])) for row in rows] == list(zip(ids, y, strict=True))
+        head, *rows = csv.reader(Path("out/web/some/y.csv").read_text().splitlines())
+        assert head == ["id", "y0", "y1"]
+        assert [[float(value.replace("Infinity", "inf")) for value in row[1:]] for row in rows] == many
+        lines = [json.loads(line) for line in Path("out/web/line/y.jsonl").read_text().splitlines()]
+        assert lines == [{"id": name, "y": value} for name, value in zip(ids, y, strict=True)]
+        lines = [json.loads(line) for line in Path("out/web/lines/y.jsonl").read_text().splitlines()]
+        assert [line["y"] for line in lines] == json.loads(json.dumps(many).replace("Infinity", '"Infinity"'))
+        assert set(find_states(run()).values()) == {"kept"}
+
     def test_batches(self):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
         Path("names.csv").write_text("id,label\n1,one\n")
@@ -164,9 +190,12 @@ class TestWhatIsMade:
         assert batch.top()["b"] == expected
         lines = [json.loads(line) for line in Path("out/web/topics/ranks.jsonl").read_text().splitlines()]
         assert [(line["id"], line["rank"]) for line in lines if line["vector"] == "b"] == expected
-        csv = Path("out/web/topics/ranks.csv").read_text().splitlines()
-        assert csv[0] == "vector,id,rank"
-        assert len(csv) == len(lines) + 1 == 5
+        rows = Path("out/web/topics/ranks.csv").read_text().splitlines()
+        assert rows[0] == "vector,id,rank"
+        assert len(rows) == len(lines) + 1 == 5
+        [record] = [step.record for step in run(overrides={"matrix.web.labels": "names.csv"}).steps[1:]]
+        assert [own["pace"] for own in record.result["vectors"]] == ["slowest", "fastest"]
+        assert [tuple(own["changes"]) for own in record.result["vectors"]] == list(batch.changes)
         top = Path("out/web/topics/top.csv").read_text().splitlines()
         assert top[0] == "vector,place,id,rank,label"
         assert find_states(run(overrides={"matrix.web.labels": "names.csv"}))["web/topics"] == "kept"
@@ -185,6 +214,9 @@ class TestWhatIsMade:
         assert [(line["id"], line["rank"]) for line in lines] == list(
             zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True)
         )
+        top = [json.loads(line) for line in Path("out/web/pagerank/top.jsonl").read_text().splitlines()]
+        assert top == json.loads(Path("out/web/pagerank/top.json").read_text())
+        assert "out/web/pagerank/top.jsonl" in plan_pipeline("p.toml").steps[1].outputs
         rows = [line.split(",") for line in Path("out/web/pagerank/ranks.csv").read_text().splitlines()]
         assert [(int(name), float(rank)) for name, rank in rows[1:]] == [(line["id"], line["rank"]) for line in lines]
         assert find_states(run())["web/pagerank"] == "kept"
@@ -312,6 +344,25 @@ class TestComparison:
         assert first.comparison
         assert run(overrides={"run.tol": 1e-12}).steps[1].record == first
 
+    @pytest.mark.parametrize("keep", ["top", "all"])
+    def test_of_batches(self, keep):
+        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
+        text = WEB + f'[batch.topics]\nseeds = "seeds.csv"\ntop = 2\nkeep = "{keep}"\n'
+        assert run(text).steps[1].record.comparison == {}
+        before = mg.load_batch("out/web/topics/ranks.parquet").top(2)
+        Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n2 4\n2 5\n4 2\n")
+        Path("seeds.csv").write_text("vector,vertex\nc,1\nb,2\n")
+        record = run().steps[1].record
+        now = mg.load_batch("out/web/topics/ranks.parquet").top(2)
+        found = record.comparison
+        assert json.loads(Path("out/web/topics/comparison.json").read_text()) == found
+        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (1, 1, 1)
+        entered = {name for name, _ in now["b"]} - {name for name, _ in before["b"]}
+        assert {row[0] for row in found["vectors"][0]["entered"]} == entered == {2}
+        assert found["before"].keys() == {"key", "ended"}
+        assert (found["vectors"][0]["spearman"] is None) == (keep == "top")
+        assert find_states(run()) == {"web": "kept", "web/topics": "kept"}
+
     def test_not_where_nobody_wants_it(self):
         run(RUN)
         record = run(RUN + "[output]\ncompare = false\n", overrides={"run.tol": 1e-12})
@@ -380,6 +431,35 @@ class TestFailures:
         assert error.exit_code == 5
         assert set(find_states(run()).values()) == {"kept"}
 
+    def test_what_did_not_converge_says_how_far_it_came(self):
+        run(RUN)
+        before, steps = list_files("out/web/pagerank"), list_files("out/.mgspmv/steps")
+        error = fail(overrides={"run.max_iter": 2})
+        assert str(error).splitlines()[-1] == ("how far they came is in the report of this run: mgspmv report out")
+        assert list_files("out/web/pagerank") == before
+        assert list_files("out/.mgspmv/steps") == steps
+        newest = load_run("out")
+        assert newest == read_run(error.record.to_dict(), "")
+        step = newest.steps[1]
+        assert (step.state, step.record.outputs, step.record.top) == ("failed", [], [])
+        assert (step.record.result["status"], len(step.record.result["changes"])) == ("max_iter", 2)
+        assert step.record.options["max_iter"] == 2
+        assert step.record.seconds["product"] > 0
+        text = render_report(newest)
+        assert "web: convergence" in text
+        assert "PageRank ended as max_iter after 2 iterations" in text
+        assert find_states(run()) == {"web": "kept", "web/pagerank": "kept"}
+
+    def test_vectors_that_did_not_converge(self):
+        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\nd,1\n")
+        error = fail(WEB + '[batch.topics]\nseeds = "seeds.csv"\nmax_iter = 3\nalpha = [0.0, 0.85, 0.85, 0.5]\n')
+        assert "web/topics: PageRank of 3 of 4 vectors did not converge: 'b' ended as max_iter" in str(error)
+        assert not Path("out/web/topics").exists()
+        vectors = error.record.steps[1].record.result["vectors"]
+        assert [own["status"] for own in vectors] == ["converged", "max_iter", "max_iter", "max_iter"]
+        assert [own.get("pace") for own in vectors] == ["fastest", "slowest", None, "median"]
+        assert [len(own.get("changes", ())) for own in vectors] == [vectors[0]["iterations"], 3, 0, 3]
+
     def test_an_error_of_the_program_fails_its_step(self, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("mgspmv.pipeline.make_results.save_ranks", lambda *_: 1 / 0)
@@ -437,7 +517,7 @@ class TestFailures:
 class TestEndsEarly:
     def test_two_runs_of_one_folder(self):
         run(RUN)
-        with Records(Path("out")).lock():
+        with hold(Path("out")):
             with pytest.raises(PipelineBusyError, match=r"another run works in out: process \d+ on .*, since 2"):
                 run(overrides={"run.tol": 1e-9})
             assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
@@ -525,14 +605,18 @@ class TestSideBySide:
 
 def test_on_a_cluster(in_process):
     """To the bits of this process; matrices are made by the workers, and what they hold is let go of."""
+    Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\n")
     text = THREE.replace('nstart = "previous"', "tol = 1e-7")
+    text += '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\n[batch.dampings]\nalpha = [0.5, 0.85]\nkeep = "all"\n'
     client = in_process(2)
     there = run(text, overrides={"cluster.ingest": True}, client=client)
     here = run(text, overrides={"folder": "here"})
     assert [digest for _, digest in sorted(find_digests(there).items())] == [
         digest for _, digest in sorted(find_digests(here).items())
     ]
-    assert "exchange" in there.steps[1].record.seconds
+    assert {step.name for step in there.steps if "exchange" in step.record.seconds} == {
+        step.name for step in there.steps if step.kind in ("pagerank", "batch")
+    }
     assert set(find_states(run(text)).values()) == {"kept"}
 
 

@@ -1,0 +1,119 @@
+"""What keeps two runs off one output: files that a process holds while it works, and that say who it is.
+
+FOLDER/.mgspmv/lock          of the pipeline whose folder this is
+PLACE/.mgspmv/locks/NAME     of the store, or of the results of a matrix, at PLACE/NAME, whichever pipeline writes them
+
+They are of the machine's file systems: in object stores nothing is held.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mgspmv.errors import PipelineBusyError, StoreError
+from mgspmv.files import is_url
+from mgspmv.pipeline.steps import Step
+
+PRIVATE = ".mgspmv"
+"""Folder in which a pipeline keeps what is nobody else's."""
+_NONE_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What file systems say that have no locks."""
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Have the folder of a pipeline for this process alone.
+
+    Raises
+    ------
+    PipelineBusyError : another process has it
+    StoreError : nothing can be written there, or it has no locks
+    """
+    path = folder / PRIVATE / "lock"
+    with _open(path) as opened:
+        try:
+            _take(opened, path, f"works in {folder}", "name another folder")
+        except OSError as error:
+            raise StoreError(f"cannot lock {path}: {error.strerror}; name a folder on a local file system") from error
+        yield
+
+
+@contextmanager
+def hold_targets(lanes: dict[str, list[Step]]) -> Iterator[None]:
+    """Have what steps write for this process alone, as far as it is on file systems that have locks.
+
+    Raises
+    ------
+    PipelineBusyError : another process writes some of it
+    StoreError : nothing can be written there
+    """
+    with ExitStack() as stack:
+        for target in _list_targets(lanes):
+            path = target.parent / PRIVATE / "locks" / target.name
+            opened = stack.enter_context(_open(path))
+            try:
+                _take(opened, path, f"writes {target}", "have this one write elsewhere")
+            except OSError as error:
+                if error.errno not in _NONE_THERE:
+                    raise StoreError(f"cannot lock {path}: {error.strerror}") from error
+        yield
+
+
+def _list_targets(lanes: dict[str, list[Step]]) -> list[Path]:
+    """The stores that are made or changed, and the folders with the results of a matrix; each once, without links."""
+    targets = []
+    for first, *rest in lanes.values():
+        if first.section.open is None or first.section.update is not None:
+            targets.append(first.target)
+        targets += [step.target.removesuffix(step.name) + step.matrix for step in rest]
+    return sorted({Path(os.path.realpath(target)) for target in targets if not is_url(target)})
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path.parent}: {error.strerror}; name another folder") from error
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _take(opened: int, path: Path, doing: str, instead: str) -> None:
+    """
+    Raises
+    ------
+    PipelineBusyError : another process has it
+    OSError : it has no locks, or cannot be written to
+    """
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _read_holder(path)
+        raise PipelineBusyError(
+            f"another run {doing}: process {holder['pid']} on {holder['host']}, since {holder['began']}; wait for its "
+            f"end, or {instead}"
+        ) from error
+    holder = {"pid": os.getpid(), "host": platform.node(), "began": datetime.now(UTC).isoformat(timespec="seconds")}
+    os.ftruncate(opened, 0)
+    os.pwrite(opened, json.dumps(holder).encode(), 0)
+
+
+def _read_holder(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # it may not have written it yet
+        found = None
+    return dict.fromkeys(("pid", "host", "began"), "?") | (found if isinstance(found, dict) else {})

@@ -1,0 +1,48 @@
+"""How the steps of a run get on, for who looks at the terminal or the notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mgspmv.model import Event
+from mgspmv.monitor.progress import StepsProgress, is_watched
+from mgspmv.monitor.showing import find_change, take_turn, tell_all
+from mgspmv.pipeline.reading import Definition
+from mgspmv.pipeline.steps import Step, list_steps
+from mgspmv.report.record import StepOutcome
+
+
+@contextmanager
+def watch_steps(definition: Definition, hearers: dict[str, Callable[..., Any] | None]) -> Iterator[dict[str, Any]]:
+    """What a run is to call: the hearers that it was given, and where `show_progress` asks for it what shows it."""
+    with take_turn() as is_wanted:
+        if not (is_wanted and is_watched()):
+            yield hearers
+            return
+        with show_steps(definition) as shown:
+            yield {name: tell_all(shown[name], hear) for name, hear in hearers.items()}
+
+
+@contextmanager
+def show_steps(definition: Definition) -> Iterator[dict[str, Callable[..., Any]]]:
+    """What `run_pipeline` is to call, by the names of its arguments, so that steps are shown."""
+
+    def on_progress(name: str, done: int, total: int | None) -> None:
+        step, _, phase = name.partition(": ")
+        if phase != "iterate":  # of which `on_event` tells more
+            shown.on_progress(step, phase, done, total)
+
+    def on_event(step: Step, event: Event) -> None:
+        asked = step.section
+        if step.kind == "pagerank":  # of batches the vectors that have ended are shown
+            change = find_change(asked.tol, asked.tol_mode, stop=asked.stop)
+            shown.on_event(step.name, event, change, asked.max_iter)
+
+    def on_step(outcome: StepOutcome) -> None:
+        shown.end(outcome.name, f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
+
+    lanes = list_steps(definition.pipeline, str(definition.folder))
+    with StepsProgress(sum(map(len, lanes.values()))) as shown:
+        yield {"on_progress": on_progress, "on_event": on_event, "on_step": on_step}
