@@ -54,11 +54,15 @@ class Browser:
 
     def show(self, path: Path, width: int = 1280, *, media: str = "screen", scheme: str = "light") -> None:
         """Open a file at this width."""
+        self.visit(path.absolute().as_uri(), width, media=media, scheme=scheme)
+
+    def visit(self, url: str, width: int = 1280, *, media: str = "screen", scheme: str = "light") -> None:
+        """Open an address at this width."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
         self._events.clear()
-        self.send("Page.navigate", url=path.absolute().as_uri())
+        self.send("Page.navigate", url=url)
         while "Page.loadEventFired" not in self._events:
             self._read()
 

@@ -12,9 +12,9 @@ from rich.console import Console
 from mgspmv.model import Event
 from mgspmv.monitor import progress as progress_module
 from mgspmv.monitor.progress import (
-    Foremost,
     NullProgress,
     Progress,
+    StepsProgress,
     describe_rate,
     open_progress,
     predict_iterations_left,
@@ -208,21 +208,50 @@ def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_of_several_steps_one_is_shown_until_it_is_silent(monkeypatch):
-    class Monitor(NullProgress):
-        def on_progress(self, phase, done, total):
-            shown.append((phase, done))
-
-    shown, now = [], [0.0]
+def test_the_rate_of_iterations_is_that_after_the_first(monkeypatch):
+    now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
-    foremost = Foremost(Monitor())
-    foremost.on_progress("web: read", 1, 2)
-    foremost.on_progress("wiki: read", 1, 2)
-    now[0] = 0.4
-    foremost.on_progress("web: sort", 2, 2)
-    now[0] = 0.8
-    foremost.on_progress("wiki: sort", 2, 2)
-    now[0] = 1.0
-    foremost.on_progress("wiki/run: iterate", 3, None)
-    foremost.on_progress("web/run: iterate", 1, None)
-    assert shown == [("web: read", 1), ("web: sort", 2), ("wiki/run: iterate", 3)]
+    console = make_console()
+    with Progress(console, tol=1e-3, max_iter=100) as progress:
+        for k in range(1, 6):
+            progress.on_event(make_event(k, 0.5**k))
+            now[0] += 2
+        progress.on_event(make_event(6, 0.5**6))
+        progress._bars.refresh()
+        last = strip(console.file.getvalue().split("\r")[-1])
+    assert "change 1.56e-02, about 4 to go" in last
+    assert "6/10  0.5/s, 0:08 left" in last
+
+
+def test_steps_side_by_side():
+    console = make_console()
+    with StepsProgress(4, console) as steps:
+        steps.on_progress("web", "read", 3, 10)
+        steps.on_progress("wiki", "sort", 1, None)
+        for k in (1, 2, 3):
+            steps.on_event("roads/run", make_event(k, 0.5**k), 1e-3, 100)
+        assert show(steps, console) == [
+            "steps 0/4",
+            "web: read 3/10",
+            "wiki: sort 1/?",
+            "roads/run: iterate change 1.25e-01, about 7 to go 3/10",
+        ]
+        steps.end("web")
+        steps.end("wiki", "wiki failed: line 3 of wiki.txt is not an edge")
+        steps.on_progress("web/run", "load", 1, 2)
+        assert show(steps, console) == [
+            "steps 2/4",
+            "roads/run: iterate change 1.25e-01, about 7 to go 3/10",
+            "web/run: load 1/2",
+        ]
+    assert console.file.getvalue().count("line 3 of wiki.txt") == 1
+
+
+def show(steps, console) -> list[str]:
+    """The lines of the frame that is drawn next, without their bars and times."""
+    console.file.seek(0, io.SEEK_END)
+    before = console.file.tell()
+    steps._bars.refresh()
+    drawn = console.file.getvalue()[before:]
+    lines = [" ".join(re.sub("[⠀-⣿━╸╺]", " ", strip(line)).split()) for line in drawn.splitlines()]
+    return [line.removesuffix(" 0:00:00").removesuffix(" -:--:--") for line in lines if line]

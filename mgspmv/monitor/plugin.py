@@ -1,0 +1,91 @@
+"""What a scheduler of Dask keeps of runs: a plugin with their state, and a page of the dashboard that shows it.
+
+A run gives it to its scheduler, whoever started that. `dask scheduler --preload mgspmv.monitor.plugin` has it from the
+start.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+from tornado.ioloop import IOLoop
+
+from mgspmv.distribute.publish import TOPIC
+from mgspmv.monitor.runs import Runs
+
+PAGE = "pagerank"
+"""Its address on the dashboard, and its name in the navigation."""
+
+logger = logging.getLogger("mgspmv")
+
+
+class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
+    """Listens to the runs of a cluster."""
+
+    name = "mgspmv-monitor"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.runs = Runs()
+        self._is_started = False
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Take what was published before, and add the page where there is a dashboard."""
+        if self._is_started:  # Dask starts what was preloaded again
+            return
+        self._is_started = True
+        for at, message in scheduler.get_events(TOPIC):
+            with suppress(KeyError, TypeError):  # of another program, or another version of this
+                self.runs.hear(message, at)
+        try:
+            add_page(scheduler, self.runs)
+        except Exception:  # of a dashboard that is another than we know; runs do without it
+            logger.warning("the dashboard gets no page on runs", exc_info=True)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Take a message; other topics are not ours."""
+        if topic == TOPIC:
+            self.runs.hear(msg)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """The runs of a client end with it."""
+        self.runs.lose_client(client)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """Runs say which of their workers are gone."""
+        self.runs.lose_worker(worker)
+
+
+def add_page(scheduler: Scheduler, runs: Runs) -> bool:
+    """Show runs on the scheduler's dashboard, with a link in its navigation; whether it has one."""
+    try:
+        from bokeh.server.tornado import BokehTornado
+        from distributed.dashboard.core import BokehApplication
+        from distributed.dashboard.scheduler import template_variables
+
+        from mgspmv.monitor.page import make_page
+    except ImportError:
+        return False
+    served = getattr(scheduler, "http_application", None)
+    own = [app for app in getattr(served, "applications", ()) if isinstance(app, BokehTornado)]
+    if served is None or not own:
+        return False
+    variables = template_variables(scheduler)  # the same dict for all pages of this scheduler
+    if PAGE not in variables["pages"]:
+        variables["pages"].append(PAGE)
+    pages = {f"/{PAGE}": partial(make_page, runs)}
+    app = BokehApplication(pages, scheduler, prefix=own[0].prefix, template_variables=variables)
+    served.add_application(app)
+    app.initialize(IOLoop.current())
+    app.start()
+    return True
+
+
+async def dask_setup(scheduler: Scheduler) -> None:
+    """For `--preload`."""
+    await scheduler.register_scheduler_plugin(RunsPlugin(), idempotent=True)

@@ -1,0 +1,342 @@
+"""The state of all runs of a cluster, of the messages that they send; see `mgspmv.monitor.stream`.
+
+It is bounded: of the last runs, curves of so many points, and sums over so many bins of iterations, which become wider
+as a run goes on. What a metric needs is counted apart, and for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+RUNS_KEPT = 20
+"""Runs that are kept: those that go on, and the last ones."""
+MOST_POINTS = 2000
+"""Points of a curve."""
+MOST_BINS, FEWEST_BINS, MOST_CELLS = 200, 40, 20_000
+"""Bins of iterations, for each of which every worker has a cell: fewer for many workers."""
+MOST_ERRORS = 20
+"""Errors that are kept of a run."""
+PHASES = ("product", "exchange", "wait")
+"""Of an iteration."""
+
+
+class Curve:
+    """A number for each iteration, of which some are kept: of each `stride` iterations in a row the last one."""
+
+    def __init__(self, limit: int = MOST_POINTS) -> None:
+        self.stride, self._limit = 1, limit
+        self._points: dict[int, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def add(self, iteration: int, value: float) -> None:
+        """Take the number of an iteration, from 1, that comes after those before."""
+        self._points[(iteration - 1) // self.stride] = (iteration, value)
+        while len(self._points) > self._limit:
+            self.stride *= 2
+            self._points = {(i - 1) // self.stride: (i, v) for i, v in self._points.values()}
+
+    def cut(self, iteration: int) -> None:
+        """Forget this iteration and those after it."""
+        self._points = {key: (i, v) for key, (i, v) in self._points.items() if i < iteration}
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """(k,) int64 iterations that increase, and (k,) float64 what they have."""
+        iterations, values = zip(*self._points.values(), strict=True) if self._points else ((), ())
+        return np.array(iterations, np.int64), np.array(values, np.float64)
+
+
+class Bins:
+    """Seconds of each phase and worker, added up over `stride` iterations in a row."""
+
+    def __init__(self, n_workers: int) -> None:
+        self.stride = 1
+        self.limit = max(FEWEST_BINS, min(MOST_BINS, MOST_CELLS // max(n_workers, 1)) // 2 * 2)
+        self._sums = np.zeros((self.limit, len(PHASES), n_workers))
+        self._counts = np.zeros((self.limit, n_workers), np.int64)
+
+    def add(self, rank: int, lasts: np.ndarray, counts: np.ndarray, seconds: np.ndarray) -> None:
+        """Add what a worker did in groups of iterations, each of which counts where its last iteration does.
+
+        Parameters
+        ----------
+        lasts, counts : (k,) int64: the last iteration of each group, increasing, and how many there are in it
+        seconds : (3, k): by phase, of all iterations of each group
+        """
+        while lasts[-1] > self.limit * self.stride:
+            self._widen()
+        places = (lasts - 1) // self.stride
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        self._sums[places[starts], :, rank] += np.add.reduceat(seconds, starts, axis=1).T
+        self._counts[places[starts], rank] += np.add.reduceat(counts, starts)
+
+    def cut(self, iteration: int) -> None:
+        """Forget the bin of this iteration and those after it."""
+        place = (iteration - 1) // self.stride
+        self._sums[place:], self._counts[place:] = 0.0, 0
+
+    @property
+    def lasts(self) -> np.ndarray:
+        """(k,) int64: the last iteration of each bin of which all workers told, a bin that is not full included."""
+        return (np.flatnonzero(self._is_whole) + 1) * self.stride
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """(k, 3, n_workers): of an iteration, by phase; until here devices' waits are part of their exchange."""
+        whole = self._is_whole
+        return _part_waits(self._sums[whole] / self._counts[whole][:, None, :])
+
+    @property
+    def mean_seconds(self) -> np.ndarray:
+        """(3, n_workers): of an iteration, over all that each worker told of, by phase."""
+        counts = np.maximum(self._counts.sum(axis=0), 1)
+        mean: np.ndarray = _part_waits((self._sums.sum(axis=0) / counts)[None])[0]
+        return mean
+
+    @property
+    def imbalance(self) -> np.ndarray:
+        """(k,): the product of the slowest worker over the mean of all; 1 where all are alike."""
+        product = self.seconds[:, 0]
+        mean = product.mean(axis=1)
+        ratios: np.ndarray = np.divide(product.max(axis=1), mean, out=np.ones(len(mean)), where=mean > 0)
+        return ratios
+
+    @property
+    def _is_whole(self) -> np.ndarray:
+        """(limit,): whether all workers told of as many iterations of a bin."""
+        is_whole: np.ndarray = (self._counts > 0).all(axis=1) & (self._counts == self._counts[:, :1]).all(axis=1)
+        return is_whole
+
+    def _widen(self) -> None:
+        self.stride *= 2
+        for array in (self._sums, self._counts):
+            half = self.limit // 2
+            array[:half] = array[0::2] + array[1::2]
+            array[half:] = 0
+
+
+def _part_waits(seconds: np.ndarray) -> np.ndarray:
+    """Of (k, 3, n_workers), where nobody says to have waited, as devices do not know: what a worker's exchange has of
+    the time by which its product was sooner than the slowest."""
+    parted = seconds.copy()
+    product, exchange, wait = parted[:, 0], parted[:, 1], parted[:, 2]
+    waited = np.minimum(exchange, product.max(axis=1, keepdims=True) - product)
+    waited[wait.any(axis=1)] = 0
+    exchange -= waited
+    wait += waited
+    return parted
+
+
+@dataclass
+class Run:
+    """What is known of one run."""
+
+    run: str
+    """Its id."""
+    operation: str
+    drive: str
+    client: str
+    """Id of Dask's client that began it."""
+    matrix: dict[str, Any]
+    """`url`, `shape` and `nnz`."""
+    options: dict[str, Any]
+    workers: list[dict[str, Any]]
+    """By rank; see `mgspmv.monitor.stream.describe_workers`."""
+    transport: str | None
+    backend: str | None
+    began: float
+    """Seconds since 1970, by the clock of the scheduler, as all times here."""
+    changed: float
+    """When the last message came."""
+    phase: str = "start"
+    """What it does, while it runs."""
+    status: str | None = None
+    """How it ended, of `mgspmv.model.Status`; `failed`; `abandoned`, when its client went away. None while it runs."""
+    errors: list[str] = field(default_factory=list)
+    restarts: int = 0
+    """From checkpoints."""
+    iterations: int = 0
+    change: float = float("nan")
+    """Of the last iteration."""
+    iterations_per_s: float = float("nan")
+    """In the last message: without what is between the tasks of two supersteps."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By phase, when it has ended."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes by rank, when it has ended; see `mgspmv.results.Solution.memory`."""
+    curve: Curve = field(default_factory=Curve)
+    """The changes."""
+
+    def __post_init__(self) -> None:
+        n = self.n_workers
+        self.bins = Bins(n)
+        self.exchanged_bytes = [0] * n
+        """Received by each worker so far."""
+        self.held_bytes = [0] * n
+        """For block and vectors."""
+        self.taken: list[dict[str, int]] = [{} for _ in range(n)]
+        """What each worker's process took so far; see `mgspmv.kernels.device.measure_memory`."""
+
+    @property
+    def n_workers(self) -> int:
+        return len(self.workers)
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is None
+
+    @property
+    def state(self) -> str:
+        """How it ended; or what it does."""
+        return self.status or self.phase
+
+    @property
+    def elapsed_s(self) -> float:
+        """From its begin to the last message."""
+        return self.changed - self.began
+
+    @property
+    def edges(self) -> int:
+        """That an iteration goes along."""
+        return sum(worker["nnz"] for worker in self.workers)
+
+    @property
+    def edges_per_s(self) -> float:
+        return self.edges * self.iterations_per_s
+
+    @property
+    def ceiling_edges_per_s(self) -> float | None:
+        """What the memories of the devices allow: when the last one has read its entries; None where that is not
+        known of all workers."""
+        times = [w["nnz"] / w["edges_per_s"] for w in self.workers if w["edges_per_s"]]
+        slowest = max(times, default=0.0)
+        return self.edges / slowest if slowest and len(times) == self.n_workers else None
+
+    def planned_bytes(self, where: str) -> np.ndarray:
+        """(n_workers,) int64: what the plan says each takes at most on its `host` or `device`."""
+        return np.array([worker[f"{where}_bytes"] for worker in self.workers], np.int64)
+
+    def used_bytes(self, where: str) -> np.ndarray:
+        """(n_workers,) int64: what each process took at most on its host, with the interpreter, or has on a device."""
+        name = {"host": "host_peak_bytes", "device": "device_bytes"}[where]
+        return np.array([taken.get(name, 0) for taken in self.taken], np.int64)
+
+
+class Runs:
+    """The last runs of a cluster, and counts of all that there were."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Another one after each message that changed something."""
+        self.by_id: dict[str, Run] = {}
+        """In the order in which they began."""
+        self.begun: Counter[str] = Counter()
+        """Runs by operation."""
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Runs by operation and how they ended."""
+        self.iterations: Counter[str] = Counter()
+        """By operation."""
+        self.edges: Counter[str] = Counter()
+        """That iterations went along, by operation."""
+        self.exchanged_bytes: Counter[str] = Counter()
+        """Received by workers, by operation."""
+        self.seconds: dict[tuple[str, str], float] = {}
+        """Of runs that ended, by operation and phase."""
+
+    def hear(self, message: dict[str, Any], at: float | None = None) -> None:
+        """Take a message. One of a run that is not known, or has ended, says nothing.
+
+        Parameters
+        ----------
+        at : when it came; None for now
+        """
+        now = time.time() if at is None else at
+        kind, name = message["kind"], message["run"]
+        if kind == "begin":
+            self._begin(message, now)
+        elif (run := self.by_id.get(name)) is not None and run.is_running:
+            run.changed = now
+            {"phase": self._enter, "iterations": self._iterate, "end": self._end}[kind](run, message)
+        else:
+            return
+        self.version += 1
+
+    def lose_client(self, client: str, at: float | None = None) -> None:
+        """Runs of a client that went away have ended, however far they came."""
+        for run in self.by_id.values():
+            if run.client == client and run.is_running:
+                self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"}, at)
+
+    def lose_worker(self, address: str) -> None:
+        """Note with the runs of a worker that it went away."""
+        for run in self.by_id.values():
+            names = [worker["name"] for worker in run.workers if worker["address"] == address]
+            if names and run.is_running:
+                _note(run, f"worker {names[0]} ({address}) left the cluster")
+                self.version += 1
+
+    def _begin(self, message: dict[str, Any], now: float) -> None:
+        names = ("run", "operation", "drive", "client", "matrix", "options", "workers", "transport", "backend")
+        run = Run(**{name: message[name] for name in names}, began=now, changed=now)
+        self.by_id[run.run] = run
+        self.begun[run.operation] += 1
+        for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
+            del self.by_id[old.run]
+
+    def _enter(self, run: Run, message: dict[str, Any]) -> None:
+        run.phase = message["phase"]
+
+    def _iterate(self, run: Run, message: dict[str, Any]) -> None:
+        lasts, operation = message["iteration"], run.operation
+        if message["epoch"] > run.restarts:
+            run.restarts = message["epoch"]
+            run.curve.cut(message["first"])
+            run.bins.cut(message["first"])
+            run.iterations = message["first"] - 1
+        counts = np.diff([message["first"] - 1, *lasts])
+        seconds = np.array([message[f"{phase}_s"] for phase in PHASES])
+        for k, rank in enumerate(message["ranks"]):
+            run.bins.add(rank, np.array(lasts), counts, seconds[:, k])
+        for rank, n_bytes, held in zip(
+            message["ranks"], message["exchanged_bytes"], message["held_bytes"], strict=True
+        ):
+            run.exchanged_bytes[rank] += sum(n_bytes)
+            run.held_bytes[rank] = held
+            self.exchanged_bytes[operation] += sum(n_bytes)
+        for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # who drives does not know of workers
+            run.taken[rank] = taken
+        if lasts[-1] > run.iterations:
+            self._advance(run, message, int(counts.sum()))
+
+    def _advance(self, run: Run, message: dict[str, Any], n: int) -> None:
+        """Take the changes, which all workers tell alike, of the first one that tells."""
+        for iteration, change in zip(message["iteration"], message["change"], strict=True):
+            run.curve.add(iteration, change)
+        run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
+        elapsed_s = sum(sum(message[f"{phase}_s"][0]) for phase in PHASES)
+        run.iterations_per_s = n / elapsed_s if elapsed_s > 0 else float("nan")
+        self.iterations[run.operation] += n
+        self.edges[run.operation] += n * run.edges
+
+    def _end(self, run: Run, message: dict[str, Any]) -> None:
+        run.status, run.seconds = message["status"], message.get("seconds", {})
+        run.memory, run.transport = message.get("memory", {}), message.get("transport") or run.transport
+        for name in ("host_peak_bytes", "device_bytes"):
+            for rank, n_bytes in enumerate(run.memory.get(name, ())):
+                run.taken[rank][name] = n_bytes
+        if message["error"]:
+            _note(run, message["error"])
+        self.ended[run.operation, message["status"]] += 1
+        for phase, elapsed_s in run.seconds.items():
+            self.seconds[run.operation, phase] = self.seconds.get((run.operation, phase), 0.0) + elapsed_s
+
+
+def _note(run: Run, error: str) -> None:
+    run.errors = [*run.errors, error][-MOST_ERRORS:]

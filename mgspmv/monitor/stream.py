@@ -1,0 +1,212 @@
+"""What a run on a cluster tells its scheduler: that it begins, what it does, and how it ends.
+
+    begin        here         what runs, on which workers, and what is planned for them
+    phase        here         what it waits for, or does beside iterations
+    iterations   the workers  after each task, see `mgspmv.distribute.publish`; of the drive `scheduler`, here
+    end          here         how it ended, or the error, seconds by phase, and memory
+
+`mgspmv.monitor.runs` makes the state of all runs of them. A run goes on whether or not anybody can be told.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+from weakref import WeakSet
+
+from distributed import Client
+from distributed.protocol.pickle import dumps
+
+from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.publish import TOPIC, pack_events
+from mgspmv.model import Event
+from mgspmv.monitor.plugin import RunsPlugin
+from mgspmv.partition import WorkerPlan
+
+TELL_S = 5.0
+"""Seconds that the scheduler has to take a message, or what keeps them."""
+FLUSH_S = 0.5
+"""Seconds of iterations in a message, of those that this process drives."""
+
+logger = logging.getLogger("mgspmv")
+_refused: WeakSet[Client] = WeakSet()
+"""Clients whose schedulers can have no page, which is said once."""
+
+
+class News:
+    """Of one run, for the scheduler of its matrices.
+
+    Parameters
+    ----------
+    run : its id
+    operation : what is computed
+    options : of which what is a string or a number is told
+    drive : of `scheduler`, iterations are told from here
+    """
+
+    def __init__(
+        self,
+        matrices: Sequence[DistributedMatrix],
+        run: str,
+        operation: str,
+        drive: Literal["superstep", "scheduler"],
+        options: Any,
+    ) -> None:
+        self._matrices, self._run, self._drive = matrices, run, drive
+        self._client = matrices[0].client
+        self._what = {"operation": operation, "options": _list_plain(vars(options)), "drive": drive}
+        self._waiting: list[Event] = []
+        self._flushed = time.monotonic()
+        self._is_heard = False
+
+    def begin(self) -> None:
+        """Tell what runs, and where; before that nothing is told."""
+        self._is_heard = True
+        first = self._matrices[0]
+        said = self._what | {"client": self._client.id, "transport": first.transport, "backend": first.backend}
+        self._tell("begin", **said, matrix=_describe_matrix(first), workers=describe_workers(self._matrices))
+
+    def report(self, on_progress: Progress | None) -> Progress:
+        """Tell of phases too, beside who wants to be told here."""
+
+        def tell(phase: str, done: int, total: int | None) -> None:
+            if on_progress is not None:
+                on_progress(phase, done, total)
+            if total is None:
+                self._tell("phase", phase=phase)
+
+        return tell
+
+    def follow(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Tell of iterations too, where this process drives them, beside who wants to be told here."""
+        if self._drive != "scheduler":
+            return emit
+
+        def tell(event: Event) -> None:
+            emit(event)
+            self._waiting.append(event)
+            if time.monotonic() - self._flushed >= FLUSH_S:
+                self._flush()
+
+        return tell
+
+    def end(self, status: str, seconds: dict[str, float], memory: dict[str, list[int]], transport: str | None) -> None:
+        """Tell how it ended."""
+        self._flush()
+        plain = {phase: float(elapsed_s) for phase, elapsed_s in seconds.items()}
+        taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in memory.items()}
+        self._tell("end", status=str(status), error=None, seconds=plain, memory=taken, transport=transport)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell what ended it."""
+        self._flush()
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self._tell("end", status="failed", error=said, seconds={}, memory={}, transport=None)
+
+    def _flush(self) -> None:
+        events, self._waiting, self._flushed = self._waiting, [], time.monotonic()
+        if events:
+            packed = pack_events(events, range(len(events[0].product_s)))
+            self._tell(**packed, taken=[])
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        if not self._is_heard:
+            return
+        message = {"kind": kind, "run": self._run} | fields
+        try:
+            self._client.sync(self._client.scheduler.log_event, topic=TOPIC, msg=message, callback_timeout=TELL_S)
+        except Exception as error:  # of a scheduler that is gone the run itself says so
+            self._is_heard = False
+            logger.debug("run %s cannot be told of: %r", self._run, error)
+
+
+@contextmanager
+def publish_run(
+    matrices: Sequence[DistributedMatrix],
+    run: str,
+    operation: str,
+    drive: Literal["superstep", "scheduler"],
+    options: Any,
+) -> Iterator[News]:
+    """Tell the scheduler of a run, from here to the end of the context; parameters as of `News`.
+
+    Who uses it says how the run ended; that it failed is told when the context ends with an error.
+    """
+    news = News(matrices, run, operation, drive, options)
+    if install_monitor(matrices[0].client):
+        news.begin()
+    try:
+        yield news
+    except BaseException as error:
+        news.fail(error)
+        raise
+
+
+def install_monitor(client: Client) -> bool:
+    """Give the scheduler what keeps the state of runs and shows it, unless it has it; warn once where it cannot.
+
+    Returns
+    -------
+    Whether the scheduler answers.
+    """
+    scheduler = client.scheduler
+    if client in _refused or scheduler is None:
+        return scheduler is not None
+    own = RunsPlugin
+    plugin: dict[str, Any] = {"plugin": dumps(own()), "name": own.name, "idempotent": own.idempotent}
+    try:
+        client.sync(scheduler.register_scheduler_plugin, **plugin, callback_timeout=TELL_S)
+    except (OSError, TimeoutError) as error:  # of a scheduler that is gone the run itself says so
+        logger.debug("the scheduler does not answer: %r", error)
+        return False
+    except Exception as error:
+        _refused.add(client)
+        logger.warning(
+            "the dashboard gets no page on runs: the scheduler could not be given it (%s: %s); install mgspmv there "
+            "in the same version, and let distributed.scheduler.pickle be true",
+            type(error).__name__,
+            error,
+        )
+    return True
+
+
+def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:
+    """What a run's workers hold, by rank: rows of the first matrix, entries and planned bytes of all of them."""
+    first = matrices[0]
+    plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run refuses matrices elsewhere
+    bandwidths = first.bandwidths or (0.0,) * len(first.members)
+    return [
+        {
+            "name": str(member.name),
+            "address": member.address,
+            "rows": own[0].stop - own[0].start,
+            "nnz": sum(w.nnz for w in own),
+            "host_bytes": sum(w.host_bytes if w.has_device else w.memory_bytes for w in own),
+            "device_bytes": sum(w.device_bytes for w in own if w.has_device),
+            "edges_per_s": _bound_rate(own, bandwidth),
+        }
+        for member, own, bandwidth in zip(first.members, plans, bandwidths, strict=False)
+    ]
+
+
+def _bound_rate(own: Sequence[WorkerPlan], bandwidth: float) -> float | None:
+    """Edges per second at which a device reads its entries as CSR, at the pace of its memory; None where that is not
+    known, and where rows come by."""
+    n_bytes, nnz = sum(w.block_bytes for w in own), sum(w.nnz for w in own)
+    if not bandwidth or not nnz or any(not w.has_device or w.streams for w in own):
+        return None
+    return nnz / n_bytes * bandwidth
+
+
+def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:
+    return {"url": str(matrix.info.url), "shape": [int(n) for n in matrix.shape], "nnz": int(matrix.nnz)}
+
+
+def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that any program can read."""
+    plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+    return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in plain.items()}

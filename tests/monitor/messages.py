@@ -1,0 +1,38 @@
+"""Messages as runs send them."""
+
+from __future__ import annotations
+
+from mgspmv.distribute.publish import pack_events
+from mgspmv.model import Event
+
+
+def begin(run="r", n_workers=2, *, operation="pagerank", client="c", edges_per_s=None):
+    workers = [
+        {
+            "name": f"w{rank}",
+            "address": f"tcp://{rank}",
+            "rows": 10,
+            "nnz": 100 * (rank + 1),
+            "host_bytes": 1000 + rank,
+            "device_bytes": 0,
+            "edges_per_s": edges_per_s,
+        }
+        for rank in range(n_workers)
+    ]
+    matrix = {"url": "/data/web.zarr", "shape": [20, 20], "nnz": 300}
+    said = {"operation": operation, "drive": "superstep", "client": client, "transport": "peer", "backend": "cpu"}
+    return {"kind": "begin", "run": run, "matrix": matrix, "workers": workers, "options": {"alpha": 0.85}} | said
+
+
+def iterate(rank, first, n, run="r", *, epoch=0, seconds=(1.0, 0.5, 0.25)):
+    """A worker's message of n iterations, each of these seconds."""
+    events = [
+        Event(run, epoch, i, 0.5**i, *((s,) for s in seconds), (10,), (1000 + rank,)) for i in range(first, first + n)
+    ]
+    return pack_events(events, [rank]) | {"taken": [{"host_peak_bytes": 5000 + rank}]}
+
+
+def end(run="r", status="converged", error=None):
+    seconds, memory = {"product": 2.0, "start": 1.0}, {"host_peak_bytes": [6000, 6001]}
+    told = {"status": status, "error": error, "seconds": seconds, "memory": memory, "transport": "peer"}
+    return {"kind": "end", "run": run} | told

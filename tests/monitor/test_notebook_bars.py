@@ -1,0 +1,83 @@
+"""Bars in a notebook: pictures in HTML of a real kernel, without widgets, and nothing that stays."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from mgspmv.monitor.progress import is_notebook
+
+SETUP = """
+import time, warnings
+warnings.simplefilter("error")
+import mgspmv.monitor.notebook as notebook
+from mgspmv.model import Event
+from mgspmv.monitor.progress import StepsProgress, open_progress
+notebook.REFRESH_S = 0.0
+event = lambda k: Event("run", 0, k, 10.0**-k, (0.1,), (0.0,), (0.0,), (0,), (0,))
+"""
+CELLS = {
+    "phases": "bars = open_progress()\nbars.__enter__()\nbars.on_progress('read <b>&[1/2]', 4, 10)",
+    "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
+    "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    time.sleep(0.4)",
+    "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
+    "failed": "with StepsProgress(2) as bars:\n    bars.on_progress('web', 'read', 4, 10)\n"
+    "    bars.end('web', 'web failed: [no] <file>')",
+    "seldom": "notebook.REFRESH_S = 3600.0\nbars = open_progress()\nbars.__enter__()\n"
+    "for k in range(100):\n    bars.on_progress('read', k, 100)",
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each cell shows in the end."""
+    folder = tmp_path_factory.mktemp("ipython")
+    cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, *CELLS.values())]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120).execute(env=os.environ | {"IPYTHONDIR": str(folder)})
+    outputs: list[list[Any]] = [cell.outputs for cell in notebook.cells]
+    assert outputs[0] == []
+    assert all([out.output_type for out in own] == ["display_data"] for own in outputs[1:])
+    return {name: own[0].data["text/html"] for name, own in zip(CELLS, outputs[1:], strict=True)}
+
+
+def read_text(html: str) -> str:
+    return re.sub(r"<[^>]*>", "", html)
+
+
+def test_phases_are_shown_with_their_counts_and_names_are_text(shown: dict[str, str]) -> None:
+    assert "read &lt;b&gt;&amp;[1/2]" in shown["phases"]
+    assert "4/10" in read_text(shown["phases"])
+
+
+def test_iterations_are_shown_as_in_a_terminal(shown: dict[str, str]) -> None:
+    said = read_text(shown["iterations"])
+    assert "iterate  change 1.00e-04, about 3 to go" in said
+    assert "4/7" in said
+    assert re.search(r"[\d.]+/s, 0:0\d left", said)
+
+
+def test_nothing_stays_of_what_ended(shown: dict[str, str]) -> None:
+    assert shown["ended"] == ""
+
+
+def test_what_is_said_of_failed_steps_stays(shown: dict[str, str]) -> None:
+    assert read_text(shown["failed"]).strip() == "web failed: [no] &lt;file&gt;"
+
+
+def test_pictures_are_not_made_more_often_than_they_are_seen(shown: dict[str, str]) -> None:
+    assert "99/100" not in read_text(shown["seldom"])
+
+
+def test_text_has_the_colour_of_the_page_and_nothing_runs(shown: dict[str, str]) -> None:
+    assert "color: inherit" in shown["iterations"]
+    assert "<script" not in "".join(shown.values())
+
+
+def test_this_is_no_notebook() -> None:
+    assert not is_notebook()

@@ -1,0 +1,213 @@
+"""The page without a browser: what its figures have, and what is sent of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bokeh.document import Document
+from bokeh.document.events import ColumnDataChangedEvent, ColumnsPatchedEvent, ColumnsStreamedEvent
+from bokeh.models import ColumnDataSource
+from messages import begin, end, iterate
+
+from mgspmv.monitor.page import MOST_SHOWN, PATCHED, PHASES, Page, describe_run, send
+from mgspmv.monitor.runs import RUNS_KEPT, Runs
+
+
+class Sent:
+    """A document, and what it would send to a browser."""
+
+    def __init__(self, root):
+        self.document = Document()
+        self.document.add_root(root)
+        self.events = []
+        self.document.on_change(self.events.append)
+
+    def take(self):
+        taken, self.events[:] = [*self.events], []
+        return taken
+
+    def find(self, name):
+        return self.document.get_model_by_name(name)
+
+
+def show(*messages):
+    runs = Runs()
+    for message in messages:
+        runs.hear(message)
+    page = Page(runs)
+    page.update()
+    return runs, page, Sent(page.root)
+
+
+def get_columns(source):
+    return {name: np.asarray(column).tolist() for name, column in source.data.items()}
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def make_columns(n, changed=()):
+    x = np.arange(n, dtype=float)
+    x[list(changed)] = -1.0
+    return {"x": x, "name": [f"w{k}" for k in range(n)]}
+
+
+@pytest.mark.parametrize(
+    ("n_old", "n_new", "changed", "kinds"),
+    [
+        (5, 5, (), []),
+        (5, 8, (), [ColumnsStreamedEvent]),
+        (5, 8, (4,), [ColumnsPatchedEvent, ColumnsStreamedEvent]),
+        (5, 5, (3, 4), [ColumnsPatchedEvent]),
+        (5, 4, (), [ColumnDataChangedEvent]),
+        (5, 5, (0,), [ColumnDataChangedEvent]),
+        (200, 201, (199 - PATCHED,), [ColumnDataChangedEvent]),
+        (200, 201, (200 - PATCHED,), [ColumnsPatchedEvent, ColumnsStreamedEvent]),
+        (0, 3, (), [ColumnDataChangedEvent]),
+        (3, 0, (), [ColumnDataChangedEvent]),
+    ],
+)
+def test_only_what_is_new_is_sent(n_old, n_new, changed, kinds):
+    source = ColumnDataSource(make_columns(n_old))
+    sent, wanted = Sent(source), make_columns(n_new, changed)
+    send(source, wanted)
+    assert [type(event) for event in sent.take()] == kinds
+    assert get_columns(source) == {name: np.asarray(column).tolist() for name, column in wanted.items()}
+    if kinds[-1:] == [ColumnsStreamedEvent]:
+        send(source, make_columns(n_new + 1, changed))
+        [event] = sent.take()
+        assert len(event.data["x"]) == 1
+
+
+def test_unknown_numbers_are_the_same_as_before():
+    source = ColumnDataSource({"x": np.array([1.0, np.nan])})
+    sent = Sent(source)
+    send(source, {"x": np.array([1.0, np.nan])})
+    assert sent.take() == []
+
+
+# --- the figures -----------------------------------------------------------------------------------------------------
+
+
+def test_before_the_first_run():
+    _, page, sent = show()
+    assert sent.find("said").text.startswith("No run yet.")
+    assert not any(sent.find(f"panel-{place}").visible for place in range(MOST_SHOWN))
+    page.update()
+    assert sent.take() == []
+
+
+def test_curves_have_what_the_run_has():
+    _, _, sent = show(begin(), iterate(0, 1, 6), iterate(1, 1, 6, seconds=(2.0, 0.5, 0.25)))
+    assert get_columns(sent.find("change-0")) == {
+        "iteration": [1, 2, 3, 4, 5, 6],
+        "change": [0.5**i for i in range(1, 7)],
+    }
+    rate = 1 / ((1.75 + 2.75) / 2)
+    columns = get_columns(sent.find("rate-0"))
+    assert columns["iterations_per_s"] == pytest.approx([rate] * 6)
+    assert columns["million_edges_per_s"] == pytest.approx([rate * 300 / 1e6] * 6)
+    workers = get_columns(sent.find("workers-0"))
+    assert (workers["rank"], workers["name"]) == ([0, 1], ["w0", "w1"])
+    assert [workers[phase] for phase in PHASES] == [[1000, 2000], [500, 500], [250, 250]]
+    assert (workers["host"], workers["host_plan"]) == ([5e-6, 5.001e-6], [1e-6, 1.001e-6])
+    assert get_columns(sent.find("imbalance-0"))["imbalance"] == pytest.approx([2 / 1.5] * 6)
+    image = sent.find("cells-0").data["image"][0]
+    assert image[:, :6].tolist() == [[1000] * 6, [2000] * 6]
+    assert np.isnan(image[:, 6:]).all()
+    assert sent.find("panel-0").visible
+    assert not sent.find("panel-1").visible
+
+
+def test_what_a_running_run_sends_is_new():
+    runs, page, sent = show(begin(), iterate(0, 1, 50), iterate(1, 1, 50))
+    for rank in (0, 1):
+        runs.hear(iterate(rank, 51, 3))
+    page.update()
+    events = sent.take()
+    changes = sent.find("change-0")
+    [grown] = [e for e in events if isinstance(e, ColumnsStreamedEvent) and e.model is changes]
+    assert grown.data["iteration"].tolist() == [51, 52, 53]
+    [patched] = [e for e in events if isinstance(e, ColumnsPatchedEvent) and e.model is sent.find("cells-0")]
+    [(place, cells)] = patched.patches["image"]
+    assert (place[2], len(cells)) == (slice(50, 53), 6)
+    replaced = [e.model.name for e in events if isinstance(e, ColumnDataChangedEvent)]
+    assert set(replaced) <= {"runs", "workers-0"}, "of a row for each run or worker"
+    assert len(changes.data["iteration"]) == 53
+    page.update()
+    assert sent.take() == []
+
+
+def test_the_phase_of_the_cells_is_chosen():
+    _, _, sent = show(begin(), iterate(0, 1, 2), iterate(1, 1, 2))
+    [select] = [model for model in sent.find("panel-0").children if type(model).__name__ == "Select"]
+    select.value = "exchange"
+    assert sent.find("cells-0").data["image"][0][:, :2].tolist() == [[500, 500], [500, 500]]
+
+
+def test_runs_are_chosen_in_the_table_and_stay_chosen():
+    runs, page, sent = show(*(begin(name) for name in "abcd"), iterate(0, 1, 2, "b"), end("c"))
+    rows = sent.find("runs")
+    assert rows.data["run"] == ["d", "c", "b", "a"]
+    assert rows.data["state"] == ["start", "converged", "iterate", "start"]
+    rows.selected.indices = [2, 3]
+    heads = [sent.find(f"head-{place}").text for place in range(MOST_SHOWN)]
+    assert [head.partition("<br>")[0] for head in heads[:2]] == ["<b>pagerank b</b>", "<b>pagerank a</b>"]
+    assert [sent.find(f"panel-{place}").visible for place in range(MOST_SHOWN)] == [True, True, False]
+    assert len(sent.find("change-0").data["change"]) == 2
+    runs.hear(begin("e"))
+    page.update()
+    assert rows.selected.indices == [3, 4]
+    assert sent.find("head-0").text.startswith("<b>pagerank b</b>")
+    rows.selected.indices = []
+    assert sent.find("head-0").text.startswith("<b>pagerank e</b>")
+    assert not sent.find("panel-1").visible
+    assert get_columns(sent.find("change-0")) == {"iteration": [], "change": []}
+
+
+def test_a_chosen_run_that_is_kept_no_longer_makes_room_for_the_last():
+    runs, page, sent = show(begin("a"), end("a"), begin("b"))
+    sent.find("runs").selected.indices = [1]
+    assert sent.find("head-0").text.startswith("<b>pagerank a</b>")
+    for k in range(RUNS_KEPT):
+        runs.hear(begin(f"r{k}"))
+    page.update()
+    assert sent.find("head-0").text.startswith(f"<b>pagerank r{RUNS_KEPT - 1}</b>")
+
+
+def test_no_more_runs_are_shown_than_there_is_room_for():
+    _, _, sent = show(*(begin(name) for name in "abcdef"))
+    sent.find("runs").selected.indices = [0, 1, 2, 3, 4]
+    assert sent.find(f"panel-{MOST_SHOWN - 1}").visible
+
+
+def test_the_ceiling_of_devices_is_drawn():
+    _, _, sent = show(begin(edges_per_s=1e6), iterate(0, 1, 3))
+    assert get_columns(sent.find("ceiling-0")) == {"iteration": [1, 3], "million_edges_per_s": pytest.approx([1.5] * 2)}
+
+
+def test_changes_of_zero_have_no_logarithm():
+    message = iterate(0, 1, 3)
+    message["change"][1] = 0.0
+    _, _, sent = show(begin(), message)
+    assert get_columns(sent.find("change-0"))["iteration"] == [1, 3]
+
+
+def test_what_users_wrote_is_text():
+    message = begin("<b>", operation="<script>")
+    message["matrix"]["url"] = "/data/<img src=x>.zarr"
+    runs, _, _ = show(message, end("<b>", "failed", "ValueError: <i>"))
+    text = describe_run(runs.by_id["<b>"])
+    assert not {"<script>", "<img", "<i>"} & {tag for tag in ("<script>", "<img", "<i>") if tag in text}
+    assert "ValueError: &lt;i&gt;" in text
+
+
+def test_hundreds_of_workers_send_little():
+    n = 256
+    runs, page, sent = show(begin("r", n), *(iterate(rank, 1, 500) for rank in range(n)))
+    for rank in range(n):
+        runs.hear(iterate(rank, 501, 10))
+    page.update()
+    patched = [e for e in sent.take() if isinstance(e, ColumnsPatchedEvent) and e.model is sent.find("cells-0")]
+    assert sum(len(cells) for e in patched for _, cells in e.patches["image"]) <= 3 * n
+    assert sent.find("cells-0").data["image"][0].size <= 20_000

@@ -1,0 +1,178 @@
+"""The page in a headless Chromium, during a run on four worker processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from browser import find_browser, start_browser
+from clusters import start_cluster
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.monitor.page import RUN_COLOURS
+
+if find_browser() is None:
+    pytest.skip(
+        "there is no Chromium here; install one (Debian: apt install chromium) or set MGSPMV_BROWSER to its program",
+        allow_module_level=True,
+    )
+
+BUILD = Path(__file__).parents[2] / "build"
+"""Where the picture is kept."""
+ITERATIONS = 1500
+PATIENCE_S = 60
+
+
+class Reader:
+    """Who has the page open."""
+
+    def __init__(self, browser, url):
+        self.browser = browser
+        browser.visit(url, 1400)
+        self.wait_for("window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('said').text")
+
+    def wait_for(self, script):
+        """The value of an expression, once it is not false."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (value := self.browser.evaluate(script)):
+            assert time.monotonic() < deadline, f"never came: {script}"
+            time.sleep(0.05)
+        return value
+
+    def get_text(self, name):
+        return self.browser.evaluate(f"Bokeh.documents[0].get_model_by_name('{name}').text")
+
+    def get_column(self, source, name):
+        return self.browser.evaluate(f"Array.from(Bokeh.documents[0].get_model_by_name('{source}').data.{name})")
+
+    def photograph(self):
+        """(height, width, 3) of 0 to 1, and the PNG."""
+        self.browser.evaluate("new Promise(done => setTimeout(done, 500))")
+        taken = self.browser.photograph()
+        return matplotlib.image.imread(io.BytesIO(taken))[:, :, :3], taken
+
+    def list_errors(self):
+        """What the console calls an error."""
+        said = [json.loads(text) for text in self.browser.complaints if text.startswith("{")]
+        return [
+            each
+            for each in said
+            if each.get("type") in ("error", "assert")
+            or "exceptionDetails" in each
+            or each.get("entry", {}).get("level") == "error"
+        ]
+
+
+class Running(threading.Thread):
+    """A run that stops in its first superstep until it is let go on."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self._matrix = matrix
+        self.may_go_on = threading.Event()
+        self.solution = None
+
+    def run(self):
+        asked = {"tol_mode": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
+        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(PATIENCE_S))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with start_cluster(4, dashboard_address="127.0.0.1:0") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A ring, along which the rank of one vertex goes round for long."""
+    path, n = tmp_path_factory.mktemp("browser") / "ring.zarr", 4096
+    mg.ingest((np.arange(n), np.roll(np.arange(n), -1)), path, kind="graph", n_vertices=n)
+    return path
+
+
+def find_share(picture, colour):
+    """Of the pixels, those of about this colour."""
+    wanted = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    return float((np.abs(picture - wanted).max(axis=2) < 0.03).mean())
+
+
+@pytest.mark.slow
+def test_a_run_is_seen_while_it_runs_and_afterwards(cluster, store, tmp_path):
+    url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/pagerank"
+    with Client(cluster, set_as_default=False) as client, mg.open_matrix(store).distribute(client) as D:
+        before = mg.pagerank(D, tol=1e-6, personalization={0: 1.0})
+        with start_browser(find_browser(), tmp_path / "profile") as browser:
+            reader = Reader(browser, url)
+            check_numbers(reader, before, D)
+            check_growth(reader, D)
+            browser.evaluate("Bokeh.documents[0].get_model_by_name('runs').selected.indices = [0, 1]")
+            reader.wait_for("Bokeh.documents[0].get_model_by_name('panel-1').visible")
+            reader.wait_for("Bokeh.documents[0].get_model_by_name('change-1').data.change.length > 5")
+            assert reader.get_column("change-1", "change") == list(before.changes)
+            picture, png = reader.photograph()
+            BUILD.mkdir(exist_ok=True)
+            (BUILD / "dashboard.png").write_bytes(png)
+            assert min(find_share(picture, colour) for colour in RUN_COLOURS[:2]) > 1e-4
+            assert picture.mean() > 0.8
+            check_navigation(reader, url)
+            browser.visit(url, 1400, scheme="dark")
+            reader.wait_for("Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('panel-0').visible")
+            dark, _ = reader.photograph()
+            assert dark.mean() < 0.25
+            assert dark[100:].max() > 0.8, "what is written is light"
+            assert reader.list_errors() == []
+
+
+def check_growth(reader, D):
+    """A run's curves become longer while it runs; in the end they are its solution."""
+    running = Running(D)
+    running.start()
+    try:
+        reader.wait_for("Bokeh.documents[0].get_model_by_name('runs').data.run.length == 2")
+        reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text.includes('<b>state</b> iterate')")
+        first = reader.wait_for("Bokeh.documents[0].get_model_by_name('change-0').data.change.length")
+        assert running.solution is None
+    finally:
+        running.may_go_on.set()
+    running.join()
+    assert running.solution is not None
+    reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text.includes('<b>state</b> completed')")
+    assert len(reader.get_column("change-0", "change")) > first
+    check_numbers(reader, running.solution, D)
+
+
+def check_numbers(reader, solution, D):
+    """What the browser shows is what the solution says."""
+    head = reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text")
+    assert f"<b>iterations</b> {solution.iterations:,}<br>" in head
+    assert f"<b>change</b> {solution.changes[-1]:.3e}<br>" in head
+    iterations = reader.get_column("change-0", "iteration")
+    assert iterations[-1] == solution.iterations
+    assert reader.get_column("change-0", "change") == [solution.changes[i - 1] for i in iterations]
+    assert reader.get_column("workers-0", "name") == [str(member.name) for member in D.members]
+    for phase in ("product", "exchange", "wait"):
+        wanted = 1e3 * np.mean([getattr(event, f"{phase}_s") for event in solution.events], axis=0)
+        assert reader.get_column("workers-0", phase) == pytest.approx(wanted)
+    used = reader.get_column("workers-0", "host")
+    assert used == pytest.approx([n_bytes / 1e9 for n_bytes in solution.memory["host_peak_bytes"]])
+    cells = np.array(
+        reader.browser.evaluate("Array.from(Bokeh.documents[0].get_model_by_name('cells-0').data.image[0])")
+    )
+    drawn = cells[cells != None].astype(float)  # noqa: E711  # what has no number is null
+    n_bins = len(reader.get_column("over-0", "iteration"))
+    assert len(drawn) == n_bins * len(D.members)
+    assert drawn.min() > 0
+
+
+def check_navigation(reader, url):
+    reader.browser.visit(url.replace("pagerank", "workers"), 1400)
+    links = reader.browser.evaluate("[...document.querySelectorAll('.navbar a')].map(a => a.href)")
+    assert url in links

@@ -1,0 +1,246 @@
+"""The state of runs, of messages alone."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import begin, end, iterate
+
+from mgspmv.monitor import runs as module
+from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
+
+# --- thinning --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 2000), st.integers(1, 40))
+def test_curves_are_thinned_evenly(n, limit):
+    curve = Curve(limit)
+    for i in range(1, n + 1):
+        curve.add(i, -float(i))
+        assert len(curve) <= limit
+    iterations, values = curve.points
+    assert (values == -iterations).all()
+    assert iterations[-1] == n
+    assert (np.diff(iterations[:-1]) == curve.stride).all(), "evenly, but for the last one"
+    assert (iterations[:-1] % curve.stride == 0).all()
+    assert curve.stride == 1 or len(curve) > limit // 2
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=200, unique=True), st.integers(1, 20))
+def test_curves_with_gaps_keep_the_last_of_each_stretch(iterations, limit):
+    curve = Curve(limit)
+    for i in sorted(iterations):
+        curve.add(i, float(i))
+    kept, _ = curve.points
+    stretches = {}
+    for i in sorted(iterations):
+        stretches[(i - 1) // curve.stride] = i
+    assert kept.tolist() == list(stretches.values())
+    assert len(kept) <= limit
+
+
+def add(bins, rank, last, *seconds, n=1):
+    bins.add(rank, np.array([last]), np.array([n]), np.array(seconds)[:, None])
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=40), st.integers(1, 4))
+def test_bins_add_up_to_all_seconds(messages, n_workers):
+    """Messages of groups of so many iterations."""
+    bins, n = Bins(n_workers), 0
+    bins.limit = 8
+    bins._sums, bins._counts = bins._sums[:8].copy(), bins._counts[:8].copy()
+    for sizes in messages:
+        counts = np.array(sizes)
+        for rank in range(n_workers):
+            bins.add(rank, n + np.cumsum(counts), counts, np.outer([rank + 1.0, 2.0, 3.0], counts))
+        n += int(counts.sum())
+    assert bins._counts.sum(axis=0).tolist() == [n] * n_workers
+    assert len(bins.seconds) == len(bins.lasts) <= 8
+    for rank in range(n_workers):
+        assert bins.mean_seconds[:, rank] == pytest.approx([rank + 1.0, 2.0, 3.0])
+    assert bins.seconds == pytest.approx(np.broadcast_to(bins.mean_seconds, bins.seconds.shape))
+    assert (bins.lasts % bins.stride == 0).all()
+    assert bins.lasts[-1] >= n > bins.lasts[-1] - bins.stride
+    assert bins.imbalance == pytest.approx(n_workers / np.mean(range(1, n_workers + 1)))
+
+
+def test_bins_that_not_all_workers_told_of_are_not_shown():
+    bins = Bins(2)
+    for i in (1, 2):
+        add(bins, 0, i, 1.0, 0.0, 0.0)
+    add(bins, 1, 1, 3.0, 0.0, 0.0)
+    assert bins.lasts.tolist() == [1]
+    assert bins.imbalance.tolist() == [1.5]
+    assert bins.seconds[:, 0].tolist() == [[1.0, 3.0]]
+
+
+def test_devices_wait_for_the_slowest_and_do_not_say_so():
+    bins = Bins(3)
+    for rank, (product_s, exchange_s) in enumerate([(1.0, 2.5), (3.0, 0.5), (2.0, 0.25)]):
+        add(bins, rank, 1, product_s, exchange_s, 0.0)
+    product, exchange, wait = bins.seconds[0]
+    assert product.tolist() == [1.0, 3.0, 2.0]
+    assert wait.tolist() == [2.0, 0.0, 0.25]
+    assert exchange.tolist() == [0.5, 0.5, 0.0]
+    assert bins.mean_seconds.tolist() == bins.seconds[0].tolist()
+
+
+@pytest.mark.parametrize(("n_workers", "limit"), [(1, MOST_BINS), (100, MOST_BINS), (256, 78), (1000, FEWEST_BINS)])
+def test_many_workers_have_fewer_bins(n_workers, limit):
+    assert Bins(n_workers).limit == limit
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def hear_all(*messages):
+    runs = Runs()
+    for at, message in enumerate(messages):
+        runs.hear(message, float(at))
+    return runs
+
+
+def test_a_run_from_its_begin_to_its_end():
+    runs = hear_all(begin())
+    run = runs.by_id["r"]
+    assert (run.state, run.is_running, run.edges, run.ceiling_edges_per_s) == ("start", True, 300, None)
+    runs.hear({"kind": "phase", "run": "r", "phase": "queue"}, 1.0)
+    assert run.state == "queue"
+    for rank in (0, 1):
+        runs.hear(iterate(rank, 1, 4), 2.0)
+    assert (run.state, run.iterations, run.change) == ("iterate", 4, 0.5**4)
+    assert run.curve.points[1].tolist() == [0.5, 0.25, 0.125, 0.0625]
+    assert run.iterations_per_s == pytest.approx(1 / 1.75)
+    assert run.edges_per_s == pytest.approx(300 / 1.75)
+    assert run.exchanged_bytes == [40, 40]
+    assert run.held_bytes == [1000, 1001]
+    assert run.used_bytes("host").tolist() == [5000, 5001]
+    assert run.planned_bytes("host").tolist() == [1000, 1001]
+    assert run.used_bytes("device").tolist() == [0, 0]
+    runs.hear({"kind": "phase", "run": "r", "phase": "residual"}, 3.0)
+    assert run.state == "residual"
+    runs.hear(end(), 4.5)
+    assert (run.state, run.is_running, run.errors, run.elapsed_s) == ("converged", False, [], 4.5)
+    assert run.used_bytes("host").tolist() == [6000, 6001]
+    assert run.seconds == {"product": 2.0, "start": 1.0}
+
+
+def test_counts_are_of_all_runs():
+    runs = hear_all(begin(), iterate(0, 1, 4), iterate(1, 1, 4), end(), begin("s"), end("s", "failed", "Error: no"))
+    assert runs.begun == {"pagerank": 2}
+    assert runs.ended == {("pagerank", "converged"): 1, ("pagerank", "failed"): 1}
+    assert runs.iterations == {"pagerank": 4}
+    assert runs.edges == {"pagerank": 4 * 300}
+    assert runs.exchanged_bytes == {"pagerank": 80}
+    assert runs.seconds == {("pagerank", "product"): 4.0, ("pagerank", "start"): 2.0}
+    assert runs.by_id["s"].errors == ["Error: no"]
+
+
+def test_messages_of_the_same_iterations_count_once():
+    runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4), iterate(1, 1, 4))
+    run = runs.by_id["r"]
+    assert run.iterations == runs.iterations["pagerank"] == 8
+    assert len(run.curve) == 8
+    assert run.bins.lasts.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "message", [iterate(0, 1, 4, "other"), end("other"), {"kind": "phase", "run": "o", "phase": "x"}]
+)
+def test_messages_of_unknown_runs_change_nothing(message):
+    runs = hear_all(begin())
+    version = runs.version
+    runs.hear(message)
+    assert (runs.version, [*runs.by_id]) == (version, ["r"])
+
+
+def test_what_comes_after_the_end_changes_nothing():
+    runs = hear_all(begin(), end(status="failed", error="x"))
+    runs.hear(iterate(0, 1, 4))
+    runs.hear(end())
+    assert (runs.by_id["r"].state, runs.by_id["r"].iterations) == ("failed", 0)
+
+
+def test_a_restart_goes_on_where_its_checkpoint_was():
+    runs = hear_all(begin(), *(iterate(rank, 1, 8) for rank in (0, 1)))
+    for rank in (0, 1):
+        runs.hear(iterate(rank, 5, 2, epoch=1, seconds=(4.0, 0.0, 0.0)))
+    run = runs.by_id["r"]
+    assert (run.restarts, run.iterations) == (1, 6)
+    assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.bins.seconds[:, 0, 0].tolist() == [1.0] * 4 + [4.0] * 2
+
+
+def test_runs_end_with_their_client():
+    runs = hear_all(begin("a", client="one"), begin("b", client="two"), begin("c", client="one"), end("c"))
+    runs.lose_client("one")
+    assert [run.state for run in runs.by_id.values()] == ["abandoned", "start", "converged"]
+    assert runs.by_id["a"].errors == ["its client went away"]
+    assert runs.ended["pagerank", "abandoned"] == 1
+
+
+def test_runs_tell_of_workers_that_are_gone():
+    runs = hear_all(begin("a"), begin("b", 1), begin("c"), end("c"))
+    version = runs.version
+    runs.lose_worker("tcp://1")
+    assert runs.by_id["a"].errors == ["worker w1 (tcp://1) left the cluster"]
+    assert runs.by_id["a"].is_running
+    assert not runs.by_id["b"].errors
+    assert not runs.by_id["c"].errors
+    assert runs.version > version
+
+
+def test_the_last_runs_are_kept_and_those_that_go_on():
+    runs = hear_all(begin("long"))
+    for k in range(RUNS_KEPT + 5):
+        runs.hear(begin(f"r{k}"))
+        runs.hear(end(f"r{k}"))
+    kept = [f"r{k}" for k in range(6, RUNS_KEPT + 5)]
+    assert [*runs.by_id] == ["long", *kept]
+    assert runs.begun["pagerank"] == RUNS_KEPT + 6
+
+
+def test_errors_are_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ERRORS", 3)
+    runs = hear_all(begin("r", 5))
+    for rank in range(5):
+        runs.lose_worker(f"tcp://{rank}")
+    assert [error.split()[1] for error in runs.by_id["r"].errors] == ["w2", "w3", "w4"]
+
+
+def test_the_slowest_device_is_the_ceiling():
+    runs = hear_all(begin(edges_per_s=1e6))
+    assert runs.by_id["r"].ceiling_edges_per_s == pytest.approx(300 / (200 / 1e6))
+    message = begin("s", edges_per_s=1e6)
+    message["workers"][0]["edges_per_s"] = None
+    runs.hear(message)
+    assert runs.by_id["s"].ceiling_edges_per_s is None
+
+
+def test_rates_of_iterations_that_took_no_time_are_unknown():
+    run = hear_all(begin(), iterate(0, 1, 4, seconds=(0.0, 0.0, 0.0))).by_id["r"]
+    assert math.isnan(run.iterations_per_s)
+
+
+def test_hundreds_of_workers_and_many_iterations_are_bounded_and_cheap():
+    n, runs = 300, Runs()
+    runs.hear(begin("r", n))
+    run = runs.by_id["r"]
+    messages = [iterate(0, 1 + 500 * superstep, 500) for superstep in range(20)]
+    began = time.process_time()
+    for message in messages:
+        for rank in range(n):
+            runs.hear(message | {"ranks": [rank]})
+    taken_s = time.process_time() - began
+    assert run.iterations == 10_000
+    assert MOST_POINTS // 4 <= len(run.curve) <= MOST_POINTS
+    assert run.bins.seconds.shape[1:] == (3, n)
+    assert run.bins.limit // 2 <= len(run.bins.lasts) <= run.bins.limit
+    assert len(pickle.dumps(runs)) < 2e6
+    assert taken_s < 6.0, "6,000 messages, of 20 seconds"

@@ -1,0 +1,184 @@
+"""`show_progress`: which calls are shown, with what, and that nobody else hears less for it."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgspmv as mg
+import mgspmv.monitor.progress
+import mgspmv.monitor.showing
+from mgspmv.errors import ConvergenceError
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.model import Event
+from mgspmv.monitor.showing import find_change, show_progress, tell_all, watched
+
+
+class Display:
+    """Notes what it is told."""
+
+    opened: list[Display]
+
+    def __init__(self, **known: Any) -> None:
+        self.known, self.phases, self.events, self.is_open = known, [], [], False
+        Display.opened.append(self)
+
+    def __enter__(self) -> Display:
+        self.is_open = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.is_open = False
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        assert self.is_open
+        self.phases.append(phase)
+
+    def on_event(self, event: Event) -> None:
+        assert self.is_open
+        self.events.append(event)
+
+
+@pytest.fixture
+def displays(monkeypatch: pytest.MonkeyPatch) -> list[Display]:
+    """Those that were opened."""
+    Display.opened = []
+    monkeypatch.setattr(mgspmv.monitor.showing, "open_progress", Display)
+    return Display.opened
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("showing") / "g.zarr"
+    mg.generate("rmat", path, scale=6, edge_factor=4, transpose=True)
+    return path
+
+
+def test_nothing_is_shown_unless_it_is_wanted(store: Path, displays: list[Display]) -> None:
+    mg.pagerank(mg.open_matrix(store))
+    with show_progress():
+        pass
+    mg.pagerank(mg.open_matrix(store))
+    assert displays == []
+
+
+def test_ranking_is_shown_with_what_it_converges_to(store: Path, displays: list[Display]) -> None:
+    heard: list[Event] = []
+    with mg.show_progress():
+        ranks = mg.pagerank(mg.open_matrix(store), tol=1e-4, tol_mode="l1_per_node", max_iter=50, on_event=heard.append)
+    (display,) = displays
+    assert display.known == {"tol": 1e-4 * len(ranks.values), "max_iter": 50}
+    assert tuple(display.events) == tuple(heard) == ranks.events
+    assert not display.is_open
+
+
+def test_calls_that_make_others_are_shown_once(store: Path, displays: list[Display]) -> None:
+    with mg.show_progress():
+        found = mg.hits(mg.open_matrix(store), tol=1e-5, max_iter=500)
+        mg.katz(mg.open_matrix(store), alpha=1e-3)
+    assert len(displays[0].events) == found.authorities.iterations
+    assert [display.known for display in displays] == [{"tol": 1e-5, "max_iter": 500}, {"tol": 1e-6, "max_iter": None}]
+
+
+def test_stores_products_and_batches_are_shown_by_phases(
+    store: Path, displays: list[Display], tmp_path: Path, in_process: Callable[[int], Any]
+) -> None:
+    heard: list[str] = []
+    with mg.show_progress():
+        mg.ingest(
+            (np.array([0, 1]), np.array([1, 0])), tmp_path / "h.zarr", on_progress=lambda *told: heard.append(told[0])
+        )
+        A = mg.open_matrix(store)
+        mg.pagerank_batch(A, [[1], [2]])
+        mg.spmv(A, np.ones(A.shape[1]), client=in_process(2))
+        assert mg.verify(store) == []
+    ingest, batch, product, checked = displays
+    assert ingest.phases == heard != []
+    assert set(batch.phases) == {"vectors"}
+    assert batch.events
+    assert {"join", "load"} <= set(product.phases)
+    assert checked.phases
+    assert [display.known for display in displays] == [{}] * 4
+
+
+def test_a_call_that_fails_takes_its_line_away(store: Path, displays: list[Display]) -> None:
+    with mg.show_progress():
+        with pytest.raises(ConvergenceError):
+            mg.pagerank(mg.open_matrix(store), max_iter=2)
+        mg.pagerank(mg.open_matrix(store))
+    assert [display.is_open for display in displays] == [False, False]
+    assert len(displays[0].events) == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make stderr a terminal; no fixture, as pytest has its own stderr between fixtures and tests."""
+    for name, value in {"TERM": "xterm", "COLUMNS": "120"}.items():
+        monkeypatch.setenv(name, value)
+    shown_in = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown_in)
+    return shown_in
+
+
+def test_in_a_terminal(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    with mg.show_progress():
+        mg.pagerank(mg.open_matrix(store), on_event=lambda event: time.sleep(0.1))  # bars are drawn ten times a second
+    assert "iterate  change" in terminal.getvalue()
+    assert "to go" in terminal.getvalue()
+    before = terminal.getvalue()
+    mg.pagerank(mg.open_matrix(store))
+    assert terminal.getvalue() == before
+
+
+def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("edges.txt").write_text("0 1\n1 2\n2 0\n")
+    Path("p.toml").write_text('[matrix.web]\npath = "edges.txt"\n[matrix.gone]\npath = "none.txt"\n[run]\n')
+    ended: list[str] = []
+    with mg.show_progress():
+        record = mg.run_pipeline("p.toml", on_step=lambda outcome: ended.append(outcome.name), throw=False)
+    assert sorted(ended) == sorted(step.name for step in record.steps)
+    assert "steps" in terminal.getvalue()
+    assert "gone failed: " in terminal.getvalue()
+
+
+def test_the_signature_is_that_of_the_call() -> None:
+    @watched
+    def make(n: int, *, on_progress: Any = None) -> int:
+        """What it makes."""
+        return n
+
+    assert make(3) == 3
+    assert make.__doc__ == "What it makes."
+    with mg.show_progress(), pytest.raises(TypeError, match="missing a required argument"):
+        make()  # type: ignore[call-arg]
+
+
+def test_all_are_told() -> None:
+    told: list[Any] = []
+    tell_all(lambda *said: told.append(said), None, lambda *said: told.append(said[0]))("read", 1, None)
+    assert told == [("read", 1, None), "read"]
+
+
+@pytest.mark.parametrize("tol_mode", ["l1", "l1_per_node", "linf", "relative"])
+def test_the_change_is_that_at_which_it_stops(tol_mode: Any) -> None:
+    assert find_change(1e-3, tol_mode, 50) == PageRankOptions(tol=1e-3, tol_mode=tol_mode).threshold(50, 200)
+
+
+def test_where_the_change_is_not_known() -> None:
+    assert find_change(None, "fixed", 50) is None
+    assert find_change(None, "l1", 50, "topk:10") is None
+    assert find_change(1e-3, "l1_per_node") is None

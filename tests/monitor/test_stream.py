@@ -1,0 +1,240 @@
+"""What runs on a cluster tell its scheduler: what their solutions say, also when they fail."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from distributed import Client, Worker
+from stores import make_stochastic
+
+import mgspmv as mg
+from mgspmv.distribute.publish import TOPIC
+from mgspmv.monitor import stream
+from mgspmv.monitor.plugin import RunsPlugin
+from mgspmv.monitor.stream import describe_workers, publish_run
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stream") / "web.zarr"
+    mg.generate("rmat", path, scale=7, seed=1, transpose=True)
+    return path
+
+
+@pytest.fixture
+def A(store):
+    with mg.open_matrix(store) as opened:
+        yield opened
+
+
+def find_run(client, solution):
+    """The state that the scheduler has of the last run, which is that of the solution."""
+    run = [*client.cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values()][-1]
+    assert {event.run for event in solution.events} == {run.run}
+    return run
+
+
+def check_run(run, solution, client):
+    assert run.state == solution.status
+    assert run.errors == []
+    assert run.client == client.id
+    assert run.iterations == solution.iterations
+    assert run.change == solution.changes[-1]
+    iterations, changes = run.curve.points
+    assert iterations.tolist() == [*range(1, solution.iterations + 1)]
+    assert changes.tolist() == list(solution.changes)
+    seconds = run.bins.mean_seconds * solution.iterations
+    for phase, of_workers in zip(("product_s", "exchange_s", "wait_s"), seconds, strict=True):
+        assert of_workers == pytest.approx(np.sum([getattr(e, phase) for e in solution.events], axis=0))
+    received = np.sum([event.exchanged_bytes for event in solution.events], axis=0)
+    assert run.exchanged_bytes == received.tolist()
+    assert run.held_bytes == solution.memory["held_bytes"]
+    assert run.used_bytes("host").tolist() == solution.memory["host_peak_bytes"]
+    for phase in ("product", "exchange", "schedule"):  # this process has more to start and to collect
+        assert run.seconds[phase] == solution.seconds[phase]
+    assert run.transport == solution.matrix["transport"]
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_the_state_of_a_run_is_its_solution(drive, A, in_process):
+    client = in_process(2)
+    with A.distribute(client) as D:
+        solution = mg.pagerank(D, drive=drive, tol=1e-9)
+        run = find_run(client, solution)
+        check_run(run, solution, client)
+        assert (run.operation, run.drive, run.backend) == ("pagerank", drive, "cpu")
+        assert (run.edges, run.matrix["shape"]) == (A.nnz, list(A.shape))
+        assert run.options["alpha"] == 0.85
+        assert [w["rows"] for w in run.workers] == np.diff(D.bounds).tolist()
+        assert [w["address"] for w in run.workers] == [member.address for member in D.members]
+        assert run.planned_bytes("host").tolist() == solution.memory["planned_bytes"]
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_centralities_are_runs_of_both_their_matrices(drive, A, in_process):
+    client = in_process(2)
+    with A.distribute(client) as D, A.T.distribute(client) as T:
+        found = mg.hits(D, transpose=T, drive=drive, tol=1e-3)
+    run = find_run(client, found.hubs)
+    check_run(run, found.hubs, client)
+    assert (run.operation, run.edges) == ("HITS", 2 * A.nnz)
+    assert run.planned_bytes("host").tolist() == found.hubs.memory["planned_bytes"]
+
+
+def test_batches_are_runs_of_passes(A, in_process):
+    client = in_process(2)
+    solution = mg.pagerank_batch(A, [[1], [2], [3]], client=client)
+    run = [*client.cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values()][-1]
+    assert (run.operation, run.state) == ("pagerank_batch", "converged")
+    assert run.iterations == solution.options["steps"]
+
+
+def test_messages_are_on_a_topic_that_anybody_can_read(A, in_process):
+    client = in_process(2)
+    mg.pagerank(A, client=client, tol_mode="fixed", max_iter=3)
+    messages = [message for _, message in client.get_events(TOPIC)]
+    last = messages[-1]["run"]
+    kinds = [message["kind"] for message in messages if message["run"] == last]
+    assert kinds[0] == "begin"
+    assert kinds[-1] == "end"
+    assert kinds.count("iterations") >= 2, "from each worker"
+    assert {m["phase"] for m in messages if m["kind"] == "phase" and m["run"] == last} == {"start", "residual"}
+
+
+def test_a_run_that_fails_says_why(A, in_process):
+    client = in_process(2)
+
+    def stop(event):
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        mg.pagerank(A, client=client, on_event=stop)
+    run = [*client.cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values()][-1]
+    assert (run.state, run.errors) == ("failed", ["ValueError: enough"])
+    assert run.iterations > 0, "what the workers did was published without the client"
+
+
+def test_one_that_does_not_converge_has_ended_all_the_same(A, in_process):
+    client = in_process(2)
+    solution = mg.pagerank(A, client=client, max_iter=2, throw=False)
+    assert find_run(client, solution).state == "max_iter"
+
+
+def test_embedded_runs_publish_nothing(A, monkeypatch):
+    monkeypatch.setattr(Client, "log_event", lambda *args: pytest.fail("published"))
+    monkeypatch.setattr(Worker, "log_event", lambda *args: pytest.fail("published"))
+    monkeypatch.setattr(stream, "publish_run", lambda *args: pytest.fail("published"))
+    mg.pagerank(A)
+
+
+# --- schedulers that cannot listen -----------------------------------------------------------------------------------
+
+
+def make_matrices(answer):
+    """A matrix on a cluster of two workers, whose scheduler answers so."""
+    calls = []
+
+    def sync(function, **arguments):
+        calls.append(arguments)
+        return answer(function, arguments)
+
+    scheduler = SimpleNamespace(log_event="log_event", register_scheduler_plugin="register")
+    client = FakeClient(scheduler, sync)
+    own = SimpleNamespace(
+        start=0, stop=5, nnz=10, has_device=True, host_bytes=7, device_bytes=80, streams=False, block_bytes=40
+    )
+    matrix = SimpleNamespace(
+        client=client,
+        transport="nccl",
+        backend="cuda",
+        info=SimpleNamespace(url="web.zarr"),
+        shape=(10, 10),
+        nnz=20,
+        bandwidths=(1e12, 2e12),
+        members=[SimpleNamespace(name=k, address=f"tcp://{k}") for k in range(2)],
+        plan=SimpleNamespace(workers=[own, own]),
+    )
+    return [matrix], calls
+
+
+class FakeClient:
+    id = "c"
+
+    def __init__(self, scheduler, sync):
+        self.scheduler, self.sync = scheduler, sync
+
+
+def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
+    def answer(function, arguments):
+        if function == "register":
+            raise ModuleNotFoundError("No module named 'mgspmv'")
+
+    matrices, calls = make_matrices(answer)
+    for _ in range(2):
+        with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5)) as news:
+            news.end("converged", {"start": 1.0}, {}, "nccl")
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "No module named 'mgspmv'" in record.getMessage()
+    assert [call["msg"]["kind"] for call in calls if "msg" in call] == ["begin", "end"] * 2
+
+
+@pytest.mark.parametrize("error", [TimeoutError("late"), OSError("gone"), RuntimeError("IOLoop is closed")])
+def test_a_scheduler_that_is_gone_is_not_asked_again(error, caplog):
+    def answer(function, arguments):
+        if function == "log_event":
+            raise error
+
+    matrices, calls = make_matrices(answer)
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+        news.report(None)("start", 0, None)
+    assert [call["msg"]["kind"] for call in calls if "msg" in call] == ["begin"]
+    assert not caplog.records
+
+
+def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
+    def answer(function, arguments):
+        raise TimeoutError
+
+    matrices, calls = make_matrices(answer)
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+        news.end("converged", {}, {}, None)
+    assert not caplog.records
+    assert len(calls) == 1, "it was waited for once"
+
+
+def test_every_wait_has_an_end():
+    matrices, calls = make_matrices(lambda function, arguments: None)
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()):
+        pass
+    assert [call["callback_timeout"] for call in calls] == [stream.TELL_S] * 2
+    assert isinstance(pickle.loads(calls[0]["plugin"]), RunsPlugin)
+
+
+def test_devices_have_a_ceiling():
+    [matrix], _ = make_matrices(lambda function, arguments: None)
+    told = describe_workers([matrix])
+    assert [w["edges_per_s"] for w in told] == [10 / 40 * 1e12, 10 / 40 * 2e12]
+    assert [(w["host_bytes"], w["device_bytes"]) for w in told] == [(7, 80)] * 2
+    matrix.plan.workers[0].streams = True
+    assert [w["edges_per_s"] for w in describe_workers([matrix])] == [None, None]
+
+
+def test_options_are_what_any_program_reads():
+    matrices, calls = make_matrices(lambda function, arguments: None)
+    options = SimpleNamespace(alpha=0.5, tol=None, top=3, vector=np.ones(2), most=math.inf)
+    with publish_run(matrices, "r", "p", "superstep", options):
+        pass
+    assert calls[1]["msg"]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
+
+
+def test_stochastic_matrices_are_told_of_as_graphs_are(in_process, tmp_path):
+    mg.ingest(make_stochastic(25), tmp_path / "stochastic.zarr", kind="stochastic")
+    client = in_process(2)
+    solution = mg.pagerank(mg.open_matrix(tmp_path / "stochastic.zarr"), client=client)
+    check_run(find_run(client, solution), solution, client)
