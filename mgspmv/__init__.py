@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.model import Event, MatrixInfo, Status
+    from mgspmv.monitor.showing import show_progress
     from mgspmv.partition import Plan
     from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.results import Solution
@@ -75,6 +76,7 @@ _HOMES = {
     "mgspmv.batch_results": ("BatchSolution",),
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
+    "mgspmv.monitor.showing": ("show_progress",),
     "mgspmv.partition": ("Plan",),
     "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
     "mgspmv.results": ("Solution",),
@@ -108,6 +110,7 @@ __all__ = [
     "power_iteration",
     "reorder",
     "run_pipeline",
+    "show_progress",
     "spmv",
     "stationary",
     "subgraph",

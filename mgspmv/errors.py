@@ -217,5 +217,9 @@ class StepsFailedError(MgspmvError, RuntimeError):
         self.record, self.exit_code = record, exit_code
 
 
+class SetupError(MgspmvError, RuntimeError):
+    """`mgspmv doctor` found something wrong."""
+
+
 def _shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."

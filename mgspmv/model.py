@@ -210,21 +210,29 @@ class MatrixInfo:
     """What a store says about its matrix; nothing of the matrix is loaded."""
 
     url: str
+    """Where the store is, a local path or URL."""
     kind: Kind
+    """What rows mean: of a `graph` row i has the in-edges of vertex i."""
     shape: tuple[int, int]
+    """(n_rows, n_cols)."""
     nnz: int
+    """Entries that are stored."""
     dtype: str | None
     """Dtype of the stored values; None for a pattern."""
     index_dtype: str
+    """Dtype of the column indices."""
     duplicates: Duplicates
+    """What became of entries at one place, and becomes of those of an update."""
     vertex_ids: Literal["int64", "string"] | None
     """Dtype of the stored vertex ids; None when they are 0..n-1."""
     min_weight: float | None
     """Least stored value; None for a pattern or an empty matrix."""
     has_transpose: bool
+    """Whether the store holds the transpose too."""
     version: str
     """Name of the version's subgroup."""
     format_version: int
+    """Of the layout."""
     digest: str
     """SHA-256 over the arrays' digests: same matrix, same digest."""
     nbytes: int
@@ -238,12 +246,49 @@ class MatrixInfo:
 
     @property
     def is_pattern(self) -> bool:
+        """Whether all entries are 1 and none is stored."""
         return self.dtype is None
 
     @property
     def number(self) -> int:
         """Of the version: later ones have higher numbers."""
         return find_version_number(self.version)
+
+    def __repr__(self) -> str:
+        return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {self.url}>"
+
+    def _repr_html_(self) -> str:
+        from mgspmv.display.cards import Card, render_card
+
+        return render_card(Card("MatrixInfo", list_facts(self)))
+
+
+def describe_entries(info: MatrixInfo) -> str:
+    """Kind, shape, entries and values, in a line."""
+    values = "pattern" if info.is_pattern else info.dtype
+    return f"{info.kind} of shape {info.shape}, {info.nnz} entries, {values}"
+
+
+def list_facts(info: MatrixInfo) -> list[tuple[str, str]]:
+    """What a store says of its matrix, as names and what they are; nothing is read for it."""
+    from mgspmv.display.cards import format_shape
+    from mgspmv.display.numbers import format_bytes, format_count
+
+    per_row = f", {info.nnz / info.shape[0]:.3g} a row" if info.shape[0] else ""
+    return [
+        ("kind", info.kind),
+        ("shape", format_shape(info.shape)),
+        ("entries", f"{format_count(info.nnz)}{per_row}"),
+        ("values", info.dtype or "none: a pattern, all entries are 1"),
+        ("columns", info.index_dtype),
+        ("ids", info.vertex_ids or f"0 to {info.shape[0] - 1}"),
+        ("order", info.order or "of the source"),
+        ("transpose", "stored too" if info.has_transpose else "not stored"),
+        ("bytes", f"{format_bytes(info.nbytes)} uncompressed"),
+        ("store", info.url),
+        ("version", f"{info.version}{'' if info.created is None else f', written {info.created}'}"),
+        ("digest", info.digest),
+    ]
 
 
 def find_version_number(name: str) -> int:
@@ -255,17 +300,24 @@ class Status(enum.StrEnum):
     """How an iteration ended."""
 
     CONVERGED = "converged"
+    """The change fell below the tolerance."""
     COMPLETED = "completed"
+    """The fixed number of iterations was made."""
     STABLE = "stable"
+    """It is proven which vertices are the highest."""
     MAX_ITER = "max_iter"
+    """`max_iter` was reached first."""
     NON_FINITE = "non_finite"
+    """A rank became NaN or infinite."""
 
     @property
     def is_success(self) -> bool:
+        """Whether the result is what was asked for."""
         return self in (Status.CONVERGED, Status.COMPLETED, Status.STABLE)
 
     @property
     def advice(self) -> str:
+        """What happened, in a sentence, and what to do about it."""
         return _ADVICE[self]
 
 

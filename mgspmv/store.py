@@ -326,18 +326,22 @@ class DescribedMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
         return self.info.shape
 
     @property
     def ndim(self) -> int:
+        """2."""
         return 2
 
     @property
     def nnz(self) -> int:
+        """Entries that are stored."""
         return self.info.nnz
 
     @property
     def kind(self) -> Kind:
+        """What rows mean: of a `graph` row i has the in-edges of vertex i."""
         return self.info.kind
 
     @property
@@ -849,7 +853,9 @@ def begin_version(
     try:
         root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
     except OSError as error:
-        raise StoreError(f"cannot write {describe_store(store)}: {error.strerror or error}") from error
+        place = describe_store(store)
+        remedy = "; check that the bucket is there and what the credentials allow" if "://" in place else ""
+        raise StoreError(f"cannot write {place}: {error.strerror or error}{remedy}") from error
     versions = root.require_group("versions")
     numbers = _list_versions(versions)
     name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"

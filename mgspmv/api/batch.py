@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -29,7 +28,9 @@ from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import Backend, bind_many
+from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
+from mgspmv.monitor.showing import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.store import DescribedMatrix
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
 
 
+@watched
 def pagerank_batch(
     A: Matrix | DistributedMatrix,
     personalization: Any = None,
@@ -66,7 +68,8 @@ def pagerank_batch(
     """PageRank for many personalisations, dampings or both, several in each pass over the matrix.
 
     Each vector has the bits, the iterations, the status and the error bound that `pagerank` gives it alone, in every
-    precision; one that has ended leaves the pass, and the next one takes its place.
+    precision on hosts, and in `exact` on devices, where bounds differ in how they are rounded. One that has ended
+    leaves the pass, and the next one takes its place.
 
     Parameters
     ----------
@@ -127,11 +130,12 @@ def pagerank_batch(
     report = on_progress or ignore
 
     def emit(event: Event, n_ended: int) -> None:
+        log_iteration(event)
         if on_event is not None:
             on_event(event)
         report("vectors", n_ended, len(queries))
 
-    asked = {"width": width, "top": top, "threads": threads, "run": uuid.uuid4().hex[:12]}
+    asked = {"width": width, "top": top, "threads": threads, "run": name_run()}
     asked |= {"starts_at_jump": isinstance(dangling, str) and dangling == "drop"}
     batch = (queries, options, threshold, start, keeper, emit)
     if distributed is not None:
@@ -213,13 +217,21 @@ def _rank_distributed(
     start: Start,
     keeper: _Keeper,
     emit: Callable[[Event, int], None],
+    *,
+    on_progress: Progress,
     **asked: Any,
 ) -> BatchOutcome:
     """On the workers that hold the matrix."""
     from mgspmv.distribute.batch import run_batch
+    from mgspmv.monitor.stream import publish_run
 
     keeper.make_room()
-    return run_batch(matrix, queries, options, threshold, start, keeper.keep, emit, **asked)
+    batch = (matrix, queries, options, threshold, start, keeper.keep, emit)
+    with publish_run([matrix], asked["run"], "pagerank_batch", "superstep", options) as news:
+        outcome = run_batch(*batch, on_progress=news.report(on_progress), **asked)
+        status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
+        news.end(status, outcome.seconds, outcome.memory, outcome.transport)
+    return outcome
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from mgspmv.iterate.operator import check_transpose
 from mgspmv.iterate.power import Step, normalize
 from mgspmv.iterate.vectors import Weights
 from mgspmv.model import Status
+from mgspmv.monitor.showing import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
 
@@ -48,7 +49,11 @@ class Hits(NamedTuple):
     authorities: Solution
     """How much good hubs point to a vertex."""
 
+    def _repr_html_(self) -> str:
+        return f"{self.hubs._repr_html_()}\n{self.authorities._repr_html_()}"
 
+
+@watched_to_converge
 def hits(
     A: AnyMatrix,
     *,
@@ -84,7 +89,7 @@ def hits(
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="max")
+    run = Run(**running, norm="max", operation="HITS")
     _check_graph(A, run, "HITS")
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
@@ -101,6 +106,7 @@ def hits(
     return made
 
 
+@watched_to_converge
 def katz(
     A: AnyMatrix,
     *,
@@ -133,7 +139,7 @@ def katz(
     ConvergenceError : not converged, with the `solution` attached; alpha may be too large
     others : as of `power_iteration`
     """
-    run = Run(**running)
+    run = Run(**running, operation="Katz centrality")
     _check_graph(A, run, "Katz centrality")
     factor, added = read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
@@ -155,6 +161,7 @@ _KATZ_ADVICE = dict.fromkeys(
 )
 
 
+@watched_to_converge
 def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
     """Eigenvector centrality of the vertices of a graph: the vector of the largest eigenvalue, of Euclidean norm 1.
 
@@ -181,7 +188,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ConvergenceError : not converged, with the `solution` attached
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="l2")
+    run = Run(**running, norm="l2", operation="eigenvector centrality")
     _check_graph(A, run, "eigenvector centrality")
     start = make_start(A, "nstart", nstart, 1.0)
     total = start.sum()
@@ -193,6 +200,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     return conclude(A, run, outcome, "eigenvector centrality", {})
 
 
+@watched_to_converge
 def stationary(
     A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
 ) -> Solution:
@@ -220,7 +228,7 @@ def stationary(
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="l1")
+    run = Run(**running, norm="l1", operation="stationary vector")
     _check_chain(A, run)
     stays = read_number("lazy", lazy)
     if not 0 <= stays < 1:

@@ -39,7 +39,8 @@ from mgspmv.kernels.select import (
     find_step_layout,
 )
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, Precision, check_choice, free_memory
+from mgspmv.model import CsrBlock, Precision, check_choice, describe_entries, free_memory, list_facts
+from mgspmv.monitor.showing import watched
 from mgspmv.order import invert, permute, renumber_csr, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
 from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, open_store
@@ -210,6 +211,7 @@ class Matrix(DescribedMatrix):
         if self._is_owner and self._transpose is not None:
             self._transpose.close()
 
+    @watched
     def distribute(
         self,
         client: Any,
@@ -554,8 +556,15 @@ class Matrix(DescribedMatrix):
         self.close()
 
     def __repr__(self) -> str:
-        values = "pattern" if self.is_pattern else self.info.dtype
-        return f"<Matrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {self.info.url}>"
+        return f"<Matrix: {describe_entries(self.info)}, {self.info.url}>"
+
+    def _repr_html_(self) -> str:
+        from mgspmv.display.cards import Card, render_card
+        from mgspmv.display.numbers import format_bytes
+
+        held = sum(block.nbytes for blocks in self._loaded.values() for block in blocks)
+        loaded = f"{format_bytes(held)} of row blocks" if held else "no row blocks"
+        return render_card(Card("Matrix", [*list_facts(self.info), ("in memory", loaded)]))
 
     def _read_layout(
         self,
@@ -572,7 +581,7 @@ class Matrix(DescribedMatrix):
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
         planning["top"] = top
         plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
-        warn_of_streaming(plan, stacklevel=5)
+        warn_of_streaming(plan, stacklevel=6)
         streaming = plan.workers[0].streaming
 
         def read(start: int, stop: int) -> CsrBlock:

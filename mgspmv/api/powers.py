@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,9 @@ from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
 from mgspmv.kernels.select import Backend
+from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Status, TolMode, check_choice
+from mgspmv.monitor.showing import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution, describe_matrix
 
@@ -78,6 +79,8 @@ class Run:
     """When it was called."""
     events: list[Event] = field(default_factory=list)
     """What each iteration did."""
+    operation: str = "power iteration"
+    """What is computed."""
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -116,10 +119,12 @@ class Run:
     def emit(self, event: Event) -> None:
         """Keep what an iteration did, and tell who listens."""
         self.events.append(event)
+        log_iteration(event)
         if self.on_event is not None:
             self.on_event(event)
 
 
+@watched_to_converge
 def power_iteration(
     A: Matrix | DistributedMatrix,
     update: Update | None = None,
@@ -250,18 +255,37 @@ class Place:
 
     def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
         """See `Run.iterate`."""
-        name = uuid.uuid4().hex[:12]
+        name = name_run()
+        if not self.matrices:
+            return self._iterate(run, update, x, name, run.emit)
+        from mgspmv.monitor.stream import publish_run
+
+        assert self.drive in ("superstep", "scheduler")
+        with publish_run(self.matrices, name, run.operation, self.drive, run.options) as news:
+            report = news.report(run.on_progress)
+            outcome = self._iterate(run, update, x, name, news.follow(run.emit), report)
+            news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+        return outcome
+
+    def _iterate(
+        self,
+        run: Run,
+        update: AnyUpdate,
+        x: np.ndarray,
+        name: str,
+        emit: Callable[[Event], None],
+        report: Progress | None = None,
+    ) -> Outcome:
         if self.drive == "superstep":
             from mgspmv.distribute.power_drive import run_power
 
             assert isinstance(update, Step)
             asked: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
-            asked |= {"run": name, "on_progress": run.on_progress}
-            return run_power(self.matrices, update, x, run.options, run.emit, **asked)
+            return run_power(self.matrices, update, x, run.options, emit, run=name, on_progress=report, **asked)
         products = reduce(Products.after, self.products)
         step = update.place(products.put) if isinstance(update, Step) else update
         began = time.perf_counter()
-        outcome = iterate_power(products, step, x, run.options, run.emit, run=name)
+        outcome = iterate_power(products, step, x, run.options, emit, run=name)
         if self.rounds is None:
             taken = measure_memory(has_device=self.has_device)
             return replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})

@@ -13,11 +13,13 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
+from mgspmv.monitor.showing import watched
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
 
 
+@watched
 def spmv(
     A: Matrix | DistributedMatrix,
     x: Any,

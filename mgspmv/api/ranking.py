@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +24,9 @@ from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
+from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice, free_memory
+from mgspmv.monitor.showing import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.partition import check_watch, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
 
 
+@watched_to_converge
 def pagerank(
     A: Matrix | DistributedMatrix,
     *,
@@ -163,10 +165,11 @@ def pagerank(
 
     def emit(event: Event) -> None:
         events.append(event)
+        log_iteration(event)
         if on_event is not None:
             on_event(event)
 
-    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": uuid.uuid4().hex[:12]}
+    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": name_run()}
     steps = (options, threshold, start, emit)
     if distributed is not None:
         outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
@@ -299,10 +302,24 @@ def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
     return start.cut(first, last).bind(kernel, weight[first:last])
 
 
-def _rank_distributed(matrix: DistributedMatrix, *steps: Any, **computing: Any) -> Outcome:
+def _rank_distributed(
+    matrix: DistributedMatrix,
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    emit: Callable[[Event], None],
+    *,
+    on_progress: Progress | None,
+    **computing: Any,
+) -> Outcome:
     from mgspmv.distribute.drives import run_distributed
+    from mgspmv.monitor.stream import publish_run
 
-    return run_distributed(matrix, *steps, **computing)
+    with publish_run([matrix], computing["run"], "pagerank", computing["drive"], options) as news:
+        steps, report = (options, threshold, start, news.follow(emit)), news.report(on_progress)
+        outcome = run_distributed(matrix, *steps, on_progress=report, **computing)
+        news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+    return outcome
 
 
 def _check_graph(A: DescribedMatrix, weights: bool) -> bool:

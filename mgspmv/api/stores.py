@@ -21,6 +21,7 @@ from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, reorder_store, store_source
 from mgspmv.kernels.select import BACKENDS
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, SelfLoops, check_choice
+from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store import StoreLike, check_keep, check_target, open_store
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     pass
 
 
+@watched
 def ingest(
     source: Any,
     store: StoreLike,
@@ -133,6 +135,7 @@ def ingest(
     return _store(opened, store, options, asked, room, overwrite, on_progress)
 
 
+@watched
 def generate(
     model: str,
     store: StoreLike,
@@ -148,7 +151,9 @@ def generate(
     overwrite: bool = False,
     client: Any = None,
     backend: Literal["auto", "cpu", "cuda"] = "auto",
+    memory: str | int | None = None,
     threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     timeout: float = 30.0,
     on_progress: Progress | None = None,
     **parameters: Any,
@@ -164,14 +169,16 @@ def generate(
         store is the same for any number of workers, and without
     backend : with `client`: `auto` makes `rmat` and `uniform` without weights on the devices that workers have, and
         everything else on their hosts; `cpu` on hosts; `cuda` wants a device on each worker
+    memory, scratch : without `client`, as for `ingest`: entries go to files where they do not fit
     threads : of each worker, or of this process
     timeout : with `client`, as for `Matrix.distribute`
-    others : as for `ingest`
+    kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order, overwrite : as for `ingest`
+    on_progress : called with (phase, done, total or None)
 
     Raises
     ------
-    OptionError : an unknown model or parameter, or one out of range; what a cluster does not make
-    CapacityError : what an order takes of rows, or a worker's rows, is more than the memory that is free
+    OptionError : an unknown model or parameter, or one out of range; what a cluster does not make, or take
+    CapacityError : what an order takes of rows, or a worker's rows, is more than the memory that there is
     StoreExistsError : the place is taken
     ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
@@ -181,7 +188,10 @@ def generate(
     check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     if client is None:
-        return _store(source, store, options, {}, find_room(store, threads=threads), overwrite, on_progress)
+        room = find_room(store, parse_size(memory), threads, scratch)
+        return _store(source, store, options, {}, room, overwrite, on_progress)
+    if memory is not None or scratch is not None:
+        raise OptionError("memory and scratch are for making in this process; leave out the client, or these")
     from mgspmv.distribute.making import make_on_cluster
 
     provenance = _describe_making(source.layout().provenance, options, {})
@@ -221,6 +231,7 @@ def stamp() -> dict[str, str]:
     return {"program": f"mgspmv {version('mgspmv')}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
+@watched
 def reorder(
     store: StoreLike,
     target: StoreLike | None = None,
@@ -282,6 +293,7 @@ def reorder(
     return open_store(place).info
 
 
+@watched
 def update(
     store: StoreLike,
     *,
@@ -354,6 +366,7 @@ def update(
     return open_store(store).info
 
 
+@watched
 def export(
     store: StoreLike,
     target: str | os.PathLike[str],
@@ -406,6 +419,7 @@ def export(
     return stored.info
 
 
+@watched
 def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:
     """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
 

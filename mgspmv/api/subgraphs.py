@@ -16,10 +16,12 @@ from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo
+from mgspmv.monitor.showing import watched
 from mgspmv.results import to_json
 from mgspmv.store import StoreLike, check_target, open_store
 
 
+@watched
 def subgraph(
     store: StoreLike,
     target: StoreLike,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ PRECISIONS = ("float32", "exact")
 MOST_SEEDS = 10
 LEAST_SAMPLED = 8
 """Vectors that are run alone at least, unless there are fewer in the batch."""
+BOUNDS_APART = 1e-3
+"""Relative difference of error bounds on a GPU: a single run measures its own in fixed point, a batch in float64."""
+
 PASSES_APART = 20
 """Between two single runs."""
 TOP = 10
@@ -40,7 +44,8 @@ LEGEND = (
     "ms a vector and iteration: of the fused steps alone, in the batch over the iterations of all vectors.",
     "share: seconds of the batch over those of the single runs, by the estimate that is less in its favour. In float32 "
     f"of 256 vectors it is to be {MOST_SHARE:.0%} at most.",
-    "same: whether ranks, iterations and error bounds of the sample are those of the single runs, to the bit; else the "
+    "same: whether ranks, iterations and error bounds of the sample are those of the single runs, to the bit (bounds "
+    "on a GPU to three digits, as a batch and a single run round them in other ways); else the "
     "greatest L1 distance of ranks. SciPy: the L1 distance of one vector to its ranks by SciPy in float64, beside its "
     "error bound and that of SciPy's ranks.",
 )
@@ -148,7 +153,11 @@ def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, widt
     for _ in sample:  # not timed: what is compiled and loaded once is
         singles.run_next()
     pairs = [(checked[place], singles.solutions[k]) for place, k in enumerate(sample)]
-    is_same = all(_describe(one) == _describe(other) for one, other in pairs)
+    apart = BOUNDS_APART if backend == "cuda" else 0.0
+    is_same = all(
+        _describe(one) == _describe(other) and isclose(one.error_bound_l1, other.error_bound_l1, rel_tol=apart)
+        for one, other in pairs
+    )
     distance = max(float(abs(one.values.astype(float) - other.values).sum()) for one, other in pairs)
     is_near = all(abs(a.values.astype(float) - b.values).sum() <= a.error_bound_l1 + b.error_bound_l1 for a, b in pairs)
     scipy_distance, scipy_bound = _compare_scipy(A, seeds[sample[0]], checked[0].values)
@@ -189,8 +198,8 @@ def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, widt
 
 
 def _describe(solution: Any) -> tuple[Any, ...]:
-    """What is to be the same in the batch and alone."""
-    return solution.digest(), solution.status, solution.changes, solution.error_bound_l1
+    """What is to be the same in the batch and alone, beside the error bound."""
+    return solution.digest(), solution.status, solution.changes
 
 
 def _compare_scipy(A: api.Matrix, seeds: dict[int, float], ranks: np.ndarray) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from distributed.protocol import to_serialize
 
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.session import RankSession, RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.publish import publish_iterations
+from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, begin
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
@@ -40,7 +41,7 @@ from mgspmv.partition import Rates
 
 NAME = "mgspmv"
 """Of the plugin on each worker."""
-PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
+PING_OP, DESCRIBE_OP, TIME_OP = "mgspmv_ping", "mgspmv_describe", "mgspmv_time"
 FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """What a client asks of an agent, through the scheduler."""
 ASK_OP = "mgspmv_ask"
@@ -55,13 +56,14 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def setup(self, worker: Worker) -> None:
         self._worker = worker
         self._parts: dict[str, Part] = {}
-        self._sessions: dict[str, Share] = {}
+        self._sessions: dict[str, Linked] = {}
         self._made: dict[str, Any] = {}
-        self._ending: WeakValueDictionary[str, Share] = WeakValueDictionary()  # a task that still runs holds its own
+        self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a task that still runs holds its own
         worker.handlers.update(
             {
                 PING_OP: self.ping,
                 DESCRIBE_OP: self.describe,
+                TIME_OP: self.tell_time,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
                 LINK_OP: self.accept_link,
@@ -88,7 +90,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         """Keep it until the key is released."""
         self._parts[key] = part
 
-    def hold_session(self, key: str, session: Share) -> None:
+    def hold_session(self, key: str, session: Linked) -> None:
         """Keep it until the key is released."""
         self._sessions[key] = session
 
@@ -119,7 +121,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             )
         return self._parts[key]
 
-    def get_session(self, key: str) -> Share:
+    def get_session(self, key: str) -> Linked:
         """
         Raises
         ------
@@ -134,6 +136,10 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def ping(self) -> bool:
         """Say that the event loop of this worker runs."""
         return True
+
+    async def tell_time(self) -> float:
+        """Seconds since 1970, by the clock of this worker's machine."""
+        return time.time()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
         """What there is to compute with: free memory, and the device, of which the first question takes memory."""
@@ -175,7 +181,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         comm.abort()
         return ServerStatus.dont_reply
 
-    def _list_held(self) -> list[Share | Part]:
+    def _list_held(self) -> list[Linked | Part]:
         return [*self._sessions.values(), *self._parts.values()]
 
     def _let_go(self, key: Any) -> None:
@@ -297,8 +303,11 @@ def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int |
 
 
 def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
-    """See `Session.advance`."""
-    return _get_session(key).advance(n)
+    """See `Session.advance`. What the iterations did is published too."""
+    session = _get_session(key)
+    events, status = session.advance(n)
+    publish_iterations(session.rank, events, session.measure_memory())
+    return events, status
 
 
 def measure_session(key: str) -> float:

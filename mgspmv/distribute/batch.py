@@ -81,7 +81,7 @@ def run_batch(
         on_progress("start", 0, None)
         began = time.perf_counter()
         pieces = _cut(matrix, queries, start, top)
-        with Workers(matrix, spec, tasks.begin_batch, pieces) as workers:
+        with Workers(matrix, spec, tasks.begin_batch, pieces, "pagerank_batch") as workers:
             found = workers.do("connect", tasks.connect_batch)
             chosen = _choose_width(matrix, width, len(queries), found)
             workers.do("start", tasks.start_batch, chosen)

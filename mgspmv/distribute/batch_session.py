@@ -13,6 +13,7 @@ from distributed import get_worker
 from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.part import Part
+from mgspmv.distribute.publish import publish_iterations
 from mgspmv.distribute.session import Share, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.links import Member
@@ -24,6 +25,7 @@ from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany
+from mgspmv.logs import log_own_iteration
 from mgspmv.model import Event, free_memory
 
 KEPT_BYTES = 1 << 28
@@ -145,6 +147,7 @@ class BatchSession(Share):
             events: list[tuple[Event, int]] = []
             while len(events) < n and len(self._kept) < most and not batch.is_done:
                 events.append(batch.advance())
+                log_own_iteration(events[-1][0], self.name)
                 self._links.phase = f"pass {batch.steps + 1}"
             report = BatchReport(events, [*self._kept], batch.is_done)
             self._kept.clear()
@@ -234,8 +237,11 @@ def start_batch(key: str, width: int) -> None:
 
 
 def advance_batch(key: str, n: int) -> BatchReport:
-    """See `BatchSession.advance`."""
-    return _get(key).advance(n)
+    """See `BatchSession.advance`. What the passes did is published too."""
+    session = _get(key)
+    report = session.advance(n)
+    publish_iterations(session.rank, [event for event, _ in report.events], session.measure_memory())
+    return report
 
 
 def collect_batch(key: str) -> tuple[list[Ending], dict[str, float], dict[str, int]]:

@@ -172,6 +172,27 @@ class Cluster:
         ]
         return infos, [member for member in everyone if member not in described]
 
+    def describe_workers(self) -> dict[Member, dict[str, Any]]:
+        """All workers in whatever state, and what the scheduler says of each; none are waited for.
+
+        Raises
+        ------
+        SchedulerNotFoundError : it does not answer
+        """
+
+        async def ask() -> dict[Member, dict[str, Any]]:
+            workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
+            return {Member(worker["name"], address): worker for address, worker in workers.items()}
+
+        return self._sync(ask())
+
+    def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
+        """The answers of workers to a message, such as {"op": TIME_OP}; an exception in place of each that does not
+        come within `wait_s`."""
+        found = {member.address: member for member in members}
+        answers = self._sync(self._ask_each(list(found), message, wait_s))
+        return {found[address]: answer for address, answer in answers.items()}
+
     async def _ask_present(self, members: Iterable[Member], message: dict[str, Any]) -> dict[Member, Any]:
         """The answers of those that are not silent."""
         wait_s = max(JOIN_S, self.patience)
@@ -497,16 +518,25 @@ class Cluster:
         return min(causes, key=_rank_cause)
 
 
-def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
-    """Raise when a worker has other versions than this process; all of them in one message."""
+def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
+    """Which workers have other versions than this process, in words.
+
+    Parameters
+    ----------
+    found : versions by package, with Python's, as the workers' op `versions` gives them
+    """
     wanted = get_versions(packages=[*CHECKED])["packages"]
-    differences = [
+    return [
         f"worker {member} has {name} {packages.get(name) or 'not installed'}, not {wanted[name]}"
         for member, packages in found.items()
         for name in ("python", *CHECKED)
         if packages.get(name) != wanted[name]
     ]
-    if differences:
+
+
+def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
+    """Raise when a worker has other versions than this process; all of them in one message."""
+    if differences := list_differences(found):
         raise VersionMismatchError(
             f"{'; '.join(differences)}. Install the same versions on all workers as here", phase="join"
         )

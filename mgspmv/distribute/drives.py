@@ -22,6 +22,7 @@ import numpy as np
 from mgspmv.distribute import agent
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.session import RunSpec, Spec, check_agreement
+from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_steps_at_once, sum_seconds
@@ -132,13 +133,15 @@ class Workers:
     begin : the task that makes and holds a share, called with its key, that of the part, `spec` and a piece; it gives
         what computes, threads of the host or a device by its name
     pieces : what each worker starts with
+    call : that the run is of, for Dask's spans
     """
 
     def __init__(
-        self, matrix: DistributedMatrix, spec: Spec, begin: Callable[..., int | str], pieces: Sequence[Any]
+        self, matrix: DistributedMatrix, spec: Spec, begin: Callable[..., int | str], pieces: Sequence[Any], call: str
     ) -> None:
         self.matrix, self._run, self._spec, self._begin_one, self._pieces = matrix, spec.run, spec, begin, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
+        self._spans = Spans("mgspmv", call)
         self._sessions: list[Any] = []
         self._running: list[Any] = []
         self.hardware = ""
@@ -164,11 +167,13 @@ class Workers:
     ) -> list[Any]:
         """Call a task on every worker with its session, and wait for all; `on_done` gets how many are done."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
-        name = function.__name__.replace("_", "-")
-        self._running = [
-            cluster.submit(member, f"mgspmv-{name}-{token}-{rank}", function, key, *args)
-            for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
-        ]
+        # Dask has all tasks of a name in one span, the first one's.
+        name = f"{function.__name__.replace('_', '-')}-{name_span(phase)}"
+        with self._spans.enter(phase):
+            self._running = [
+                cluster.submit(member, f"mgspmv-{name}-{token}-{rank}", function, key, *args)
+                for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
+            ]
         results = cluster.settle(self._running, members, phase, on_done)
         self._running = []
         return results
@@ -177,10 +182,11 @@ class Workers:
         matrix, cluster = self.matrix, self.matrix.cluster
         members, part_keys = matrix.members, matrix.part_keys
         sent = cluster.scatter_each(self._pieces, members, "start")
-        self._sessions = self._running = [
-            cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
-            for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
-        ]
+        with self._spans.enter("start"):
+            self._sessions = self._running = [
+                cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
+                for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
+            ]
         self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
@@ -196,7 +202,8 @@ class _Ranking(Workers):
     """The workers of a run that ranks one vector."""
 
     def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
-        super().__init__(matrix, spec, agent.begin_session, [start.cut(a, b) for a, b in pairwise(matrix.bounds)])
+        pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
+        super().__init__(matrix, spec, agent.begin_session, pieces, "pagerank")
         self.spec, self.start = spec, start
 
 

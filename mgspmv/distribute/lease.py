@@ -17,7 +17,7 @@ POLL_S = 1.0
 RELEASE_S = 5.0
 """Seconds for the scheduler to take it back."""
 
-logger = logging.getLogger("mgspmv")
+logger = logging.getLogger("mgspmv.runs")
 
 
 @contextmanager

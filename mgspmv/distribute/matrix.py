@@ -20,6 +20,7 @@ from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.device_part import TeamSpec
 from mgspmv.distribute.part import PartSpec
 from mgspmv.distribute.places import Places, Transport, choose_places
+from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -33,9 +34,9 @@ from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import MatrixInfo, Precision, check_choice
+from mgspmv.model import MatrixInfo, Precision, check_choice, describe_entries, list_facts
 from mgspmv.order import permute, restore
-from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.partition import Memory, Plan, limit, list_shares, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
@@ -74,8 +75,11 @@ class DistributedMatrix(DescribedMatrix):
         self.places = places
         self._parts = parts
         self._pending: WeakSet[Future] = WeakSet()
+        self._spans = Spans("mgspmv", "spmv")
         self.load_s = 0.0
         """Seconds that loading took."""
+        self.bandwidths: tuple[float, ...] = ()
+        """Bytes per second of the memory of each worker's device, 0 of a host; empty where nobody asked."""
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -269,8 +273,24 @@ class DistributedMatrix(DescribedMatrix):
 
     def __repr__(self) -> str:
         state = f"on {len(self.members)} workers of {self.cluster}" if self._parts else "closed"
-        values = "pattern" if self.is_pattern else self.info.dtype
-        return f"<DistributedMatrix: {self.kind} of shape {self.shape}, {self.nnz} entries, {values}, {state}>"
+        return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
+
+    def _repr_html_(self) -> str:
+        from mgspmv.display.cards import Card, draw_shares, render_card
+        from mgspmv.display.numbers import format_seconds
+
+        facts = [
+            ("cluster", str(self.cluster)),
+            ("computes on", {"cpu": "hosts", "cuda": "devices", None: "hosts and devices"}[self.backend]),
+            ("slices go by", self.transport),
+            ("loaded in", format_seconds(self.load_s)),
+        ]
+        is_open = bool(self._parts)
+        state = f"on {len(self.members)} workers" if is_open else "closed"
+        charts = draw_shares(list_shares(self.plan, [f"worker {name}" for name in self.workers]))
+        return render_card(
+            Card("DistributedMatrix", [*list_facts(self.info), *facts], state, is_open, charts if is_open else ())
+        )
 
     def _distribute_transpose(self) -> DistributedMatrix:
         if not (self.info.has_transpose or self.is_transpose):
@@ -283,10 +303,12 @@ class DistributedMatrix(DescribedMatrix):
 
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex
-        return [
-            self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, keys[rank], x, y, *options)
-            for rank, (member, x, y) in enumerate(zip(self.members, xs, ys, strict=True))
-        ]
+        given = list(zip(self.members, keys, xs, ys, strict=True))
+        with self._spans.enter("product"):
+            return [
+                self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, key, x, y, *options)
+                for rank, (member, key, x, y) in enumerate(given)
+            ]
 
     def _multiply_lazy(
         self, x: Any, y: Any, alpha: float, beta: float, precision: str | None, options: tuple[Any, ...]
@@ -369,7 +391,7 @@ def distribute_matrix(
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
         )
-        warn_of_streaming(plan, stacklevel=3)
+        warn_of_streaming(plan, stacklevel=4)
         members = tuple(w.member for w in workers)
         if not lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
             places = replace(places, may_share=False)
@@ -378,6 +400,7 @@ def distribute_matrix(
             parts = _load(cluster, members, specs, team, report)
         matrix = DistributedMatrix(stored, cluster, plan, members, places, parts)
         matrix.load_s = time.perf_counter() - began
+        matrix.bandwidths = tuple(w.device.bandwidth for w in workers)
         return matrix
     except BaseException:
         cluster.close()
@@ -493,20 +516,23 @@ def _load(
 ) -> list[Future]:
     token = uuid.uuid4().hex
     keys = [f"mgspmv-load-{token}-{rank}" for rank in range(len(members))]
-    futures = [
-        cluster.submit(member, key, load_part, key, spec, team)
-        for member, key, spec in zip(members, keys, specs, strict=True)
-    ]
+    spans = Spans("mgspmv", "distribute")
+    with spans.enter("load"):
+        futures = [
+            cluster.submit(member, key, load_part, key, spec, team)
+            for member, key, spec in zip(members, keys, specs, strict=True)
+        ]
     joining: list[Future] = []
     report("load", 0, len(members))
     try:
         # Of a team the rows are read when it lays them out together.
         cluster.settle(futures, members, "load", None if team else lambda done: report("load", done, len(members)))
         if team is not None:
-            joining = [
-                cluster.submit(member, f"mgspmv-join-{token}-{rank}", join_team, keys[rank], team)
-                for rank, member in enumerate(members)
-            ]
+            with spans.enter("load"):
+                joining = [
+                    cluster.submit(member, f"mgspmv-join-{token}-{rank}", join_team, keys[rank], team)
+                    for rank, member in enumerate(members)
+                ]
             cluster.settle(joining, members, "load", lambda done: report("load", done, len(members)))
             cluster.release(joining)
     except BaseException as error:

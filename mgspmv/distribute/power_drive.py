@@ -60,7 +60,7 @@ def run_power(
         asked = (options, options.threshold(len(x)), precision, weights, threads, matrix.cluster.patience)
         start = _arrange(matrix, step, x, precision)
         pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
-        with Workers(matrix, PowerSpec(run, matrix.members, *asked), begin_power, pieces) as workers:
+        with Workers(matrix, PowerSpec(run, matrix.members, *asked), begin_power, pieces, "power_iteration") as workers:
             supersteps = Supersteps(workers, emit, options.max_iter)
             supersteps.start()
             started = time.perf_counter()

@@ -31,6 +31,7 @@ from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
+from mgspmv.logs import WORKERS, log_own_iteration
 from mgspmv.model import Event, Stability, Status, StepSums, free_memory
 from mgspmv.partition import check_watch, find_watch_bytes
 
@@ -82,8 +83,8 @@ class Spec(Protocol):
         ...
 
 
-class Share:
-    """One worker's share of a run: its rows, and its links to the other workers.
+class Linked:
+    """One worker's place among those of a run: its links to the others.
 
     Parameters
     ----------
@@ -91,12 +92,9 @@ class Share:
     hello : as `make_hello` of `DaskLinks`
     """
 
-    computes: int | str
-    """Threads of the host, or the name of a device."""
-
-    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
-        self._part, self.run = part, spec.run
-        self._links = DaskLinks(worker, spec.run, part.rank, spec.members, hello, spec.patience)
+    def __init__(self, worker: Any, rank: int, spec: Spec, hello: Any) -> None:
+        self.run, self.name, self.rank = spec.run, worker.name, rank
+        self._links = DaskLinks(worker, spec.run, rank, spec.members, hello, spec.patience)
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
@@ -109,11 +107,8 @@ class Share:
     def close(self, reason: str) -> None:
         """End the run here: a task that waits is told the reason, and none can begin."""
         self._end = reason
+        WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
         self._links.close(reason)
-
-    def measure_memory(self) -> dict[str, int]:
-        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
-        return measure_memory(has_device=self._part.backend == "cuda")
 
     @contextmanager
     def _working(self, phase: str) -> Iterator[None]:
@@ -129,6 +124,26 @@ class Share:
                 yield
         finally:
             self.is_busy = False
+
+
+class Share(Linked):
+    """One worker's share of a run: its rows, and its links to the other workers.
+
+    Parameters
+    ----------
+    worker, hello : as of `Linked`
+    """
+
+    computes: int | str
+    """Threads of the host, or the name of a device."""
+
+    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
+        super().__init__(worker, part.rank, spec, hello)
+        self._part = part
+
+    def measure_memory(self) -> dict[str, int]:
+        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        return measure_memory(has_device=self._part.backend == "cuda")
 
 
 class Advancing(Protocol):
@@ -160,6 +175,7 @@ class Session(Share, ABC):
             loop, events = self._loop, []
             for event in loop.advance(n):
                 events.append(event)
+                log_own_iteration(event, self.name)
                 self._links.phase = f"iteration {loop.iteration + 1}"
             return events, loop.status
 

@@ -27,7 +27,7 @@ WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
 _EXTRA = ("http:", "https:", "s3:", "s3a:")
-_MARKS = ("ETag", "Last-Modified", "LastModified", "mtime", "created")
+MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "created")
 """What fsspec has of a file that is another when the file is."""
 _REFUSED, _MISSING = (401, 403), (404, 410)
 
@@ -98,7 +98,7 @@ def explain(name: str, error: Exception) -> MgspmvError:
 
 
 def describe_url(url: str) -> dict[str, Any]:
-    """What tells this content of a file at a URL from another.
+    """What tells this content of a file at a URL from another; of a folder, that of all files in it.
 
     Raises
     ------
@@ -111,17 +111,25 @@ def describe_url(url: str) -> dict[str, Any]:
         system, path = fsspec.core.url_to_fs(url)
         system.invalidate_cache()
         info = system.info(path)
+        inside = system.find(path, detail=True) if info.get("type") == "directory" else {}
     except ValueError as error:
         raise refuse_protocol(url, error) from error
     except Exception as error:
         raise explain(url, error) from error
-    found = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    if inside:
+        marks = {name.removeprefix(path): _find_marks(url, own) for name, own in sorted(inside.items())}
+        return {"name": url, "bytes": sum(own.get("size") or 0 for own in inside.values()), "files": marks}
+    return {"name": url, "bytes": info.get("size"), **_find_marks(url, info)}
+
+
+def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:
+    found = {name: str(info[name]) for name in MARKS if info.get(name) is not None}
     if not found:
         raise OptionError(
             f"{url}: the server does not tell whether this file changed, so that nobody goes on with it; leave resume "
             "(--resume) out, or fetch the file first"
         )
-    return {"name": url, "bytes": info.get("size"), **found}
+    return found
 
 
 def fetch_ahead(file: IO[bytes]) -> IO[bytes]:

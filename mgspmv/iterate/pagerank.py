@@ -23,6 +23,7 @@ from mgspmv.exchange.transport import LocalTransport, Panel, Transport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.model import FIXED_POINT, Event, Followed, Stability, Status, StepSums
 
@@ -199,9 +200,11 @@ def time_step(
     """
     received, waited = panel.exchanged_bytes, panel.waited_s
     began = time.perf_counter()
-    own = multiply()
+    with Range("product"):
+        own = multiply()
     multiplied = time.perf_counter()
-    sums = exchange(own, multiplied - began)
+    with Range("exchange"):
+        sums = exchange(own, multiplied - began)
     exchanged_s = time.perf_counter() - multiplied
     wait_s = min(exchanged_s, panel.waited_s - waited)
     moved = panel.exchanged_bytes - received

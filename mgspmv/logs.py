@@ -1,0 +1,113 @@
+"""Logs through Python's `logging`: what calls, runs, workers and steps did, with fields for programs that read them.
+
+    mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
+    mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change
+    mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended
+    mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
+
+Nothing is said anywhere until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of
+the records, as `extra` gives them, so that any formatter can use them; `JsonFormatter` writes all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mgspmv.model import Event
+
+logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would print errors, which are raised as well
+
+CALLS, RUNS, WORKERS, PIPELINE = (
+    logging.getLogger(f"mgspmv.{name}") for name in ("calls", "runs", "workers", "pipeline")
+)
+
+_PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+"""What every record has, and is no field."""
+_RUN: ContextVar[str] = ContextVar("_RUN", default="")
+"""Id of the run that the call made."""
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, its fields, and `error` with
+    the traceback of an exception that is logged with it.
+
+        handler = logging.FileHandler("mgspmv.jsonl")
+        handler.setFormatter(JsonFormatter())
+        logging.getLogger("mgspmv").addHandler(handler)
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line without its end; a value that JSON does not have is its string."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(_to_strict(told | fields), default=str, ensure_ascii=False)
+
+
+def name_run() -> str:
+    """A new id of a run, which what is logged of the call has too."""
+    run = uuid.uuid4().hex[:12]
+    _RUN.set(run)
+    return run
+
+
+@contextmanager
+def log_call(call: str) -> Iterator[None]:
+    """Log how a call ends, with the run that it made, if it did."""
+    before, began = _RUN.set(""), time.perf_counter()
+
+    def describe() -> dict[str, Any]:
+        elapsed_s = time.perf_counter() - began
+        return {"call": call, "elapsed_s": elapsed_s} | ({"run": _RUN.get()} if _RUN.get() else {})
+
+    try:
+        yield
+        CALLS.info("%s ended after %.3g s", call, time.perf_counter() - began, extra=describe())
+    except BaseException as error:
+        fields = describe() | {"error_type": type(error).__name__}
+        said = str(error) or type(error).__name__  # who keeps the record would keep all that the error refers to
+        CALLS.error("%s failed: %s", call, said, extra=fields)
+        raise
+    finally:
+        _RUN.reset(before)
+
+
+def log_iteration(event: Event) -> None:
+    """Log what an iteration did, in the process that called."""
+    if RUNS.isEnabledFor(logging.DEBUG):
+        fields = {"run": event.run, "iteration": event.iteration, "change": event.change}
+        RUNS.debug("iteration %d: change %.3g", event.iteration, event.change, extra=fields)
+
+
+def log_own_iteration(event: Event, worker: Any) -> None:
+    """Log what an iteration did on the worker of this name."""
+    if WORKERS.isEnabledFor(logging.DEBUG):
+        fields = {"run": event.run, "worker": worker, "iteration": event.iteration, "change": event.change}
+        times = {name: getattr(event, name)[0] for name in ("product_s", "exchange_s", "wait_s", "exchanged_bytes")}
+        said = "worker %s, iteration %d: product %.3g s"
+        WORKERS.debug(said, worker, event.iteration, event.product_s[0], extra=fields | times)
+
+
+def _to_strict(value: Any) -> Any:
+    """With the names, as strings, of the floats that JSON does not have."""
+    if isinstance(value, dict):
+        return {str(name): _to_strict(own) for name, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_strict(own) for own in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value

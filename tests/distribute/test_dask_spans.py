@@ -1,0 +1,79 @@
+"""Spans: what Dask's scheduler has of them after our tasks, which are in the ones of their phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, span
+
+import mgspmv as mg
+from mgspmv.distribute.spans import name_span
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> mg.Matrix:
+    store = tmp_path_factory.mktemp("spans") / "g.zarr"
+    mg.generate("rmat", store, scale=7, edge_factor=4)
+    return mg.open_matrix(store)
+
+
+def list_spans(client: Client, outer: str) -> dict[tuple[str, ...], tuple[int, set[str]]]:
+    """Below the span of this name: how many there are of each name, and what their tasks are called."""
+
+    def find(dask_scheduler: Any) -> dict[tuple[str, ...], tuple[int, set[str]]]:
+        named = dask_scheduler.extensions["spans"].spans_search_by_name
+        return {
+            name[1:]: (len(own), {group.name for each in own for group in each.groups})
+            for name, own in named.items()
+            if name[0] == outer and len(name) > 1
+        }
+
+    found: dict[tuple[str, ...], tuple[int, set[str]]] = client.run_on_scheduler(find)
+    return found
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_phases_of_a_run(graph: mg.Matrix, in_process: Callable[[int], Any], drive: Any) -> None:
+    client = in_process(2)
+    with span(f"mine-{drive}"):
+        ranks = mg.pagerank(graph, client=client, drive=drive)
+    assert ranks.status.is_success
+    found = list_spans(client, f"mine-{drive}")
+    phases = {name[2] for name in found if name[:2] == ("mgspmv", "pagerank") and len(name) == 3}
+    assert phases == {"start", "iterate", "residual", "collect"}
+    step = "advance" if drive == "superstep" else "step"
+    assert found["mgspmv", "pagerank", "iterate"] == (1, {f"mgspmv-{step}-session-iterate"})
+    assert found["mgspmv", "pagerank", "collect"] == (1, {"mgspmv-collect-session-collect"})
+    assert found["mgspmv", "distribute", "load"] == (1, {"mgspmv-load"})
+
+
+def test_products_share_a_span(graph: mg.Matrix, in_process: Callable[[int], Any]) -> None:
+    client = in_process(2)
+    with span("mine-products"), graph.distribute(client) as D:
+        for _ in range(3):
+            D @ np.ones(D.shape[1])
+    found = list_spans(client, "mine-products")
+    assert found["mgspmv", "spmv", "product"] == (1, {"mgspmv-multiply"})
+
+
+def test_other_runs_have_theirs(graph: mg.Matrix, in_process: Callable[[int], Any]) -> None:
+    client = in_process(2)
+    with span("mine-others"), graph.distribute(client) as D:
+        mg.pagerank_batch(D, [[1], [2]])
+        mg.katz(D, alpha=1e-3)
+    calls = {name[1] for name in list_spans(client, "mine-others") if name[0] == "mgspmv" and len(name) > 1}
+    assert calls == {"distribute", "pagerank_batch", "power_iteration"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "named"),
+    [
+        ("connect", "start"), ("start", "start"), ("iteration 3", "iterate"), ("iterations 1 to 20", "iterate"),
+        ("passes 1 to 4", "iterate"), ("residual", "residual"), ("collect", "collect"), ("load", "load"),
+    ],
+)  # fmt: skip
+def test_names(phase: str, named: str) -> None:
+    assert name_span(phase) == named

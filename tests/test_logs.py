@@ -1,0 +1,155 @@
+"""Logs: silent unless somebody listens, and then with the run, the worker and the iteration in fields."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgspmv as mg
+from mgspmv.errors import ConvergenceError
+from mgspmv.logs import JsonFormatter, name_run
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> mg.Matrix:
+    store = tmp_path_factory.mktemp("logs") / "g.zarr"
+    mg.generate("rmat", store, scale=6, edge_factor=4)
+    return mg.open_matrix(store)
+
+
+def select(records: list[logging.LogRecord], name: str) -> list[dict[str, Any]]:
+    """The records of a logger, with all of their attributes."""
+    return [vars(record) for record in records if record.name == f"mgspmv.{name}"]
+
+
+def test_a_call_and_its_iterations_have_the_id_of_the_run(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mgspmv")
+    ranks = mg.pagerank(graph)
+    (call,) = select(caplog.records, "calls")
+    run = ranks.events[0].run
+    assert (call["call"], call["run"], call["levelname"]) == ("pagerank", run, "INFO")
+    assert 0 < call["elapsed_s"] < 600
+    assert call["message"] == f"pagerank ended after {call['elapsed_s']:.3g} s"
+    told = [(own["run"], own["iteration"], own["change"]) for own in select(caplog.records, "runs")]
+    assert told == [(run, k, change) for k, change in enumerate(ranks.changes, 1)]
+
+
+@pytest.mark.parametrize("call", ["katz", "pagerank_batch"])
+def test_other_iterations_are_logged_too(graph: mg.Matrix, caplog: pytest.LogCaptureFixture, call: str) -> None:
+    caplog.set_level(logging.DEBUG, "mgspmv")
+    getattr(mg, call)(graph, **({"alpha": 1e-3} if call == "katz" else {}))
+    runs = {own["run"] for own in select(caplog.records, "runs")}
+    assert [(own["call"], {own["run"]}) for own in select(caplog.records, "calls")] == [(call, runs)]
+
+
+def test_iterations_cost_nothing_where_they_are_not_wanted(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mgspmv")
+    mg.pagerank(graph)
+    assert [record.name for record in caplog.records] == ["mgspmv.calls"]
+
+
+def test_a_call_that_fails_says_why(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mgspmv")
+    with pytest.raises(ConvergenceError) as caught:
+        mg.pagerank(graph, max_iter=2)
+    (call,) = select(caplog.records, "calls")
+    assert (call["levelname"], call["error_type"]) == ("ERROR", "ConvergenceError")
+    assert call["message"] == f"pagerank failed: {caught.value}"
+    assert call["run"] == caught.value.solution.events[0].run
+
+
+def test_a_call_without_a_run_has_no_id_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mgspmv")
+    name_run()
+    mg.ingest((np.array([0, 1]), np.array([1, 0])), tmp_path / "h.zarr")
+    (call,) = select(caplog.records, "calls")
+    assert call["call"] == "ingest"
+    assert "run" not in call
+
+
+def test_workers_have_their_names(
+    graph: mg.Matrix, caplog: pytest.LogCaptureFixture, in_process: Callable[[int], Any]
+) -> None:
+    caplog.set_level(logging.DEBUG, "mgspmv")
+    with graph.distribute(in_process(2)) as D:
+        ranks = mg.pagerank(D)
+        mg.pagerank_batch(D, [[1], [2]])
+    run = ranks.events[0].run
+    workers = [own for own in select(caplog.records, "workers") if own["run"] == run]
+    told = [own for own in workers if own["levelname"] == "DEBUG"]
+    for k, name in enumerate(D.workers):
+        own = [record for record in told if record["worker"] == name]
+        assert [(o["iteration"], o["change"]) for o in own] == list(enumerate(ranks.changes, 1))
+        assert [o["product_s"] for o in own] == [event.product_s[k] for event in ranks.events]
+    ended = [(own["worker"], own["message"]) for own in workers if own["levelname"] == "INFO"]
+    assert sorted(ended) == [(name, f"worker {name}: the run ended") for name in sorted(D.workers)]
+    batch = {own["run"] for own in select(caplog.records, "workers")} - {run}
+    assert batch == {select(caplog.records, "calls")[-1]["run"]}
+
+
+def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mgspmv")
+    monkeypatch.chdir(tmp_path)
+    Path("edges.txt").write_text("0 1\n1 2\n2 0\n")
+    Path("p.toml").write_text('[matrix.web]\npath = "edges.txt"\n[matrix.gone]\npath = "none.txt"\n[run]\n')
+    record = mg.run_pipeline("p.toml", throw=False)
+    told = {own["step"]: (own["state"], own["levelname"]) for own in select(caplog.records, "pipeline")}
+    levels = {"made": "INFO", "skipped": "INFO", "failed": "ERROR"}
+    assert told == {step.name: (step.state, levels[step.state]) for step in record.steps}
+
+
+def test_json_lines(graph: mg.Matrix, tmp_path: Path) -> None:
+    handler, logger = logging.FileHandler(tmp_path / "log.jsonl"), logging.getLogger("mgspmv")
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        ranks = mg.pagerank(graph)
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == ranks.iterations + 1
+    assert lines[0].keys() == {"time", "level", "logger", "message", "run", "iteration", "change"}
+    assert (lines[0]["level"], lines[0]["logger"], lines[0]["change"]) == ("DEBUG", "mgspmv.runs", ranks.changes[0])
+    assert lines[0]["time"].endswith("+00:00")
+    assert lines[-1]["call"] == "pagerank"
+
+
+def test_json_is_strict_and_has_what_is_no_json_as_strings() -> None:
+    record = logging.makeLogRecord({"name": "a", "levelname": "INFO", "msg": "%s\nçé", "args": ("x",)})
+    record.change, record.path, record.parts = float("nan"), Path("a"), [float("-inf"), {1: 2.0}]
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    told = json.loads(line, parse_constant=pytest.fail)
+    assert (told["message"], told["change"], told["path"]) == ("x\nçé", "NaN", "a")
+    assert told["parts"] == ["-Infinity", {"1": 2.0}]
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert json.loads(JsonFormatter().format(record))["error"].endswith("ValueError: wrong")
+
+
+def test_nothing_is_printed_where_nobody_listens(tmp_path: Path) -> None:
+    code = "import mgspmv as mg\ntry:\n    mg.verify('none.zarr')\nexcept Exception:\n    pass"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_record_does_not_keep_what_failed(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mgspmv")
+    with pytest.raises(ConvergenceError):
+        mg.pagerank(graph, max_iter=2)
+    kept = [value for record in caplog.records for value in (*vars(record).values(), *(record.args or ()))]
+    assert not [value for value in kept if isinstance(value, BaseException)]
