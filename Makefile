@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test lint types imports package check format sanitize bench bench-drives bench-ingest clean
+.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,9 +30,14 @@ lint: $(VENV)/.ready-dev ## ruff: rules and format
 
 types: $(VENV)/.ready-dev ## mypy, strict
 	$(BIN)/mypy
+	$(BIN)/mypy docs/hooks
 
 imports: $(VENV)/.ready-dev ## import-linter: imports run one way
 	$(BIN)/lint-imports
+
+# The variable keeps a notice about other programs out of what a strict build says.
+docs: $(VENV)/.ready-docs ## build the documentation's site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 # PYTHONPATH comes before the editable install, so what answers is the wheel.
 package: $(VENV)/.ready-dev ## build sdist and wheel, and run the command from the wheel
@@ -42,7 +47,7 @@ package: $(VENV)/.ready-dev ## build sdist and wheel, and run the command from t
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DIST)/site $(DIST)/*.whl
 	PYTHONPATH=$(DIST)/site $(BIN)/python $(DIST)/site/bin/mgspmv --help > /dev/null
 
-check: test lint types imports package ## everything that a contribution must pass; CI runs this
+check: test lint types imports docs package ## everything that a contribution must pass; CI runs this
 	@echo "All checks passed."
 
 format: $(VENV)/.ready-dev ## let ruff mend what it can
@@ -71,6 +76,7 @@ clean: ## remove .venv, caches and whatever the targets made
 EXTRA_run :=
 EXTRA_test := [test]
 EXTRA_dev := [dev]
+EXTRA_docs := [docs]
 EXTRA_bench := [bench]
 
 $(VENV)/.ready-%: pyproject.toml | $(VENV)/.created

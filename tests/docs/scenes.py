@@ -1,0 +1,265 @@
+"""What the blocks of each page find: files, the names that Python's blocks take as given, and what is run smaller here.
+
+A page that is not here makes all that it needs.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import scipy.sparse as sp
+from running import Elsewhere, Scene
+
+import mgspmv as mg
+
+N = 120
+GIVEN = {"mg": mg, "np": np}
+"""What all Python on pages with a scene takes as imported."""
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def make_arcs(n: int = N, seed: int = 0) -> np.ndarray:
+    """Arcs of a strongly connected graph of vertices 0..n-1 with some hubs, (k, 2)."""
+    rng = np.random.default_rng(seed)
+    ring = np.column_stack([np.arange(n), np.roll(np.arange(n), -1)])
+    return np.concatenate([ring, np.column_stack([rng.integers(0, n, 3 * n), rng.integers(0, n, 3 * n) ** 2 // n])])
+
+
+def write_arcs(path: str, names: list[str] | None = None, *, seed: int = 0, comma: bool = False) -> None:
+    """An edge list as SNAP publishes them, compressed where the name says so."""
+    lines = ["# Directed graph", "# FromNodeId\tToNodeId"]
+    separator = "," if comma else "\t"
+    for i, j in make_arcs(seed=seed).tolist():
+        lines.append(f"{i if names is None else names[i]}{separator}{j if names is None else names[j]}")
+    data = "\n".join([*lines, ""]).encode()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+
+
+def make_web(path: str = "web.zarr", **options: Any) -> mg.MatrixInfo:
+    """A store of these arcs."""
+    return mg.ingest(tuple(make_arcs().T), path, duplicates="first", n_vertices=N, **options)
+
+
+def make_laplacian(path: str = "a.zarr") -> None:
+    """A grid's, (30, 30), symmetric, with eigenvalues between 0 and 4, and with its transpose."""
+    line = [sp.diags_array([-0.5, 1.0, -0.5], offsets=[-1, 0, 1], shape=(n, n)) for n in (5, 6)]
+    mg.ingest(sp.csr_array(sp.kronsum(*line)), path, transpose=True)
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def fill_readme(client: Any) -> dict[str, Any]:
+    write_arcs("web-Google.txt.gz")
+    np.save("x.npy", np.ones(N))
+    return GIVEN | {"x": np.ones(N), "client": client}
+
+
+def fill_batch(client: Any) -> dict[str, Any]:
+    make_web()
+    Path("seeds.csv").write_text("vector,vertex,weight\ncats,17,1\ncats,4,1\ndogs,23,3\n")
+    return GIVEN | {"client": client, "seeds": [[17, 4], {23: 3.0}]}
+
+
+def fill_benchmarks(client: Any) -> dict[str, Any]:
+    mg.generate("rmat", "web.zarr", scale=12)
+    for path in ("graphs/one.zarr", "graphs/two.zarr"):
+        mg.generate("rmat", path, scale=7, edge_factor=6)
+    for path in ("my.zarr", "other.zarr"):
+        make_laplacian(path)
+    return {}
+
+
+def fill_centrality(client: Any) -> dict[str, Any]:
+    names = ["home", *(f"page{k}" for k in range(1, N))]
+    write_arcs("web.txt", names)
+    mg.ingest("web.txt", "web.zarr", transpose=True, ids="string")
+    make_laplacian()
+    chain = sp.random_array((20, 20), density=0.3, rng=np.random.default_rng(1)) + sp.eye_array(20)
+    mg.ingest(chain @ sp.diags_array(1 / chain.sum(axis=0)), "chain.zarr", kind="stochastic")
+    Path("beta.txt").write_text("home 5.0\npage1 1.0\n")
+    return GIVEN | {"client": client, "b": np.ones(30)}
+
+
+def fill_cluster(client: Any) -> dict[str, Any]:
+    make_web()
+    np.save("x.npy", np.ones(N))
+    return GIVEN | {"client": client}
+
+
+def fill_doctor(client: Any) -> dict[str, Any]:
+    make_web()
+    return {}
+
+
+def fill_nothing(client: Any) -> dict[str, Any]:
+    return GIVEN
+
+
+def fill_ingest(client: Any) -> dict[str, Any]:
+    names = ["example.org", "example.com", *(f"site{k}.net" for k in range(2, N))]
+    for seed in (1, 2):
+        write_arcs(f"edges/{seed}.csv.gz", names, seed=seed, comma=True)
+        write_arcs(f"plain/{seed}.csv", names, seed=seed, comma=True)
+    table = pa.table({"source": [1, 2, 3], "target": [2, 3, 1]})
+    for year in (2024, 2025):
+        pq.write_table(table, f"{year}.parquet")
+    import anndata
+
+    cells = anndata.AnnData(np.ones((30, 2)), obsp={"connectivities": sp.csr_matrix(sp.eye_array(30, k=1))})
+    cells.write_zarr("cells.zarr")
+    frame = pd.DataFrame({"src": [1, 2], "dst": [2, 3], "weight": [0.5, 1.5]})
+    return GIVEN | {"client": client, "frame": frame}
+
+
+def fill_kernels(client: Any) -> dict[str, Any]:
+    make_web()
+    make_laplacian()
+    np.save("x.npy", np.ones(30))
+    return GIVEN | {"x": np.ones(N), "M": np.ones((4, N)), "b": np.ones(4)}
+
+
+def fill_networkx(client: Any) -> dict[str, Any]:
+    make_web(transpose=True)
+    return GIVEN | {"G": nx.DiGraph(make_arcs().tolist())}
+
+
+def fill_pagerank(client: Any) -> dict[str, Any]:
+    write_arcs("web.txt")
+    Path("new.csv").write_text("0,57\n121,3\n")
+    Path("gone.csv").write_text("0,1\n")
+    return GIVEN
+
+
+def fill_pipelines(client: Any) -> dict[str, Any]:
+    write_arcs("crawls/web.txt.gz")
+    arcs = "\n".join(f"{i + 1} {j + 1}" for i, j in sorted(set(map(tuple, make_arcs(seed=3).tolist()))))
+    text = f"%%MatrixMarket matrix coordinate pattern general\n{N} {N} {arcs.count(chr(10)) + 1}\n{arcs}\n"
+    Path("crawls/wiki.mtx.gz").write_bytes(gzip.compress(text.encode()))
+    Path("topics").mkdir()
+    Path("topics/sports.csv").write_text("17 1.0\n23 2.0\n")
+    return {}
+
+
+def fill_report(client: Any) -> dict[str, Any]:
+    make_web()
+    with mg.open_matrix("web.zarr") as A:
+        mg.pagerank(A).save("ranks.parquet")
+    return {}
+
+
+def fill_subgraph(client: Any) -> dict[str, Any]:
+    names = [f"{letter}.{land}" for land in ("de", "fr") for letter in "abcdefgh"]
+    arcs = [(names[k], names[(k + step) % 16]) for k in range(16) for step in (0, 1, 3)]
+    mg.ingest(nx.DiGraph(arcs), "web.zarr")
+    nofollow = sp.coo_array((np.ones(1, bool), ([0], [2])), shape=(16, 16))
+    return GIVEN | {"nofollow": nofollow}
+
+
+_FOLDER = "tests/benchmarks"
+_COMPARED = Elsewhere("16 minutes", f"{_FOLDER}/test_compare.py::test_all_installed_peers_are_right_and_timed")
+_DRIVES = Elsewhere("minutes", f"{_FOLDER}/test_benchmark_drives.py::test_all_drives_are_right_and_timed")
+_INGESTING = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store")
+_INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_workers_make_the_same_store")
+_INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
+_WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
+_S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
+
+SCENES = {
+    "README.md": Scene(
+        fill_readme,
+        smaller={"--scale 26": "--scale 8", "--workers 4": "--workers 2"},
+        afresh={
+            'mg.ingest("web-Google.txt.gz"': "web.zarr",
+            's.save("ranks.parquet")': "ranks.parquet",
+            "-o ranks.parquet": "ranks.parquet",
+        },
+    ),
+    "docs/batch.md": Scene(
+        fill_batch, afresh={"-o ranks.parquet": "ranks.parquet", 'batch.save("ranks.parquet")': "ranks.parquet"}
+    ),
+    "docs/benchmarks.md": Scene(
+        fill_benchmarks,
+        smaller={
+            "bench spmv --json": "bench spmv --matrix band5 --size 2000 --rounds 1 --json",
+            "--kernel bsr --dtype float32 --warm": "--kernel bsr --dtype float32 --warm --size 2000 --rounds 1",
+            "--pattern --matrix rmat24": "--pattern --matrix rmat24 --size 2000 --rounds 1",
+            "my.zarr other.zarr": "my.zarr other.zarr --rounds 1",
+            "bench pagerank --json": "bench pagerank --size 2000 --rounds 1 --json",
+            "--precision float32 --rounds 10": "--precision float32 --rounds 2 --size 2000",
+            "--only rmat24 --only rmat27": "--only rmat24 --only rmat27 --size 2000 --rounds 1",
+            "mgspmv bench pagerank --backend cpu": "mgspmv bench pagerank --backend cpu --size 2000 --rounds 1",
+            "*.zarr --rounds 5": "*.zarr --rounds 1",
+            "mgspmv bench warm graphs/*.zarr": "mgspmv bench warm graphs/one.zarr --rounds 1",
+            "--scale 26 --workers 1,2,4": "--scale 8 --workers 1,2 --iterations 6 --backend cpu",
+            "--workers 1,2 --precision float32": "--workers 1 --precision float32 --iterations 6",
+            "mgspmv bench batch --precision both": "mgspmv bench batch --precision both --scale 8 --vectors 8",
+            "--vectors 1000": "--vectors 8",
+            "--backend cuda --matrix rmat27": "--backend cuda --matrix rmat27 --size 2000000 --rounds 1",
+            "mgspmv bench streaming --scale 26": "mgspmv bench streaming --scale 12",
+        },
+        elsewhere={
+            "python tests/benchmarks/compare.py --scales 18 20 22 --threads 2": _COMPARED,
+            "python tests/benchmarks/drives.py --scale 20 --edge-factors 4 16 --workers 4": _DRIVES,
+            "python tests/benchmarks/ingesting.py --scale 22 --entries 60000000": _INGESTING,
+            "python tests/benchmarks/ingesting.py --workers 8": _INGESTING_BY_WORKERS,
+            "python tests/benchmarks/ingesting.py --names --scale 20 --entries 8000000": _INGESTING_NAMES,
+        },
+    ),
+    "docs/centrality.md": Scene(
+        fill_centrality,
+        smaller={"--workers 4": "--workers 2"},
+        afresh={"-o authorities.parquet": "authorities.parquet", "-o katz.csv": "katz.csv"},
+    ),
+    "docs/cluster.md": Scene(
+        fill_cluster,
+        smaller={
+            "--workers 4": "--workers 2",
+            "n_workers=4, threads_per_worker=2": "n_workers=2, threads_per_worker=1",
+            "--scale 28": "--scale 8",
+            "--device-memory 40GB": "--device-memory 4GB",
+            'device_memory="40GB", host_memory="100GB"': 'device_memory="4GB", host_memory="8GB"',
+        },
+        afresh={"-o ranks.parquet": "ranks.parquet"},
+    ),
+    "docs/doctor.md": Scene(fill_doctor),
+    "docs/dashboard.md": Scene(fill_nothing, smaller={"--workers 4": "--workers 2"}),
+    "docs/ingest.md": Scene(
+        fill_ingest,
+        smaller={
+            "'edges/*.csv' web.zarr": "'plain/*.csv' web.zarr",
+            '"s3://bucket/edges/", "s3://bucket/web.zarr"': '"plain/", "web.zarr"',
+        },
+        afresh={
+            "mgspmv ingest edges/ web.zarr": "web.zarr",
+            "mg.ingest([": "web.zarr",
+            "mg.ingest(frame": "web.zarr",
+            "--scheduler": "web.zarr",
+            "s3://bucket/web.zarr": "web.zarr",
+            "--resume": "web.zarr",
+            "resume=True": "web.zarr",
+        },
+        elsewhere={
+            "mgspmv ingest 'https://example.org/edges/*.csv.gz' web.zarr": _WEB,
+            "AWS_PROFILE=research mgspmv ingest s3://bucket/edges/ web.zarr": _S3,
+        },
+    ),
+    "docs/kernels.md": Scene(
+        fill_kernels, smaller={"mgspmv bench spmv a.zarr": "mgspmv bench spmv a.zarr --rounds 1 --dtype float32"}
+    ),
+    "docs/networkx.md": Scene(fill_networkx),
+    "docs/pagerank.md": Scene(fill_pagerank),
+    "docs/pipelines.md": Scene(fill_pipelines),
+    "docs/report.md": Scene(fill_report),
+    "docs/subgraph.md": Scene(fill_subgraph),
+}
