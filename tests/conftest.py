@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reference_data import shared_data
 
 import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
 
 # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-_DATA = Path(os.environ.get("MGSPMV_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
-
-
-def shared_data(name: str) -> Path:
-    """Path of a reference file, relative to the data folder; skips the test, naming the file, where it is absent.
-
-    The folder is `$MGSPMV_TEST_DATA`, or `shared/data` beside the checkout.
-    """
-    path = _DATA / name
-    if not path.exists():
-        pytest.skip(f"reference data {name} is not here; set MGSPMV_TEST_DATA to the folder that holds it")
-    return path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

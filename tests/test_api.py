@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from cards import read_card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import HARD
@@ -408,6 +409,15 @@ def test_attributes():
     assert (A.shape, A.ndim, A.nnz, A.kind, A.is_pattern, A.dtype) == ((3, 7), 2, 5, "matrix", False, np.float64)
     assert (A.vertex_ids, A.is_transpose) == (None, False)
     assert repr(A) == f"<Matrix: matrix of shape (3, 7), 5 entries, float64, {A.info.url}>"
+    assert repr(A.info) == (
+        f"<MatrixInfo: matrix of shape (3, 7), 5 entries, float64, {A.info.version} of {A.info.url}>"
+    )
+    found = read_card(A)
+    assert (found.title, found.facts["shape"], found.facts["values"]) == ("Matrix", "3 × 7", "float64")
+    assert (found.facts["entries"], found.facts["in memory"]) == ("5, 1.67 a row", "no row blocks")
+    assert read_card(A.info).facts == {name: fact for name, fact in found.facts.items() if name != "in memory"}
+    A @ np.ones(7)
+    assert read_card(A).facts["in memory"] == f"{A.blocks('float64')[0].nbytes} B of row blocks"
     B = store_matrix((np.array([10, 30]), np.array([30, 20])))
     assert repr(B) == f"<Matrix: graph of shape (3, 3), 2 entries, pattern, {B.info.url}>"
     assert (B.dtype, B.vertex_ids.tolist()) == (None, [10, 20, 30])

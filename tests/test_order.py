@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from conftest import shared_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import GRAPHS, HARD
 from oracles import rank_by_solving, sum_arcs
+from reference_data import shared_data
 from stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, make_stochastic
 from zarr.storage import MemoryStore
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from conftest import shared_data
 from oracles import rank_by_pushing, sum_arcs
+from reference_data import shared_data
 
 import mgspmv as mg
 from mgspmv.errors import StoreNotFoundError, UnsupportedSourceError

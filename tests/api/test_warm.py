@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import invoke, invoke_json
-from conftest import shared_data
+from reference_data import shared_data
 
 import mgspmv as mg
 from mgspmv.api.warm import align_ranks

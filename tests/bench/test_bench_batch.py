@@ -80,7 +80,7 @@ def test_wrong_ranks_are_found(graph, monkeypatch):
     monkeypatch.setattr(batch, "run_batch", lambda *_: [replace(RECORD, is_right=False)])
     stdout, stderr = invoke("bench", "batch", "--store", graph, "--backend", "cpu", code=MgspmvError.exit_code)
     assert "WRONG" in stdout
-    assert "wrong ranks in exact; see the table" in stderr
+    assert "wrong ranks: exact; see the tables" in stderr
 
 
 def test_usage(graph, tmp_path):

@@ -67,4 +67,4 @@ def test_the_command(graph, tmp_path, monkeypatch):
     assert [r["run"] for r in json.loads(kept.read_text())["records"]] == list(RUNS)
     monkeypatch.setattr(methods, "run_methods", lambda *args: [replace(RECORD, is_right=False)])
     _, said = invoke("bench", "methods", graph, code=1)
-    assert "wrong ranks of power on web" in said
+    assert "wrong ranks: power on web" in said

@@ -317,7 +317,7 @@ def test_the_program_fails_when_ranks_are_wrong(monkeypatch) -> None:
 
     monkeypatch.setattr(pagerank, "make_ours", make)
     stdout, stderr = invoke(*QUICK, "--only", "grid", code=1)
-    assert stderr.endswith("error: wrong ranks of float32 on grid; see the tables\n")
+    assert stderr.endswith("error: wrong ranks: float32 on grid; see the tables\n")
     assert "WRONG" in stdout
 
 

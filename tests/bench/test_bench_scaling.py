@@ -216,4 +216,4 @@ def test_the_command_fails_where_ranks_are_wrong(graph, monkeypatch):
     monkeypatch.setattr(scaling, "run_scaling", lambda *_, **__: [replace(RECORD, is_right=False)])
     stdout, stderr = invoke("bench", "scaling", "--store", graph, "--backend", "cpu", code=MgspmvError.exit_code)
     assert "| NO |" in stdout
-    assert "wrong ranks in exact on 1 workers; see the tables" in stderr
+    assert "wrong ranks: exact on 1 workers; see the tables" in stderr

@@ -56,7 +56,7 @@ def test_a_wrong_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CpuBlock, "multiply", forget)
     stdout, stderr = invoke(*QUICK, "--matrix", "band5", "--vectors", "4", code=1)
-    assert "wrong products of ours; see the table" in stderr
+    assert "wrong products: ours; see the tables" in stderr
     assert "**WRONG**" in stdout
     assert "rows checked are wrong: row 0 is" in stdout
 

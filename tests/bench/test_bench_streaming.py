@@ -102,4 +102,4 @@ def test_the_command_fails_where_ranks_are_wrong(graph, monkeypatch):
     monkeypatch.setattr(streaming, "run_streaming", lambda *_: [replace(RECORD, is_right=False)])
     stdout, stderr = invoke("bench", "streaming", "--store", graph, code=MgspmvError.exit_code)
     assert "| NO |" in stdout
-    assert "wrong ranks in exact, host, most; see the tables" in stderr
+    assert "wrong ranks: exact, host, most; see the tables" in stderr

@@ -97,4 +97,4 @@ def test_the_command(graph, tmp_path, monkeypatch):
     assert len(json.loads(kept.read_text())["records"]) == len(CHANGES) * len(RUNS)
     monkeypatch.setattr(warm, "run_warm", lambda *args: [replace(RECORD, is_right=False)])
     _, said = invoke("bench", "warm", graph, code=1)
-    assert "wrong ranks of cold on web, few" in said
+    assert "wrong ranks: cold on web, few" in said

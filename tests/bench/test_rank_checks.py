@@ -7,8 +7,8 @@ import gzip
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import shared_data
 from oracles import rank_by_solving
+from reference_data import shared_data
 
 from mgspmv.bench import rank_checks
 from mgspmv.bench.graphs import GRAPHS, count_out_arcs, find_isolated

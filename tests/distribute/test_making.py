@@ -93,6 +93,8 @@ def test_overwriting(client, tmp_path):
         ({"scale": 99}, "scale must be an integer from 1 to 40, not 99"),
         ({"backend": "gpu"}, "backend must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"memory": "4GiB"}, "memory and scratch are for making in this process; leave out the client, or these"),
+        ({"scratch": "."}, "memory and scratch are for making in this process; leave out the client, or these"),
     ],
 )
 def test_what_a_cluster_does_not_make(options, message, client, tmp_path):

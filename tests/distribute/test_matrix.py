@@ -6,15 +6,17 @@ import gc
 import shutil
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cards import read_card
 from clusters import find_alive, find_held, wait_for
-from conftest import shared_data
 from distributed import Client
 from matrices import HARD
+from reference_data import shared_data
 from stores import find_group, make_scipy
 
 import mgspmv as mg
@@ -348,8 +350,15 @@ def test_use_after_close(graph, client):
             f"{client.scheduler.address}>"
         )
         assert D.workers == (0, 1, 2, 3)
+        found = read_card(D)
+        assert found.title == "DistributedMatrix ✓ on 4 workers"
+        assert found.facts["cluster"] == client.scheduler.address
+        assert (found.facts["computes on"], found.facts["slices go by"]) == ("hosts", "peer")
+        assert all(f"worker {k}: rows {b - a}," in found.charts[0] for k, (a, b) in enumerate(pairwise(D.bounds)))
     D.close()
     assert repr(D).endswith(", closed>")
+    assert read_card(D).title == "DistributedMatrix ✕ closed"
+    assert read_card(D).charts == []
     message = f"the distributed matrix of {graph.info.url} was closed; distribute it again"
     for use in (
         lambda: D @ np.ones(50),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from conftest import shared_data
+from reference_data import shared_data
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.detect import detect_format

@@ -13,9 +13,9 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from conftest import shared_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_data import shared_data
 
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.edge_list import EdgeListSource

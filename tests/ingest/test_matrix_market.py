@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from conftest import shared_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_data import shared_data
 
 from mgspmv.errors import SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from buckets import serve_s3
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -363,19 +364,8 @@ def test_errors_are_explained(name):
 @pytest.fixture(scope="module")
 def s3():
     """The file system of an S3 that runs here, where there is a bucket."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    given = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (given | {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}).items():
-            patch.setenv(name, value)
-        system = fsspec.filesystem("s3", skip_instance_cache=True)
-        system.mkdir("bucket")
+    with serve_s3() as system:
         yield system
-    server.stop()
 
 
 @pytest.fixture

@@ -629,7 +629,7 @@ def test_a_remote_source(tmp_path):
 def test_a_remote_source_that_does_not_tell_whether_it_changed(tmp_path, monkeypatch):
     with fsspec.open("memory://resumed/f.txt", "wb") as file:
         file.write(b"1 2\n")
-    monkeypatch.setattr(import_module("mgspmv.ingest.remote"), "_MARKS", ("ETag",))
+    monkeypatch.setattr(import_module("mgspmv.ingest.remote"), "MARKS", ("ETag",))
     with pytest.raises(OptionError, match="does not tell whether this file changed"):
         mg.ingest("memory://resumed/f.txt", tmp_path / "a.zarr", resume=True)
 

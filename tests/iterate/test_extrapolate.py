@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from conftest import shared_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import rank_by_solving
+from reference_data import shared_data
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
