@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any
 
+import dask
 from distributed import Client, LocalCluster, Nanny
 from distributed.comm import connect, get_address_host_port
 from distributed.core import send_recv
@@ -20,6 +21,7 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 
+from mgspmv.distribute.tls import is_tls_required
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 from mgspmv.model import check_choice, default_threads
 
@@ -36,7 +38,7 @@ def connect_client(client: Any, timeout: float) -> Client:
 
     Raises
     ------
-    OptionError : neither of these, or no address of a scheduler
+    OptionError : neither of these, or no address of a scheduler, or no certificate for it
     SchedulerNotFoundError : nothing answers there
     """
     if isinstance(client, str):
@@ -130,8 +132,11 @@ def start_cuda(n_workers: int | None = None, threads: int | None = None, protoco
     ------
     MissingDependencyError : dask-cuda, or what UCX needs, is not installed
     ClusterError : there are no GPUs, or fewer than that
+    OptionError : UCX is to be encrypted, which it cannot
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
+    if protocol == "ucxx" and is_tls_required():
+        raise OptionError("protocol='ucxx' does not encrypt, and connections must be encrypted; leave one of both out")
     _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
     if protocol == "ucxx":
         _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
@@ -146,8 +151,12 @@ def start_cuda(n_workers: int | None = None, threads: int | None = None, protoco
     from dask_cuda import LocalCUDACluster
 
     threads = threads or max(1, default_threads() // n_workers)
-    given: dict[str, Any] = {"device_memory_limit": None, "protocol": protocol}  # nothing of ours is to be spilled
-    return _start(LocalCUDACluster, n_workers=n_workers, threads_per_worker=threads, **given)
+    given: dict[str, Any] = {"device_memory_limit": None}  # nothing of ours is to be spilled
+    if not is_tls_required():  # which is a protocol of its own
+        given["protocol"] = protocol
+    # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.
+    with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
+        return _start(LocalCUDACluster, n_workers=n_workers, threads_per_worker=threads, **given)
 
 
 def _list_devices() -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from distributed.comm import get_address_host
+
 from mgspmv.distribute.cluster import WorkerInfo
 from mgspmv.errors import ClusterError
 from mgspmv.kernels.select import Backend
@@ -101,4 +103,16 @@ def _choose_transport(
             worker=str(without[0].member.name),
             phase="join",
         )
+    if transport == "auto" and (machines := _count_encrypted(workers)) > 1:
+        warnings.warn(
+            f"the workers are on {machines} machines and connected by TLS, and NCCL does not encrypt: slices go "
+            "through their hosts; pass transport='nccl' where the network between the GPUs is one to trust",
+            stacklevel=5,
+        )
+        return "peer"
     return "nccl"
+
+
+def _count_encrypted(workers: Sequence[WorkerInfo]) -> int:
+    """Machines between which connections are encrypted."""
+    return len({get_address_host(w.member.address) for w in workers if w.member.address.startswith("tls://")})

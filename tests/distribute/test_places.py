@@ -53,6 +53,22 @@ def test_hosts(backend, transport):
     assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == Places(("cpu", "cpu"), "peer", (None, None))
 
 
+@pytest.mark.parametrize(
+    ("scheme", "hosts", "taken"),
+    [("tls", 2, "peer"), ("tcp", 2, "nccl"), ("tls", 1, "nccl")],
+)
+def test_machines_whose_connections_are_encrypted(scheme, hosts, taken):
+    """NCCL encrypts nothing: it is for one machine, or for who says so."""
+    workers = [WorkerInfo(Member(k, f"{scheme}://10.0.0.{k % hosts}:40{k}"), 8, 10**9, gpu(k)) for k in range(4)]
+    assert choose(workers, transport="nccl").transport == "nccl"
+    assert choose(workers, transport="peer").transport == "peer"
+    if taken == "nccl":
+        assert choose(workers).transport == taken
+        return
+    with pytest.warns(UserWarning, match="on 2 machines and connected by TLS, and NCCL does not encrypt"):
+        assert choose_places(workers, "auto", "auto").transport == taken
+
+
 @pytest.mark.parametrize("transport", ["auto", "nccl"])
 @pytest.mark.parametrize("backend", ["auto", "cuda"])
 def test_a_device_for_each(backend, transport):

@@ -1,0 +1,285 @@
+"""With TLS nobody without a certificate gets in at any port, and nothing on the wire is to be read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import struct
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import psutil
+import pytest
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.distribute.connect import connect_client, start_cuda, start_local
+from mgspmv.distribute.tls import is_tls_required, make_certificates, use_tls
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SchedulerNotFoundError
+
+pytest.importorskip("cryptography", reason="certificates are made with it")
+
+HELLO = b"GET /metrics HTTP/1.0\r\n\r\n"
+ETHERNET, IP_BYTES = 14, 65_535
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("own") / "tls", ["gpu-1.example.org", "10.0.0.1"])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("store") / "a-name-to-be-found.zarr"
+    mg.generate("rmat", path, scale=8, seed=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(certificates):
+    """That other tests do not know the certificates of."""
+    with use_tls(certificates.folder):
+        started = start_local(2, 1)
+    with started:
+        yield started
+
+
+def list_ports():
+    """Where this process and its children listen, by processes that are workers and those that are not."""
+    own = psutil.Process()
+    found = [process.net_connections("tcp") for process in (own, *own.children(recursive=True))]
+    return [{end.laddr for end in ends if end.status == "LISTEN"} for ends in found]
+
+
+def make_context(certificates=None):
+    """Of who believes whoever answers, and shows a certificate or none."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificates is not None:
+        context.load_cert_chain(certificates.cert, certificates.key)
+    return context
+
+
+def speak(address, context):
+    """What is answered, of an encrypted connection or another one; a refusal is none."""
+    with socket.create_connection(address, timeout=10) as plain:
+        try:
+            with context.wrap_socket(plain) if context else plain as connection:
+                connection.sendall(HELLO)
+                return connection.recv(1000)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
+
+def test_no_port_answers_who_has_no_certificate(cluster, certificates, store, tmp_path):
+    others = make_certificates(tmp_path / "others")
+    with use_tls(certificates.folder), Client(cluster, set_as_default=False) as client:
+        mg.pagerank(mg.open_matrix(store), client=client)
+        mine, *workers = list_ports()
+        ports = mine.union(*workers)
+        assert len(ports) >= 4 + 4, "scheduler, its pages, two nannies; two workers and theirs"
+        assert sum(bool(own) for own in workers) >= 2
+        assert {port.ip for port in ports} == {"127.0.0.1"}
+        pages = 0
+        for port in sorted(ports):
+            assert speak(port, None) == b"", port
+            assert speak(port, make_context()) == b"", port
+            assert speak(port, make_context(others)) == b"", port
+            pages += speak(port, make_context(certificates)).startswith(b"HTTP/1.1 200")
+        assert pages == 3, "of the scheduler and two workers: who has a certificate sees them"
+
+
+def test_pages_are_seen_with_a_certificate(cluster, certificates):
+    with use_tls(certificates.folder):
+        link = cluster.dashboard_link
+    assert link.startswith("https://127.0.0.1:")
+    context = ssl.create_default_context(cafile=str(certificates.ca))  # compares names too
+    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+        urllib.request.urlopen(link, context=context, timeout=10).read()
+    context.load_cert_chain(certificates.cert, certificates.key)
+    assert b"Dask" in urllib.request.urlopen(link, context=context, timeout=10).read()
+
+
+def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp_path):
+    address = cluster.scheduler_address
+    assert address.startswith("tls://")
+    with pytest.raises(OptionError, match="is no address of a scheduler"):
+        connect_client(address, 5.0)
+    with pytest.raises(SchedulerNotFoundError):
+        connect_client(address.replace("tls", "tcp"), 5.0)
+    make_certificates(tmp_path / "others")
+    with use_tls(tmp_path / "others"), pytest.raises(SchedulerNotFoundError):
+        connect_client(address, 5.0)
+    with use_tls(certificates.folder):
+        connect_client(address, 5.0).close()
+
+
+@contextmanager
+def captured():
+    """All that goes over the loopback interface meanwhile."""
+    try:
+        listening = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    except PermissionError:
+        pytest.skip("capturing packets needs CAP_NET_RAW")
+    listening.bind(("lo", 0))
+    listening.settimeout(0.2)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 26)
+    packets, is_over = [], threading.Event()
+
+    def listen():
+        while not is_over.is_set():
+            try:
+                packets.append(listening.recv(ETHERNET + IP_BYTES))
+            except TimeoutError:
+                continue
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        yield packets
+    finally:
+        is_over.set()
+        thread.join()
+        listening.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="packets are captured as Linux does it")
+@pytest.mark.parametrize("where", [None, "temporary"])
+def test_nothing_on_the_wire_is_to_be_read(where, store):
+    """Without TLS the same capture finds the store's name, which the client sends, and how workers greet each other."""
+    with (
+        captured() as packets,
+        use_tls(where),
+        start_local(2, 1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        mg.pagerank(mg.open_matrix(store), client=client)
+        ports = {end.port for own in list_ports() for end in own}
+    wire = b"".join(packet for packet in packets if ports & set(read_ports(packet)))
+    assert len(wire) > 10_000
+    words = [store.name.encode(), b"compression", b"mgspmv_link", b"identity"]
+    assert [word for word in words if word in wire] == ([] if where else words)
+
+
+def read_ports(packet):
+    """Of TCP over IPv4, from and to; none of others."""
+    ip = packet[ETHERNET:]
+    if len(ip) < 20 or ip[0] >> 4 != 4 or ip[9] != socket.IPPROTO_TCP:
+        return ()
+    return struct.unpack_from("!HH", ip, 4 * (ip[0] & 15))
+
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made(certificates):
+    assert stat.S_IMODE(certificates.key.stat().st_mode) == 0o600
+    assert sorted(path.name for path in certificates.folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+    decoded = ssl._ssl._test_decode_cert(str(certificates.cert))
+    names = [name for _, name in decoded["subjectAltName"]]
+    assert {"localhost", "127.0.0.1", "gpu-1.example.org", "10.0.0.1"} <= set(names)
+
+
+def test_temporary_ones_are_gone_afterwards():
+    with use_tls("temporary"):
+        assert is_tls_required()
+        key = Path(dask.config.get("distributed.comm.tls.worker.key"))
+        assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+        assert key.read_text().startswith("-----BEGIN PRIVATE KEY")
+    assert not key.parent.exists()
+    assert not is_tls_required()
+    with use_tls(None):
+        assert not is_tls_required()
+
+
+def refuse(folder, **asked):
+    with pytest.raises(MgspmvError) as caught, use_tls(folder):
+        raise AssertionError("such certificates are taken")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
+def test_files_that_are_missing_or_none(certificates, name, tmp_path):
+    copied = copy(certificates, tmp_path)
+    (copied / name).write_text("not a certificate\n")
+    assert refuse(copied) == f"{copied / name} is no file in PEM"
+    (copied / name).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    assert f"the certificates in {copied} are not whole: " in refuse(copied)
+    (copied / name).unlink()
+    assert refuse(copied) == (
+        f"{copied} has no {name}; a folder for --tls has ca.pem, cert.pem and key.pem, as `mgspmv certificates DIR` "
+        "makes them"
+    )
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
+def test_files_of_others(certificates, name, tmp_path):
+    copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / "others")
+    (copied / name).write_bytes((others.folder / name).read_bytes())
+    assert f"the certificates in {copied} are not whole: " in refuse(copied)
+
+
+def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_path):
+    copied = copy(certificates, tmp_path)
+    (copied / "key.pem").chmod(0o640)
+    assert refuse(copied).endswith(f"may be read by others than its owner; chmod 600 {copied / 'key.pem'}")
+    (copied / "key.pem").chmod(0o600)
+    (copied / "key.pem").write_text(
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
+    assert refuse(copied).endswith("asks for a password, which nobody is there to give; decrypt it first")
+
+
+def test_certificates_whose_time_is_over(certificates, tmp_path, monkeypatch):
+    from datetime import UTC, datetime
+
+    from mgspmv.distribute import tls
+
+    class Past(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2020, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(tls, "datetime", Past)
+    monkeypatch.setattr(tls, "_check_whole", lambda own: None)
+    make_certificates(tmp_path / "old", days=30)
+    monkeypatch.undo()
+    assert "certificate has expired" in refuse(tmp_path / "old")
+
+
+def test_what_is_not_made(tmp_path, monkeypatch):
+    (tmp_path / "ca.pem").write_text("somebody's")
+    with pytest.raises(OptionError, match="is there already; take it away, or choose another folder"):
+        make_certificates(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
+    with pytest.raises(OptionError, match="days must be at least 1, not 0"):
+        make_certificates(tmp_path / "new", days=0)
+    with pytest.raises(OptionError, match="'zürich' is neither a name nor an address of a machine"):
+        make_certificates(tmp_path / "new", ["zürich"])
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(MissingDependencyError, match=r"install mgspmv\[tls\], or bring your own"):
+        make_certificates(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_does_not_encrypt_is_not_started(certificates):
+    with use_tls(certificates.folder), pytest.raises(OptionError, match="protocol='ucxx' does not encrypt"):
+        start_cuda(protocol="ucxx")
+
+
+def copy(certificates, tmp_path):
+    copied = tmp_path / "copied"
+    copied.mkdir(exist_ok=True)
+    for path in certificates.folder.iterdir():
+        target = copied / path.name
+        target.write_bytes(path.read_bytes())
+        os.chmod(target, path.stat().st_mode)
+    return copied
