@@ -6,7 +6,16 @@ came and what to do. `exit_code` is what the command line ends with.
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_SECRETS = re.compile(
+    r"(?<=://)(?P<user>[^/@\s:'\"]*):[^/@\s'\"]+(?=@)"
+    r"|(?<=[?&])(?P<name>[\w.-]*(?:signature|credential|token|secret|password|passwd|accesskeyid|api[_-]?key)|sig|key)"
+    r"=[^&#\s'\"]+?(?=[:,;)]?(?:[&#\s'\"]|$))",
+    re.IGNORECASE,
+)
+"""In URLs: the password of a user, and parameters by which somebody is let in."""
 
 
 class MgspmvError(Exception):
@@ -14,10 +23,21 @@ class MgspmvError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        return hide_secrets(super().__str__())
+
+    def __repr__(self) -> str:
+        return hide_secrets(super().__repr__())
+
     def __reduce__(self) -> tuple[Any, ...]:
         # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone;
         # Python refuses that for CapacityError and others of two bases, and Dask sends a plain Exception instead.
         return type(self), self.args, self.__dict__
+
+
+def hide_secrets(text: str) -> str:
+    """The same text, with stars for passwords and signatures in its URLs, which are no reader's business."""
+    return _SECRETS.sub(lambda found: f"{found['user']}:***" if found["name"] is None else f"{found['name']}=***", text)
 
 
 class OptionError(MgspmvError, ValueError):

@@ -22,6 +22,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mgspmv.errors import hide_secrets
+
 if TYPE_CHECKING:
     from mgspmv.model import Event
 
@@ -57,7 +59,7 @@ class JsonFormatter(logging.Formatter):
         fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(_to_strict(told | fields), default=str, ensure_ascii=False)
+        return hide_secrets(json.dumps(_to_strict(told | fields), default=str, ensure_ascii=False))
 
 
 def name_run() -> str:

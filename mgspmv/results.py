@@ -31,6 +31,7 @@ from mgspmv.errors import (
     StoreFormatError,
     StoreNotFoundError,
     StoreUnfinishedError,
+    hide_secrets,
 )
 from mgspmv.files import is_url, write_beside
 from mgspmv.kernels.highest import select_highest
@@ -333,7 +334,7 @@ def describe_matrix(
     is_reversed : whether it is the graph with every arc turned round
     """
     return {
-        "url": info.url,
+        "url": hide_secrets(str(info.url)),
         "digest": info.digest,
         "shape": list(info.shape),
         "nnz": info.nnz,

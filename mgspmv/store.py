@@ -59,6 +59,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
     TruncatedArrayError,
+    hide_secrets,
 )
 from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number
 
@@ -767,6 +768,7 @@ class Version:
         claims : the fields of `MatrixInfo` that are not of the version, as JSON values
         """
         claims |= {
+            "provenance": json.loads(hide_secrets(json.dumps(claims["provenance"]))),
             "has_transpose": any(name.startswith("transpose/") for name in digests),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -20,6 +20,7 @@ from mgspmv.errors import (
     VersionMismatchError,
     WorkerLostError,
     WorkerTimeoutError,
+    hide_secrets,
 )
 
 CLUSTER = [
@@ -101,3 +102,42 @@ def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
     assert issubclass(kind, MgspmvError)
     assert kind.exit_code == (2 if kind is ClosedError else 7)
     assert issubclass(kind, ClusterError) == (kind is not ClosedError)
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://key:secret@bucket/a.zarr", "s3://key:***@bucket/a.zarr"),
+        ("ftp://:secret@host/x", "ftp://:***@host/x"),
+        ("https://h/x?X-Amz-Signature=0a1b&z=1", "https://h/x?X-Amz-Signature=***&z=1"),
+        ("https://h/x?a=1&X-Amz-Credential=AKIA%2F2026&X-Amz-Security-Token=abc", None),
+        ("az://container/x?sv=2026&sig=1%2F2%3D", "az://container/x?sv=2026&sig=***"),
+        ("https://h/x?key=abc", "https://h/x?key=***"),
+        ("https://h/x?access_token=abc#part", "https://h/x?access_token=***#part"),
+    ],
+)
+def test_secrets_of_urls_are_not_shown(url, shown):
+    error = SourceError("cannot be read", source=url)
+    for text in (str(error), repr(error), str(pickle.loads(pickle.dumps(error))), hide_secrets(f"{{'url': {url!r}}}")):
+        assert "***" in text
+        assert not any(secret in text for secret in ("secret@", "0a1b", "AKIA", "1%2F2", "=abc"))
+    assert error.source == url, "who catches it knows which file it is"
+    assert shown is None or str(error) == f"{shown}: cannot be read"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tcp://10.0.0.1:8786",
+        "https://user@host/x?monkey=1&page=2",
+        "memory://a:b/c",
+        "key=value",
+        "s3://bucket/a@b:c.zarr",
+        "https://h/x?versionId=abc and 'what:ever@is' here",
+    ],
+)
+def test_what_is_no_secret_is_shown(text):
+    assert hide_secrets(text) == text

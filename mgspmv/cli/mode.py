@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mgspmv.errors import hide_secrets
+
 if TYPE_CHECKING:
     from mgspmv.monitor.progress import Monitor
 
@@ -61,7 +63,7 @@ def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> M
 def say(line: str) -> None:
     """Tell people, on stderr, what is neither answer nor error."""
     if not MODE.get().is_quiet:
-        print(line, file=sys.stderr, flush=True)
+        print(hide_secrets(line), file=sys.stderr, flush=True)
 
 
 def note_kept(kept: str) -> None:

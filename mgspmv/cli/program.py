@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Mode, Quiet, find_mode
-from mgspmv.errors import MgspmvError
+from mgspmv.errors import MgspmvError, hide_secrets
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130
@@ -189,7 +189,8 @@ def _fail_usage(error: Any, mode: Mode) -> int:
 
 def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
     """Write an answer to stdout; 0, or the exit code when nobody reads it."""
-    return _write_out([json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)])
+    text = json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)
+    return _write_out([hide_secrets(text)])
 
 
 def _write_out(texts: Iterable[str]) -> int:
@@ -218,10 +219,10 @@ def _render(parts: Sequence[Any]) -> str:
 
 def _print_error(error: BaseException, message: str, mode: Mode) -> None:
     if mode.shows_origin:
-        traceback.print_exception(error)
+        print(hide_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_coloured else "error:"
-    print(f"{said} {message}", file=sys.stderr)
+    print(f"{said} {hide_secrets(message)}", file=sys.stderr)
 
 
 def _describe_error(error: BaseException, mode: Mode) -> dict[str, Any]:

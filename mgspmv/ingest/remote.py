@@ -10,7 +10,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import IO, Any, cast
 
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import (
+    MgspmvError,
+    MissingDependencyError,
+    OptionError,
+    SourceError,
+    SourceNotFoundError,
+    hide_secrets,
+)
 from mgspmv.ingest.ahead import Readers, map_ahead
 
 FIRST_BYTES = 2**18
@@ -118,8 +125,12 @@ def describe_url(url: str) -> dict[str, Any]:
         raise explain(url, error) from error
     if inside:
         marks = {name.removeprefix(path): _find_marks(url, own) for name, own in sorted(inside.items())}
-        return {"name": url, "bytes": sum(own.get("size") or 0 for own in inside.values()), "files": marks}
-    return {"name": url, "bytes": info.get("size"), **_find_marks(url, info)}
+        return {
+            "name": hide_secrets(url),
+            "bytes": sum(own.get("size") or 0 for own in inside.values()),
+            "files": marks,
+        }
+    return {"name": hide_secrets(url), "bytes": info.get("size"), **_find_marks(url, info)}
 
 
 def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:

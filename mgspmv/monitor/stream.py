@@ -23,6 +23,7 @@ from distributed.protocol.pickle import dumps
 
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.publish import TOPIC, pack_events
+from mgspmv.errors import hide_secrets
 from mgspmv.model import Event
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.partition import WorkerPlan
@@ -203,7 +204,7 @@ def _bound_rate(own: Sequence[WorkerPlan], bandwidth: float) -> float | None:
 
 
 def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:
-    return {"url": str(matrix.info.url), "shape": [int(n) for n in matrix.shape], "nnz": int(matrix.nnz)}
+    return {"url": hide_secrets(str(matrix.info.url)), "shape": [int(n) for n in matrix.shape], "nnz": int(matrix.nnz)}
 
 
 def _list_plain(options: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import PipelineError
+from mgspmv.errors import PipelineError, hide_secrets
 from mgspmv.files import write_beside
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.report.record import RunRecord, StepRecord, read_step
@@ -95,7 +95,7 @@ def write_json(path: Path, value: Any) -> None:
     StoreError : it cannot be written
     """
     with write_beside(path) as part:
-        part.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        part.write_text(hide_secrets(json.dumps(value, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

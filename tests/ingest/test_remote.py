@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from buckets import serve_s3
+from commands import invoke
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -195,6 +196,19 @@ def test_the_store_is_that_of_the_file(web, tmp_path):
     web.files["/e.txt"] = TEXT
     (tmp_path / "e.txt").write_bytes(TEXT)
     assert mg.ingest(f"{web.url}/e.txt", MemoryStore()).digest == mg.ingest(tmp_path / "e.txt", MemoryStore()).digest
+
+
+def test_signatures_of_urls_are_kept_nowhere(web, tmp_path):
+    web.files["/e.txt?sig=hidden"] = TEXT
+    url = f"{web.url}/e.txt?sig=hidden"
+    info = mg.ingest(url, tmp_path / "e.zarr", format="edge-list")
+    assert info.provenance["source"]["name"] == f"{web.url}/e.txt?sig=***"
+    assert all(b"hidden" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    web.status["/e.txt?sig=hidden"] = 403
+    for mode in ("--json", "--debug"):
+        said = invoke("ingest", url, str(tmp_path / "f.zarr"), "--format", "edge-list", mode, code=3)
+        assert "sig=***" in said[1]
+        assert "hidden" not in "".join(said)
 
 
 def test_patterns_of_a_web_server(web):
