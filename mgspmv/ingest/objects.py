@@ -16,9 +16,10 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import CooBatch
+from mgspmv.model import CooBatch, free_memory
 
 BATCH_ENTRIES = 2**20
 INT64_MAX = 2**63 - 1
@@ -349,6 +350,12 @@ def _load_npz(path: Path) -> Any:
     try:
         with zipfile.ZipFile(path) as archive:
             keys = [name.removesuffix(".npy") for name in archive.namelist()]
+            n_bytes = sum(member.file_size for member in archive.infolist())
+        if n_bytes > (room := free_memory()):
+            raise CapacityError(
+                f"{source} unpacks to {format_bytes(n_bytes)}, and there are {format_bytes(room)} of memory; give the "
+                "matrix as Matrix Market or as a table of edges, which are read in pieces"
+            )
         matrix = load_npz(path) if "format" in keys else None
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=source) from error

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
-from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
+from mgspmv.errors import CapacityError, OptionError, SourceError, UnsupportedSourceError
 from mgspmv.ingest import objects
 from mgspmv.ingest.generate import UniformSource
 from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource, source_from_object
@@ -319,6 +319,14 @@ def test_npz_with_pickles_is_refused(tmp_path):
     with pytest.raises(SourceError, match="not a whole"):
         NpzSource(tmp_path / "m.npz")
     assert zipfile.is_zipfile(tmp_path / "m.npz")
+
+
+def test_npz_that_unpacks_to_more_than_there_is_memory(tmp_path, monkeypatch):
+    sp.save_npz(tmp_path / "m.npz", sp.csr_array(np.ones((1, 10**5))))
+    assert (tmp_path / "m.npz").stat().st_size < 10**6
+    monkeypatch.setattr(objects, "free_memory", lambda: 10**6)
+    with pytest.raises(CapacityError, match=r"m.npz unpacks to 1\.2 MB, and there are 1 MB of memory; give"):
+        NpzSource(tmp_path / "m.npz")
 
 
 # --- NetworkX ----------------------------------------------------------------------------------------------------
