@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest clean
+.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cl
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
 	$(BIN)/python tests/benchmarks/ingesting.py $(ARGS)
+
+audit: $(VENV)/.ready-dev ## compare installed versions with known vulnerabilities; needs a network
+	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin
 
 clean: ## remove .venv, caches and whatever the targets made
 	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

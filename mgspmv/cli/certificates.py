@@ -10,7 +10,7 @@ from mgspmv.cli.program import Answer
 
 
 def certificates(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where ca.pem, cert.pem and key.pem go.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where ca.pem, cert.pem, key.pem and dask.yaml go.")],
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Name or address of a machine, for browsers; repeatable. This one is in it."),

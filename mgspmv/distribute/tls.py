@@ -6,6 +6,8 @@ anywhere:
     ca.pem    the authority that all of them believe
     cert.pem  a certificate that it signed
     key.pem   the private key of that, which only its owner may read
+
+Those that are made here come with a fourth, dask.yaml, by which Dask's own commands find them: `DASK_CONFIG` names it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import shutil
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import yaml  # type: ignore[import-untyped]
 
 from mgspmv.errors import MissingDependencyError, OptionError
 
@@ -90,7 +93,8 @@ class Certificates:
 
 
 def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int = DAYS) -> Certificates:
-    """Make an authority, and a certificate signed by it; the authority's own key is not kept.
+    """Make an authority, a certificate signed by it, and Dask's configuration for them; the authority's own key is not
+    kept.
 
     Parameters
     ----------
@@ -115,7 +119,9 @@ def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int =
     _write_private(folder / "key.pem", key)
     (folder / "cert.pem").write_bytes(certificate)
     (folder / "ca.pem").write_bytes(authority)
-    return Certificates(folder)
+    made = Certificates(folder)
+    (folder / "dask.yaml").write_text(yaml.safe_dump(_nest(made.config)))
+    return made
 
 
 @contextmanager
@@ -149,6 +155,18 @@ async def dask_setup(server: Any) -> None:
     context = getattr(getattr(server, "http_server", None), "ssl_options", None)
     if isinstance(context, ssl.SSLContext):
         context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _nest(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of names with dots, such as Dask's `set` takes, the tables that its files have."""
+    nested: dict[str, Any] = {}
+    for name, value in config.items():
+        *tables, key = name.split(".")
+        table = nested
+        for own in tables:
+            table = table.setdefault(own, {})
+        table[key] = value
+    return nested
 
 
 def _check_whole(own: Certificates) -> None:

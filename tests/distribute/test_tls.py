@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
 import stat
 import struct
+import subprocess
 import sys
 import threading
 import urllib.error
@@ -17,6 +19,7 @@ from pathlib import Path
 import dask
 import psutil
 import pytest
+from clusters import wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -51,9 +54,9 @@ def cluster(certificates):
         yield started
 
 
-def list_ports():
-    """Where this process and its children listen, by processes that are workers and those that are not."""
-    own = psutil.Process()
+def list_ports(own=None):
+    """Where a process listens, by default this one, and each of its children."""
+    own = own or psutil.Process()
     found = [process.net_connections("tcp") for process in (own, *own.children(recursive=True))]
     return [{end.laddr for end in ends if end.status == "LISTEN"} for ends in found]
 
@@ -94,6 +97,38 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, store, tm
             assert speak(port, make_context(others)) == b"", port
             pages += speak(port, make_context(certificates)).startswith(b"HTTP/1.1 200")
         assert pages == 3, "of the scheduler and two workers: who has a certificate sees them"
+
+
+@pytest.mark.slow
+def test_commands_of_dask_find_them_by_their_configuration(certificates, store, tmp_path):
+    environment = os.environ | {"DASK_CONFIG": str(certificates.folder / "dask.yaml")}
+    file, started = tmp_path / "scheduler.json", []
+
+    def start(module, *options):
+        command = [sys.executable, "-m", f"distributed.cli.{module}", "--scheduler-file", str(file), *options]
+        said = (tmp_path / f"{module}.txt").open("w")
+        started.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
+
+    try:
+        start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+        assert wait_for(file.exists, 60)
+        address = json.loads(file.read_text())["address"]
+        start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
+        with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+            assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
+            ports = set().union(*(own for process in started for own in list_ports(psutil.Process(process.pid))))
+            assert len(ports) >= 2 + 3, "scheduler and its pages; nanny, worker and its pages"
+            for port in sorted(ports):
+                assert speak(port, None) == b"", port
+                assert speak(port, make_context()) == b"", port
+            pages = [speak(port, make_context(certificates)) for port in sorted(ports)]
+            assert sum(answer.startswith(b"HTTP/1.1 200") for answer in pages) == 2
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(30)
 
 
 def test_pages_are_seen_with_a_certificate(cluster, certificates):
@@ -182,7 +217,7 @@ def read_ports(packet):
 
 def test_what_is_made(certificates):
     assert stat.S_IMODE(certificates.key.stat().st_mode) == 0o600
-    assert sorted(path.name for path in certificates.folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+    assert sorted(path.name for path in certificates.folder.iterdir()) == ["ca.pem", "cert.pem", "dask.yaml", "key.pem"]
     decoded = ssl._ssl._test_decode_cert(str(certificates.cert))
     names = [name for _, name in decoded["subjectAltName"]]
     assert {"localhost", "127.0.0.1", "gpu-1.example.org", "10.0.0.1"} <= set(names)

@@ -668,8 +668,9 @@ class Trap:
         {"dtype": "<f8", "filters": [{"id": "pickle", "protocol": 5}], "compressor": None},
         {"dtype": "<f8", "filters": None, "compressor": {"id": "pickle", "protocol": 5}},
         {"dtype": "<f8", "filters": [{"id": "delta", "dtype": "<f8"}, {"id": "pickle"}], "compressor": None},
+        {"dtype": "|O", "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "pickle", "protocol": 5}},
     ],
-    ids=["objects", "filter", "compressor", "filter behind another"],
+    ids=["objects", "filter", "compressor", "filter behind another", "behind strings"],
 )
 def test_nothing_is_unpickled(tmp_path, codecs):
     path = write_csr(tmp_path / "a.zarr", MATRIX, 2, chunks=1000, attributes=ATTRIBUTES)
