@@ -66,6 +66,12 @@ Workers = Annotated[
 Scheduler = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
 ]
+Tls = Annotated[
+    str | None,
+    typer.Option(
+        metavar="temporary|DIR", help="Encrypt all connections, and let in who has the certificates of this folder."
+    ),
+]
 DeviceMemory = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Mode, Quiet, find_mode
-from mgspmv.errors import MgspmvError, hide_secrets
+from mgspmv.cli.options import Tls
+from mgspmv.errors import MgspmvError, OptionError, hide_secrets
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130
@@ -92,8 +93,37 @@ app = typer.Typer(
 
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-    """Add a command, with the options that all have, and names of choices that a shell completes."""
-    group.command(name, **options)(_take_spoken(command))
+    """Add a command, with the options that all have, and names of choices that a shell completes.
+
+    One that may compute on a cluster is encrypted by --tls.
+    """
+    takes_cluster = "scheduler" in signature(command).parameters
+    group.command(name, **options)(_take_spoken(_take_tls(command) if takes_cluster else command))
+
+
+def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command, within TLS where it is asked for."""
+    own = dict(signature(command, eval_str=True).parameters)
+    tls = Parameter("tls", Parameter.KEYWORD_ONLY, default=None, annotation=Tls)
+    at = [*own].index("scheduler") + 1
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        where = given.pop("tls")
+        if where is None:
+            return command(**given)
+        if given["cluster"] is None and given["scheduler"] is None:
+            raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
+        if where == "temporary" and given["cluster"] is None:
+            raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
+        from mgspmv.distribute.tls import use_tls
+
+        with use_tls(where):
+            return command(**given)
+
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own.values()]
+    set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
+    return run
 
 
 def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:

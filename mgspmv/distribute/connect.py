@@ -57,6 +57,11 @@ def _knock(address: str, wait_s: float) -> None:
     """Raise unless a scheduler answers; a client waits for ever for what is none, or prints a traceback."""
     if address.startswith("inproc://"):
         return
+    if is_tls_required() and "://" in address and not address.startswith("tls://"):
+        raise OptionError(
+            f"{address!r} is no address that encrypts, and connections must be encrypted; start its scheduler with "
+            "certificates too, which gives it one as tls://10.0.0.1:8786"
+        )
     try:
         get_address_host_port(address)
         security = Security().get_connection_args("client")

@@ -204,3 +204,5 @@ def _check_cluster(pipeline: Pipeline) -> Problems:
         )
     if cluster.kind == "address" and cluster.workers is not None:
         yield ("cluster", "workers"), "says how many are started, and the cluster of an address runs already"
+    if cluster.kind == "address" and cluster.tls == "temporary":
+        yield ("cluster", "tls"), "a cluster that runs has certificates already; name their folder"

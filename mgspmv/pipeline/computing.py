@@ -68,8 +68,10 @@ class Computing:
     def _reach(self) -> Any:
         from mgspmv.distribute.cluster import Cluster
         from mgspmv.distribute.connect import start_cuda, start_local
+        from mgspmv.distribute.tls import use_tls
 
         own = self.section
+        self._stack.enter_context(use_tls(own.tls))
         reached: Any = own.address
         if own.kind != "address":
             start = start_cuda if own.kind == "cuda" else start_local

@@ -330,6 +330,9 @@ class ClusterSection(Section):
     """Most of each worker's host."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a worker may be silent."""
+    tls: str | None = None
+    """Folder of certificates by which all connections are encrypted, see `mgspmv certificates`; or `temporary`, with a
+    cluster that is started."""
     ingest: bool = False
     """Have the workers make matrices too; sources and stores must be where they reach them."""
 

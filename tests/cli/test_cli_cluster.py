@@ -77,6 +77,19 @@ def test_pagerank_on_local_workers(folder):
 
 
 @pytest.mark.slow
+def test_local_workers_that_encrypt(folder):
+    invoke("certificates", "certificates", "--host", "gpu-1")
+    wanted = invoke_json("pagerank", "g.zarr")["digest"]
+    on_cluster = ("--cluster", "local", "--workers", "1", "--tls", "certificates")
+    with start("pagerank", "g.zarr", "--json", *on_cluster, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert stderr.startswith("dashboard: https://127.0.0.1:")
+    assert json.loads(stdout)["digest"] == wanted
+    assert "is there already; take it away" in invoke("certificates", "certificates", code=2)[1]
+
+
+@pytest.mark.slow
 def test_spmv_on_local_workers(folder):
     invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", "--alpha", "2")
     on_cluster = ("--cluster", "local", "--workers", "3", "--timeout", "60")
@@ -216,6 +229,9 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
          "--scheduler"),
         (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
+        (["--tls", "temporary"], "--tls encrypts what the parts of a cluster say; add --cluster or --scheduler"),
+        (["--scheduler", "tls://a:1", "--tls", "temporary"], "a cluster that runs has certificates already; name"),
+        (["--cluster", "local", "--tls", "nowhere"], "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(

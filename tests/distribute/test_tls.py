@@ -153,6 +153,8 @@ def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp
     with use_tls(tmp_path / "others"), pytest.raises(SchedulerNotFoundError):
         connect_client(address, 5.0)
     with use_tls(certificates.folder):
+        with pytest.raises(OptionError, match="is no address that encrypts, and connections must be encrypted"):
+            connect_client(address.replace("tls", "tcp"), 5.0)
         connect_client(address, 5.0).close()
 
 

@@ -174,6 +174,10 @@ _INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test
 _INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
 _S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
+_TLS = Elsewhere(
+    "needs a cluster with TLS", "tests/distribute/test_tls.py::test_commands_of_dask_find_them_by_their_configuration"
+)
+_PAGES = Elsewhere("needs a cluster with TLS", "tests/distribute/test_tls.py::test_pages_are_seen_with_a_certificate")
 
 SCENES = {
     "README.md": Scene(
@@ -261,5 +265,17 @@ SCENES = {
     "docs/pagerank.md": Scene(fill_pagerank),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/report.md": Scene(fill_report),
+    "docs/security.md": Scene(
+        fill_nothing,
+        elsewhere={
+            "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask scheduler": _TLS,
+            "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask worker tls://10.0.0.1:8786 --memory-limit 0": _TLS,
+            "mgspmv pagerank web.zarr --scheduler tls://10.0.0.1:8786 --tls certificates": _TLS,
+            'with use_tls("certificates"), Client("tls://10.0.0.1:8786") as client:\n'
+            '    ranks = mg.pagerank(mg.open_matrix("web.zarr"), client=client)': _TLS,
+            "curl --cacert certificates/ca.pem --cert certificates/cert.pem --key certificates/key.pem "
+            "https://127.0.0.1:8787/metrics": _PAGES,
+        },
+    ),
     "docs/subgraph.md": Scene(fill_subgraph),
 }

@@ -54,6 +54,7 @@ def check_line(text: str) -> None:
         "pip": _check_extras,
         "pytest": _check_marks,
         "ruff": lambda words: None,
+        "curl": lambda words: None,
         "mypy": lambda words: None,
     }
     if words[0] not in checks:

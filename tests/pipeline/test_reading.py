@@ -193,6 +193,10 @@ class TestOverrides:
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
             "cluster.workers: says how many are started, and the cluster of an address runs already",
         ),
+        (
+            ("[run]", '[cluster]\nkind = "address"\naddress = "tls://x"\ntls = "temporary"\n[run]'),
+            "cluster.tls: a cluster that runs has certificates already; name their folder",
+        ),
         (("[run]", '[output]\nformats = ["csv", "csv"]\n[run]'), "output.formats: a format is named twice: csv, csv"),
         (("[run]", '[output]\nformats = ["xlsx"]\n[run]'), "output.formats.0: input should be 'zarr', 'parquet', 'cs"),
         (("[run]", '[output]\nformats = ["csv"]\ncompare = true\n[run]'), "output.compare: ranks to compare with are"),
