@@ -26,11 +26,12 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
+    "SECURITY.md": "trust.md",
     "pipelines": "definitions.md",
 }
 """Pages of the site by what they are in the repository."""
 
-ABOVE = ("CHANGELOG.md", "CONTRIBUTING.md")
+ABOVE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages that are not in docs/."""
 
 MAKERS: dict[str, Callable[[], str]] = {
