@@ -275,7 +275,7 @@ class StoredMatrix:
         ------
         OptionError : the store is in the memory of this process
         """
-        place = _find_address(self.place, self.info.url)
+        place = find_address(self.place, self.info.url)
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
     def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
@@ -573,6 +573,17 @@ def _open_place(store: StoreLike) -> tuple[zarr.Group, str]:
         ) from error
 
 
+def open_strictly(store: StoreLike, path: str = "") -> zarr.Group:
+    """A group of a Zarr store for reading, in which a missing chunk is an error.
+
+    Raises
+    ------
+    FileNotFoundError : there is none
+    """
+    place = _StrictStore(locate_store(store))
+    return zarr.open_group(place, mode="r", path=path, zarr_format=3, use_consolidated=False)
+
+
 def _not_found(url: str) -> StoreNotFoundError:
     return StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`")
 
@@ -788,8 +799,8 @@ class Version:
         _create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
 
     def write_array(self, name: str, array: Any, threads: int | None = None) -> str:
-        """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
-        return _write_array(self.group, name, array, threads)
+        """As the function of this name, into the version."""
+        return write_array(self.group, name, array, threads)
 
     def address(self) -> VersionAddress:
         """Where other processes find it.
@@ -798,7 +809,7 @@ class Version:
         ------
         OptionError : the store is in the memory of this process
         """
-        return VersionAddress(_find_address(self.place, self.url), self.name)
+        return VersionAddress(find_address(self.place, self.url), self.name)
 
     def commit(self, attributes: dict[str, Any]) -> None:
         """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
@@ -899,7 +910,7 @@ def _remove_root(root: zarr.Group, store: StoreLike) -> None:
 def check_target(store: StoreLike, *, overwrite: bool) -> bool:
     """Raise StoreExistsError unless a store may be written here; whether nothing is there."""
     url = describe_store(store)
-    attributes = _read_root_attributes(store, url)
+    attributes = read_root_attributes(store, url)
     if attributes is None:
         return True
     if not isinstance(ours := attributes.get(_KEY), dict) or "format_version" not in ours:
@@ -909,7 +920,13 @@ def check_target(store: StoreLike, *, overwrite: bool) -> bool:
     return False
 
 
-def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
+def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
+    """Those of the group at a place; None where nothing is.
+
+    Raises
+    ------
+    StoreExistsError : something is there that is no group
+    """
     path = _local_path(store)
     if path is not None and not path.exists():
         return None
@@ -917,7 +934,7 @@ def _read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(_open_root(place, url).attrs)
     except FileNotFoundError:
-        if (path is not None and path.is_file()) or any(map(_is_foreign, _list_dir(place, ""))):
+        if (path is not None and path.is_file()) or any(map(_is_foreign, list_dir(place, ""))):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except _ZARR_ERRORS as error:
@@ -931,11 +948,13 @@ def _is_foreign(name: str) -> bool:
 
 def _list_versions(group: zarr.Group) -> dict[str, int]:
     """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
-    matches = map(_VERSION_NAME.fullmatch, _list_dir(group.store, group.path))
+    matches = map(_VERSION_NAME.fullmatch, list_dir(group.store, group.path))
     return {match[0]: int(match[1]) for match in matches if match}
 
 
-def _list_dir(store: Store, path: str) -> list[str]:
+def list_dir(store: Store, path: str) -> list[str]:
+    """Names of what is in a folder of a Zarr store, in no order."""
+
     async def collect() -> list[str]:
         return [name async for name in store.list_dir(path)]
 
@@ -953,7 +972,7 @@ def _write_csr(
     digests = {}
     for name, array in present.items():
         report("write", done, total)
-        digests[name] = _write_array(group, name, array, threads)
+        digests[name] = write_array(group, name, array, threads)
         done += len(array)
     report("write", total, total)
     return digests
@@ -964,8 +983,8 @@ def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
     group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
 
 
-def _write_array(group: zarr.Group, name: str, array: Any, threads: int | None) -> str:
-    """Write an array, or what is sliced like one, and give its digest."""
+def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> str:
+    """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
     target = _create_array(group, name, len(array), str if _is_string(array) else array.dtype)
     put = _find_writer(target)
 
@@ -1295,7 +1314,7 @@ def find_folder(store: StoreLike) -> Path | None:
     return None if path is None else next(folder for folder in path.parents if folder.is_dir())
 
 
-def _find_address(place: StoreLike, url: str) -> StoreLike:
+def find_address(place: StoreLike, url: str) -> StoreLike:
     """What leads other processes to a place; raises OptionError for one in the memory of this process."""
     if _is_in_memory(place):
         raise OptionError(

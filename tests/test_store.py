@@ -1544,7 +1544,7 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypa
         if by_zarr:
             monkeypatch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
         group = zarr.open_group(tmp_path / f"{by_zarr}", mode="w")
-        mgspmv.store._write_array(group, "x", elements, 2)
+        mgspmv.store.write_array(group, "x", elements, 2)
         written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
         np.testing.assert_array_equal(group["x"][:], elements)
     assert written[0] == written[1]
