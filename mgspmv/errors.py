@@ -143,6 +143,10 @@ class ProgressError(StoreError):
     """What an ingest kept that was broken off cannot be gone on with."""
 
 
+class CheckpointError(StoreError):
+    """What a run kept of its state cannot be gone on with: it is of another run, or damaged."""
+
+
 class KindError(MgspmvError, ValueError):
     """The operation does not suit the store's kind."""
 

@@ -1,0 +1,341 @@
+"""Checkpoints: the last two states of a run, in a Zarr group, from which it goes on.
+
+    PLACE/                            attributes: format_version
+      states/s000012-1f0c9a2e/        attributes: `Reached`, the slices, and a SHA-256 of both; written last
+        x000000000000  x000001048576  slices of x in the order of the stored rows, each by who holds these rows, and
+                                      named by the first of them
+
+A state counts from the write of its attributes on, which is its last one: a rename on a disk, and one object in an
+object store. Each state has a name of its own, so that nobody who writes late, of a run that was given up, writes into
+another one. What is whole is never changed. The states before go when the next but one is whole. Chunks have checksums
+and slices digests: what was torn or flipped is found when it is read, and then the state before is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import ContainsGroupError
+
+from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
+from mgspmv.store import (
+    CHUNK_ELEMENTS,
+    StoreLike,
+    describe_store,
+    digest_array,
+    find_address,
+    list_dir,
+    locate_store,
+    open_strictly,
+    read_root_attributes,
+    write_array,
+)
+
+FORMAT_VERSION = 1
+STATES_KEPT = 2
+"""The last ones."""
+
+_KEY, _STATE_KEY = "mgspmv_checkpoints", "mgspmv_state"
+_STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a run came, but for its vector."""
+
+    iteration: int
+    """Iterations made."""
+    changes: tuple[float, ...]
+    """Of each of them."""
+    epoch: int
+    """How often it had gone on from a checkpoint."""
+    run: str
+    """Id of the run, by which its events are known."""
+    identity: dict[str, Any]
+    """What makes the vector what it is, as JSON values; another run with the same has the same vectors."""
+    status: str | None = None
+    """How it ended, of `mgspmv.model.Status`; None while it went on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Restored:
+    """A state as it was kept."""
+
+    reached: Reached
+    x: np.ndarray
+    """(n,) the vector, in the order of the stored rows and to the last bit."""
+
+
+@dataclass(frozen=True)
+class WrittenSlice:
+    """What was written of a vector by who holds these rows."""
+
+    start: int
+    """Number of the first row."""
+    n: int
+    dtype: str
+    digest: str
+    """SHA-256, of `mgspmv.store.digest_array`."""
+    n_bytes: int
+    """Uncompressed."""
+
+    @property
+    def name(self) -> str:
+        """Of the array."""
+        return _name_slice(self.start)
+
+
+@dataclass(frozen=True)
+class StateAddress:
+    """Where a state is written; can be sent."""
+
+    place: StoreLike
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Of its group."""
+        return f"states/{self.name}"
+
+    def open(self) -> zarr.Group:
+        """Its group, for writing; who comes first makes it."""
+        store = locate_store(self.place)
+        try:
+            return zarr.open_group(store, mode="a", path=self.path, use_consolidated=False)
+        except ContainsGroupError:  # another one made it just now
+            return zarr.open_group(store, mode="r+", path=self.path, use_consolidated=False)
+
+
+def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
+    """Write a slice of the vector of a state, by one thread.
+
+    Parameters
+    ----------
+    start : number of its first row
+    """
+    name = _name_slice(start)
+    digest = write_array(address.open(), name, x, 1) if len(x) else digest_array(x, 1)
+    return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
+
+
+class SliceWriter:
+    """Writes slices of who holds some rows, in a thread beside what computes: one at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "mgspmv-checkpoint")
+        self._writing: Future[WrittenSlice] | None = None
+
+    def begin(self, address: StateAddress, start: int, x: np.ndarray) -> None:
+        """Begin to write a slice, which is not to be changed any more; see `write_slice`."""
+        self._writing = self._pool.submit(write_slice, address, start, x)
+
+    def find_written(self, wait: bool) -> WrittenSlice | str | None:
+        """The slice that was begun last, once it is written; why it could not be; None while it is being written.
+
+        Parameters
+        ----------
+        wait : until it is
+        """
+        assert self._writing is not None
+        if not wait and not self._writing.done():
+            return None
+        try:
+            return self._writing.result()
+        except Exception as error:  # libraries of object stores have errors of their own
+            return describe_failure(error)
+
+    def close(self) -> None:
+        """Begin nothing any more; what is being written goes on, and nobody waits for it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def describe_failure(error: BaseException) -> str:
+    """In a line."""
+    return hide_secrets(" ".join(str(error).split())) or type(error).__name__
+
+
+class Checkpoints:
+    """The checkpoints that a run keeps at a place.
+
+    Parameters
+    ----------
+    place : local path, URL or Zarr store, as of `mgspmv.store.open_store`
+    """
+
+    def __init__(self, place: StoreLike) -> None:
+        self.place, self.url = place, hide_secrets(describe_store(place))
+        self._kept: list[str] = []
+        self._number = 0
+
+    def prepare(self, *, is_shared: bool) -> None:
+        """See that checkpoints can be written there.
+
+        Parameters
+        ----------
+        is_shared : whether other processes write there too
+
+        Raises
+        ------
+        StoreExistsError : something else is there
+        CheckpointError : they are of another format version; nothing can be written there
+        OptionError : it is in the memory of this process, and others are to write there
+        """
+        if is_shared:
+            self.place = find_address(self.place, self.url)
+        if self._look():
+            self._number = max(map(_find_number, self._list_states()), default=0)
+            return
+        try:
+            root = zarr.open_group(locate_store(self.place), mode="a", attributes={_KEY: None}, use_consolidated=False)
+            root.require_group("states")
+            root.attrs[_KEY] = {"format_version": FORMAT_VERSION}
+        except OSError as error:
+            raise CheckpointError(
+                f"no checkpoints can be written to {self.url}: {error.strerror or error}; choose another place"
+            ) from error
+
+    def restore(self) -> Restored | None:
+        """The last state that is whole, and warn of those after it that are damaged; None where there was never one.
+
+        Raises
+        ------
+        StoreExistsError : something else is there
+        CheckpointError : none is whole; they are of another format version
+        """
+        damaged: list[str] = []
+        for name in self._list_states() if self._look() else []:
+            try:
+                found = self._read(name)
+            except _DamagedError as error:
+                damaged.append(str(error))
+                continue
+            if found is None:
+                continue
+            self._kept = [name]
+            for said in damaged:
+                taken = f"the one of iteration {found.reached.iteration} is taken"
+                warnings.warn(f"the last checkpoint in {self.url} is not whole: {said}; {taken}", stacklevel=2)
+            return found
+        if damaged:
+            raise CheckpointError(
+                f"{self.url} holds no checkpoint that is whole: {'; '.join(damaged)}; run without resume (--resume), "
+                "which starts from the beginning"
+            )
+        return None
+
+    def name_next(self) -> StateAddress:
+        """Where the next state is to be written; after `prepare`."""
+        self._number += 1
+        return StateAddress(self.place, f"s{self._number:06d}-{secrets.token_hex(4)}")
+
+    def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: Reached) -> None:
+        """Make a state the current one, whose slices are all there: the last write. Older ones then go."""
+        described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
+        address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
+        self._kept = [*self._kept, address.name][-STATES_KEPT:]
+        for name in self._list_states():
+            if name not in self._kept:
+                self._remove(name)
+
+    def drop(self, address: StateAddress) -> None:
+        """Remove what was written of a state that will not be finished, as far as that can be done."""
+        with suppress(Exception):  # of a place that failed, which is what is told
+            self._remove(address.name)
+
+    def _look(self) -> bool:
+        """Whether checkpoints may be there."""
+        attributes = read_root_attributes(self.place, self.url)
+        if attributes is None or (attributes.get(_KEY, 0) is None):  # its making was broken off
+            return False
+        if _KEY not in attributes:
+            raise StoreExistsError(f"{self.url} is a Zarr group of something else than checkpoints; name another place")
+        found = attributes[_KEY].get("format_version") if isinstance(attributes[_KEY], dict) else None
+        if found != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{self.url} holds checkpoints of format version {found}, this program writes version "
+                f"{FORMAT_VERSION}; go on with the program that wrote them, or choose another place"
+            )
+        return True
+
+    def _list_states(self) -> list[str]:
+        """Names of the states, also of those that are not whole, the last one first."""
+        names = filter(_STATE_NAME.fullmatch, list_dir(locate_store(self.place), "states"))
+        return sorted(names, key=_find_number, reverse=True)
+
+    def _remove(self, name: str) -> None:
+        states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
+        del states[name]
+
+    def _read(self, name: str) -> Restored | None:
+        """A state; None where its writing was broken off."""
+        try:
+            group = open_strictly(self.place, f"states/{name}")
+            described: Any = dict(group.attrs)
+        except FileNotFoundError:
+            return None
+        except _DAMAGES as error:
+            raise _DamagedError(f"state {name} cannot be read ({describe_failure(error)})") from error
+        if not described:
+            return None
+        try:
+            claims = {key: described[_STATE_KEY][key] for key in ("reached", "slices")}
+            if _digest(claims) != described[_STATE_KEY]["sha256"]:
+                raise ValueError("its attributes do not match their digest")
+            reached = Reached(**claims["reached"] | {"changes": tuple(claims["reached"]["changes"])})
+            slices = sorted((WrittenSlice(**own) for own in claims["slices"]), key=lambda own: (own.start, own.n))
+            return Restored(reached, _read_slices(group, slices))
+        except _DAMAGES as error:
+            raise _DamagedError(f"state {name} is damaged ({describe_failure(error)})") from error
+
+
+class _DamagedError(Exception):
+    """A state is not as it was written."""
+
+
+_DAMAGES = (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSError)
+"""What reading raises of metadata and chunks that are not as they were written, or not there."""
+
+
+def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
+    """(n,) the vector that they are all of."""
+    ends = [0, *(own.start + own.n for own in slices)]
+    if not slices or any(own.start != end for own, end in zip(slices, ends, strict=False)):
+        raise ValueError("its slices are not all of the vector")
+    x = np.empty(ends[-1], slices[0].dtype)
+    for own in slices:
+        _read_slice(group, own, x[own.start : own.start + own.n])
+    return x
+
+
+def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
+    if own.n:
+        array = group[own.name]
+        if not isinstance(array, zarr.Array) or (array.shape, array.dtype.name) != ((own.n,), out.dtype.name):
+            raise ValueError(f"{own.name} is another array than was written")
+        for first in range(0, own.n, CHUNK_ELEMENTS):
+            out[first : first + CHUNK_ELEMENTS] = array[first : first + CHUNK_ELEMENTS]
+    if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
+        raise ValueError(f"{own.name} does not match its digest")
+
+
+def _name_slice(start: int) -> str:
+    return f"x{start:012d}"
+
+
+def _find_number(name: str) -> int:
+    return int(name[1:].partition("-")[0])
+
+
+def _digest(described: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,239 @@
+"""The two last states of a run: written by several, current by one write, and never taken when they are not whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from buckets import serve_s3
+from zarr.storage import MemoryStore
+
+import mgspmv.checkpoints
+from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, describe_failure, write_slice
+from mgspmv.errors import CheckpointError, OptionError, StoreExistsError
+
+N = 1000
+IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
+
+
+def make_x(iteration, dtype=np.float64):
+    return np.random.default_rng(iteration).random(N).astype(dtype)
+
+
+def reach(iteration, **changed):
+    changes = tuple(0.1**k / 3 for k in range(iteration))
+    return Reached(
+        **{"iteration": iteration, "changes": changes, "epoch": 2, "run": "r", "identity": IDENTITY} | changed
+    )
+
+
+def keep(checkpoints, iteration, cuts=(0, N), dtype=np.float64):
+    """Write a state, each slice by a thread; where it is."""
+    x, address = make_x(iteration, dtype), checkpoints.name_next()
+    with ThreadPoolExecutor(4) as pool:
+        slices = list(pool.map(lambda own: write_slice(address, own[0], x[own[0] : own[1]]), pairwise(cuts)))
+    checkpoints.commit(address, slices[::-1], reach(iteration))
+    return address
+
+
+def open_checkpoints(place, *iterations, **options):
+    checkpoints = Checkpoints(place)
+    checkpoints.prepare(is_shared=False)
+    for iteration in iterations:
+        keep(checkpoints, iteration, **options)
+    return checkpoints
+
+
+def list_states(place):
+    return sorted(path.name for path in Path(place, "states").iterdir() if path.is_dir())
+
+
+def find_state(place, k):
+    return Path(place, "states", list_states(place)[k])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cuts", [(0, N), (0, 1, 600, 600, N), (0, 0, 300, N)])
+def test_what_was_written_comes_back(tmp_path, cuts, dtype):
+    open_checkpoints(tmp_path / "c", 3, cuts=cuts, dtype=dtype)
+    restored = Checkpoints(tmp_path / "c").restore()
+    assert restored.reached == reach(3)
+    assert restored.x.dtype == dtype
+    assert restored.x.tobytes() == make_x(3, dtype).tobytes()
+
+
+def test_the_last_two_are_kept(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, 1, 2, 3)
+    assert len(list_states(tmp_path)) == 2
+    assert checkpoints.restore().reached.iteration == 3
+    assert [name[:7] for name in list_states(tmp_path)] == ["s000002", "s000003"]
+    goes_on = Checkpoints(tmp_path)
+    goes_on.prepare(is_shared=True)
+    goes_on.restore()
+    keep(goes_on, 4)
+    assert [name[:7] for name in list_states(tmp_path)] == ["s000003", "s000004"]
+
+
+def test_another_run_takes_the_place(tmp_path):
+    open_checkpoints(tmp_path, 1, 2)
+    checkpoints = open_checkpoints(tmp_path)
+    assert len(list_states(tmp_path)) == 2
+    keep(checkpoints, 9)
+    assert [name[:7] for name in list_states(tmp_path)] == ["s000003"]
+
+
+def test_what_was_never_finished_is_not_there(tmp_path):
+    assert Checkpoints(tmp_path / "c").restore() is None
+    checkpoints = open_checkpoints(tmp_path / "c")
+    assert checkpoints.restore() is None
+    write_slice(checkpoints.name_next(), 0, make_x(1))
+    assert checkpoints.restore() is None
+    keep(checkpoints, 2)
+    address = checkpoints.name_next()
+    write_slice(address, 0, make_x(3))
+    assert checkpoints.restore().reached.iteration == 2
+    assert len(list_states(tmp_path / "c")) == 2
+    keep(checkpoints, 4)
+    assert address.name not in list_states(tmp_path / "c")
+
+
+def test_who_writes_late_harms_nobody(tmp_path):
+    checkpoints = open_checkpoints(tmp_path, 1)
+    late = checkpoints.name_next()
+    keep(checkpoints, 2)
+    keep(checkpoints, 3)
+    write_slice(late, 0, make_x(9))
+    assert checkpoints.restore().x.tobytes() == make_x(3).tobytes()
+
+
+def flip(path, at=-20):
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 16
+    path.write_bytes(raw)
+
+
+DAMAGES = {
+    "a flipped bit of a chunk": lambda state: flip(next(state.rglob("c/0"))),
+    "a chunk cut short": lambda state: next(state.rglob("c/0")).write_bytes(b"abc"),
+    "an empty chunk": lambda state: next(state.rglob("c/0")).write_bytes(b""),
+    "no chunk": lambda state: next(state.rglob("c/0")).unlink(),
+    "no slice": lambda state: shutil.rmtree(state / "x000000000400"),
+    "another slice": lambda state: shutil.copytree(
+        state / "x000000000000", state / "x000000000400", dirs_exist_ok=True
+    ),
+    "a flipped bit of a name": lambda state: flip(
+        state / "zarr.json", (state / "zarr.json").read_bytes().find(b"mgspmv")
+    ),
+    "attributes that are cut": lambda state: (state / "zarr.json").write_bytes((state / "zarr.json").read_bytes()[:99]),
+    "other attributes": lambda state: change_attributes(state, lambda told: told["reached"].update(iteration=7)),
+    "other changes": lambda state: change_attributes(state, lambda told: told["reached"]["changes"].pop()),
+    "fewer slices": lambda state: change_attributes(state, lambda told: told["slices"].pop()),
+    "other words": lambda state: change_attributes(state, lambda told: told.clear()),
+}
+
+
+def change_attributes(state, change):
+    described = json.loads((state / "zarr.json").read_text())
+    change(described["attributes"]["mgspmv_state"])
+    (state / "zarr.json").write_text(json.dumps(described))
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_state_is_passed_over(tmp_path, damage):
+    open_checkpoints(tmp_path, 5, 6, cuts=(0, 400, N))
+    damage(find_state(tmp_path, -1))
+    with pytest.warns(UserWarning, match=r"is not whole: .*; the one of iteration 5 is taken"):
+        restored = Checkpoints(tmp_path).restore()
+    assert restored.x.tobytes() == make_x(5).tobytes()
+    damage(find_state(tmp_path, 0))
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that is whole: state s0.* run without resume"):
+        Checkpoints(tmp_path).restore()
+
+
+def test_slices_must_be_all_of_it(tmp_path):
+    checkpoints = open_checkpoints(tmp_path)
+    address = checkpoints.name_next()
+    slices = [write_slice(address, a, make_x(1)[a:b]) for a, b in ((0, 400), (500, N))]
+    checkpoints.commit(address, slices, reach(1))
+    with pytest.raises(CheckpointError, match="its slices are not all of the vector"):
+        checkpoints.restore()
+
+
+def test_other_things_are_left_alone(tmp_path):
+    zarr.open_group(str(tmp_path / "g"), mode="w", attributes={"mine": 1})
+    (tmp_path / "f").write_text("mine")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine").write_text("mine")
+    for name, said in (
+        ("g", "is a Zarr group of something else"),
+        ("f", "not a Zarr group"),
+        ("d", "not a Zarr group"),
+    ):
+        checkpoints = Checkpoints(tmp_path / name)
+        for call in (lambda own=checkpoints: own.prepare(is_shared=False), checkpoints.restore):
+            with pytest.raises(StoreExistsError, match=said):
+                call()
+
+
+def test_another_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(mgspmv.checkpoints, "FORMAT_VERSION", 2)
+    open_checkpoints(tmp_path, 1)
+    monkeypatch.undo()
+    checkpoints = Checkpoints(tmp_path)
+    for call in (lambda: checkpoints.prepare(is_shared=False), checkpoints.restore):
+        with pytest.raises(
+            CheckpointError, match="holds checkpoints of format version 2, this program writes version 1"
+        ):
+            call()
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"no checkpoints can be written to .*; choose another place"):
+        open_checkpoints(tmp_path / "file" / "c")
+
+
+def test_a_place_in_memory_is_for_one_process():
+    store = MemoryStore()
+    open_checkpoints(store, 1, 2, 3)
+    assert Checkpoints(store).restore().x.tobytes() == make_x(3).tobytes()
+    with pytest.raises(OptionError, match="in the memory of this process"):
+        Checkpoints(store).prepare(is_shared=True)
+
+
+def test_object_stores():
+    pytest.importorskip("moto")
+    with serve_s3() as system:
+        place = "s3://bucket/runs/c.zarr"
+        checkpoints = open_checkpoints(place, 1, 2, 3, cuts=(0, 400, N))
+        assert Checkpoints(place).restore().x.tobytes() == make_x(3).tobytes()
+        system.invalidate_cache()
+        names = sorted(path.rpartition("/")[2] for path in system.ls("bucket/runs/c.zarr/states"))
+        assert [name[:7] for name in names if name != "zarr.json"] == ["s000002", "s000003"]
+        system.pipe(f"bucket/runs/c.zarr/states/{names[1]}/x000000000400/c/0", b"torn")
+        with pytest.warns(UserWarning, match="the one of iteration 2 is taken"):
+            assert Checkpoints(place).restore().reached.iteration == 2
+        keep(checkpoints, 4)
+
+
+def test_a_writer_says_why_it_could_not(tmp_path):
+    checkpoints, writer = open_checkpoints(tmp_path / "c"), SliceWriter()
+    writer.begin(checkpoints.name_next(), 0, make_x(1))
+    assert writer.find_written(True).n == N
+    (tmp_path / "c" / "states").rename(tmp_path / "states")
+    (tmp_path / "c" / "states").write_text("")
+    writer.begin(StateAddress(str(tmp_path / "c"), "s000009-00000000"), 0, make_x(1))
+    assert isinstance(writer.find_written(True), str)
+    writer.close()
+
+
+def test_passwords_are_shown_to_nobody():
+    checkpoints = Checkpoints("s3://name:secret@bucket/c.zarr")
+    assert checkpoints.url == "s3://name:***@bucket/c.zarr"
+    assert describe_failure(OSError("no\nanswer of s3://name:secret@bucket")) == "no answer of s3://name:***@bucket"
