@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from mgspmv.checkpoints import Reached
 from mgspmv.exchange.transport import LocalTransport, Panel, Transport
+from mgspmv.iterate.keeping import Keeper, OwnWriter
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
@@ -133,7 +135,8 @@ class LocalSteps:
         return sums, replace(times, memory_bytes=(sum(r.nbytes for r in self.rows) + transport.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
-        return np.concatenate([r.kernel.get(r.x) for r in self.rows])
+        held = [r.kernel.get(r.x) for r in self.rows]
+        return held[0] if len(held) == 1 and held[0] is not self.rows[0].x else np.concatenate(held)
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
         """What looks at the ranks for `stop="topk:..."`; None where nothing is to.
@@ -220,6 +223,7 @@ class DeviceSteps:
     vectors : what the run starts with
     at_once : most steps between two looks, the same on all devices of a run
     is_counted : whether the out-weights of a pattern are counts
+    n_before : iterations that were made before the vectors were these
     """
 
     def __init__(
@@ -231,8 +235,10 @@ class DeviceSteps:
         at_once: int = STEPS_AT_ONCE,
         *,
         is_counted: bool = True,
+        n_before: int = 0,
     ) -> None:
-        self._device, self._vectors, self._left, self._at_once = device, vectors, options.max_iter, at_once
+        self._device, self._vectors, self._at_once = device, vectors, at_once
+        self._left = options.max_iter - n_before
         self._rules = make_rules(options, threshold, is_counted=is_counted)
         self._made: list[tuple[StepSums, Times]] = []
         self._pauses: Callable[[], int] | None = None
@@ -240,6 +246,11 @@ class DeviceSteps:
     def pause(self, count: Callable[[], int]) -> None:
         """Let the host have the ranks after as many steps, or fewer, as this says each time."""
         self._pauses = count
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the device has made steps that nobody asked for yet, so that its ranks are later ones."""
+        return bool(self._made)
 
     def scale(self) -> StepSums:
         return self._device.start(self._vectors, self._rules)
@@ -283,10 +294,11 @@ class Loop:
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
     watch : looks at the ranks on the way
+    before : what the first ranks were reached by; None for none
 
     Attributes
     ----------
-    iteration : iterations made
+    iteration : iterations made, also before
     mass : sum of the ranks over dangling vertices
     status : how the iteration ended; None before that
     """
@@ -298,13 +310,17 @@ class Loop:
         threshold: float,
         run: str = "",
         watch: Watch | None = None,
+        before: Reached | None = None,
     ) -> None:
         self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
         self._watch = watch
         self._is_wrong = False
-        self.iteration = 0
+        self._last = options.max_iter
+        self.iteration, self._epoch = (0, 0) if before is None else (before.iteration, before.epoch + 1)
         self.mass = 0.0
         self.status: Status | None = None
+        if before is not None:
+            self.status = judge(options, threshold, before.iteration, before.changes[-1], False)
 
     def start(self) -> None:
         """Make the first z."""
@@ -320,8 +336,8 @@ class Loop:
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
         """Iterate to the end, or n times if that is less; what each iteration did."""
-        last = self._options.max_iter if n is None else self.iteration + n
-        while self.status is None and self.iteration < last:
+        self._last = self._options.max_iter if n is None else self.iteration + n
+        while self.status is None and self.iteration < self._last:
             sums, times = self._steps.step(self.mass)
             self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
             change = self._options.measure(sums)
@@ -329,7 +345,12 @@ class Loop:
             if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
                 self._watch.see(self.iteration, self._steps.ranks(), self.mass)
             self.status = self._judge(change, is_wrong)
-            yield Event(self._run, 0, self.iteration, change, **vars(times))
+            yield Event(self._run, self._epoch, self.iteration, change, **vars(times))
+
+    def stay_here(self) -> None:
+        """Let no device go beyond the iterations of one `advance`, after which its ranks are then those reached."""
+        if isinstance(self._steps, DeviceSteps):
+            self._steps.pause(lambda: self._last - self.iteration)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -417,6 +438,7 @@ def run_embedded(
     run: str = "",
     growth: float = 1.0,
     wrap: Callable[[LocalSteps], Steps] | None = None,
+    keeper: Keeper | None = None,
 ) -> Outcome:
     """Iterate in this process over rows that make up the whole matrix.
 
@@ -425,6 +447,7 @@ def run_embedded(
     emit : gets an event for each iteration
     growth : of `Start`
     wrap : makes the steps that are iterated of plain ones
+    keeper : of the run's states, the last of which the rows have; None where none are kept
     """
     began = time.perf_counter()
     rows[0].kernel.compile(is_relative=options.is_relative)
@@ -433,20 +456,22 @@ def run_embedded(
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     watch = steps.watch(options, growth=growth)
-    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch)
+    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch, find_before(keeper))
     loop.start()
     started = time.perf_counter()
-    events = _run_to_the_end(loop, emit)
-    stepped = time.perf_counter()
-    assert loop.status is not None
-    bound = np.inf
-    if loop.status != Status.NON_FINITE:
-        steps.begin_residual()
-        bound = bound_error(steps.residual(loop.mass), options.alpha)
-    measured = time.perf_counter()
-    values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
+    with _Keeping(keeper, steps) as kept:
+        events = kept.run_to_the_end(loop, emit)
+        stepped = time.perf_counter()
+        assert loop.status is not None
+        bound = np.inf
+        if loop.status != Status.NON_FINITE:
+            steps.begin_residual()
+            bound = bound_error(steps.residual(loop.mass), options.alpha)
+        measured = time.perf_counter()
+        values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
+        collected = time.perf_counter()
     seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
-    seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
+    seconds |= {"residual": measured - stepped, "collect": collected - measured} | kept.seconds
     return Outcome(values, loop.status, bound, kernel.describe(), seconds, stability=loop.stability)
 
 
@@ -460,38 +485,84 @@ def run_on_device(
     run: str = "",
     is_counted: bool = True,
     growth: float = 1.0,
+    keeper: Keeper | None = None,
 ) -> Outcome:
     """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
     began = time.perf_counter()
     device.compile(make_rules(options, threshold, is_counted=is_counted))
     compiled = time.perf_counter()
     at_once = choose_steps_at_once(streams=device.streams)
-    steps = DeviceSteps(device, vectors, options, threshold, at_once, is_counted=is_counted)
-    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth))
+    before = find_before(keeper)
+    counted: dict[str, Any] = {"is_counted": is_counted, "n_before": 0 if before is None else before.iteration}
+    steps = DeviceSteps(device, vectors, options, threshold, at_once, **counted)
+    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), before)
     loop.start()
     started = time.perf_counter()
-    events = _run_to_the_end(loop, emit)
-    stepped = time.perf_counter()
-    assert loop.status is not None
-    bound = np.inf
-    if loop.status != Status.NON_FINITE:
-        mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
-        bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
-    measured = time.perf_counter()
-    values = device.ranks()
+    with _Keeping(keeper, steps) as kept:
+        events = kept.run_to_the_end(loop, emit)
+        stepped = time.perf_counter()
+        assert loop.status is not None
+        bound = np.inf
+        if loop.status != Status.NON_FINITE:
+            mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
+            bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
+        measured = time.perf_counter()
+        values = device.ranks()
+        collected = time.perf_counter()
     device.release()
     seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
-    seconds |= {"residual": measured - stepped, "collect": time.perf_counter() - measured}
+    seconds |= {"residual": measured - stepped, "collect": collected - measured} | kept.seconds
     return Outcome(values, loop.status, bound, device.describe(), seconds, stability=loop.stability)
 
 
-def _run_to_the_end(loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
-    """Iterate; the event of each iteration."""
-    events: list[Event] = []
-    for event in loop.advance():
-        events.append(event)
-        emit(event)
-    return events
+class _Keeping:
+    """Iterating in this process, while the states of the run are kept, if they are to be.
+
+    Parameters
+    ----------
+    steps : that have the ranks
+    """
+
+    def __init__(self, keeper: Keeper | None, steps: LocalSteps | DeviceSteps) -> None:
+        self._keeper, self._steps, self._writer = keeper, steps, OwnWriter(steps.ranks)
+
+    def __enter__(self) -> Self:
+        if self._keeper is not None:
+            self._keeper.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self._keeper is not None and error is None:
+            self._keeper.finish(self._writer)
+        self._writer.close()
+
+    def run_to_the_end(self, loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
+        """Iterate; the event of each iteration."""
+        keeper, events = self._keeper, list[Event]()
+        changes: list[float] = []
+        for event in loop.advance():
+            events.append(event)
+            emit(event)
+            changes.append(event.change)
+            if keeper is not None and loop.status is None and not self._is_ahead:
+                keeper.look(self._writer, changes)
+        if keeper is not None and loop.status is not None:
+            keeper.end(self._writer, changes, loop.status)
+        return events
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """`checkpoint`, where states are kept."""
+        return {} if self._keeper is None else {"checkpoint": self._keeper.blocked_s}
+
+    @property
+    def _is_ahead(self) -> bool:
+        return isinstance(self._steps, DeviceSteps) and self._steps.is_ahead
+
+
+def find_before(keeper: Keeper | None) -> Reached | None:
+    """What a run goes on from; None where it begins."""
+    return None if keeper is None else keeper.before
 
 
 def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:

@@ -1,0 +1,209 @@
+"""Keeping the states of a run beside it, from which it goes on; see `mgspmv.checkpoints`.
+
+Between two iterations who holds rows copies its slice of x, and writes it while the next ones are made. The state
+counts once all slices are there. Where writing takes longer than the time from one to the next, there are fewer.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, WrittenSlice, describe_failure
+from mgspmv.model import Status
+
+EVERY_S = 30.0
+"""Seconds from one checkpoint to the next, unless the user says otherwise."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that was made, or was not."""
+
+    iteration: int
+    """After which."""
+    seconds: float
+    """From the copy to the last write."""
+    n_bytes: int
+    """Of the ranks."""
+    error: str | None = None
+    """Why there is none."""
+
+
+class Writers(Protocol):
+    """Who holds the slices of x, and writes them."""
+
+    def begin(self, address: StateAddress) -> None:
+        """Let each copy its slice, as it is after the last iteration, and begin to write it."""
+        ...
+
+    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
+        """What each wrote, or why it could not; None while one of them is writing.
+
+        Parameters
+        ----------
+        wait : until none of them is
+        """
+        ...
+
+
+class OwnWriter:
+    """This process holds all of x.
+
+    Parameters
+    ----------
+    ranks : makes a copy of x, on the host
+    """
+
+    def __init__(self, ranks: Callable[[], np.ndarray]) -> None:
+        self._ranks, self._writer = ranks, SliceWriter()
+
+    def begin(self, address: StateAddress) -> None:
+        self._writer.begin(address, 0, self._ranks())
+
+    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
+        written = self._writer.find_written(wait)
+        return None if written is None else [written]
+
+    def close(self) -> None:
+        """As of `SliceWriter`."""
+        self._writer.close()
+
+
+@dataclass
+class _Writing:
+    """A state that is being written."""
+
+    address: StateAddress
+    reached: Reached
+    began_s: float
+    n_bytes: int = 0
+    committing: Future[None] | None = None
+
+
+@dataclass
+class Keeper:
+    """Keeps the states of one run; a context manager, that of the run."""
+
+    checkpoints: Checkpoints
+    """Where."""
+    identity: dict[str, Any]
+    """Of the run, as of `Reached`."""
+    run: str
+    every_s: float = EVERY_S
+    """Seconds from one to the next; 0 begins one as soon as the one before is there."""
+    before: Reached | None = None
+    """What the run goes on from."""
+    tell: Callable[[Kept], None] = lambda kept: None
+    """Hears of each that was made, and of those that could not be."""
+    blocked_s: float = 0.0
+    """Seconds so far that iterations, or the end of the run, waited."""
+    _writing: _Writing | None = None
+    _began_s: float = 0.0
+    _has_failed: bool = False
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "mgspmv-commit"))
+
+    @property
+    def iteration(self) -> int:
+        """Iterations that had been made before this run."""
+        return 0 if self.before is None else self.before.iteration
+
+    @property
+    def changes(self) -> tuple[float, ...]:
+        """Of these."""
+        return () if self.before is None else self.before.changes
+
+    @property
+    def epoch(self) -> int:
+        """Of the events of this run."""
+        return 0 if self.before is None else self.before.epoch + 1
+
+    def begin(self) -> None:
+        """The iterations begin now."""
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown(wait=False)
+
+    def look(self, writers: Writers, changes: Sequence[float]) -> None:
+        """Between two iterations: make current what was written, and begin the next state if it is time for it.
+
+        Parameters
+        ----------
+        changes : of all iterations of this run
+        """
+        began = time.perf_counter()
+        self._settle(writers, wait=False)
+        if self._writing is None and time.monotonic() - self._began_s >= self.every_s:
+            self._begin(writers, changes, None)
+        self.blocked_s += time.perf_counter() - began
+
+    def end(self, writers: Writers, changes: Sequence[float], status: Status) -> None:
+        """After the last iteration: begin the last state, unless that is what the run went on from."""
+        if status == Status.NON_FINITE or not changes:
+            return
+        began = time.perf_counter()
+        self._settle(writers, wait=True)
+        self._begin(writers, changes, status)
+        self.blocked_s += time.perf_counter() - began
+
+    def finish(self, writers: Writers) -> None:
+        """Wait until the last state is current."""
+        began = time.perf_counter()
+        self._settle(writers, wait=True)
+        self.blocked_s += time.perf_counter() - began
+
+    def _begin(self, writers: Writers, changes: Sequence[float], status: Status | None) -> None:
+        self._began_s = time.monotonic()
+        iteration = self.iteration + len(changes)
+        whole = (*self.changes, *(float(change) for change in changes))
+        said = None if status is None else status.value
+        reached = Reached(iteration, whole, self.epoch, self.run, self.identity, said)
+        address = self.checkpoints.name_next()
+        self._writing = _Writing(address, reached, time.perf_counter())
+        writers.begin(address)
+
+    def _settle(self, writers: Writers, *, wait: bool) -> None:
+        """Go on with the state that is being written, as far as it is."""
+        own = self._writing
+        if own is None:
+            return
+        if own.committing is None:
+            written = writers.find_written(wait)
+            if written is None:
+                return
+            slices = [each for each in written if isinstance(each, WrittenSlice)]
+            if failures := [each for each in written if isinstance(each, str)]:
+                self._pool.submit(self.checkpoints.drop, own.address)
+                self._fail(own.reached, failures[0])
+                return
+            own.n_bytes = sum(each.n_bytes for each in slices)
+            own.committing = self._pool.submit(self.checkpoints.commit, own.address, slices, own.reached)
+        if not wait and not own.committing.done():
+            return
+        if (error := own.committing.exception()) is not None:
+            self._fail(own.reached, describe_failure(error))
+            return
+        self._writing = None
+        self.tell(Kept(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
+
+    def _fail(self, reached: Reached, why: str) -> None:
+        """Say, the first time aloud, that there is no such state; the last one that was made is still there."""
+        self._writing = None
+        if not self._has_failed:
+            self._has_failed = True
+            warnings.warn(
+                f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: {why}; "
+                "the run goes on, and the checkpoint before stays",
+                stacklevel=2,
+            )
+        self.tell(Kept(reached.iteration, 0.0, 0, why))

@@ -1,0 +1,185 @@
+"""When states of a run are kept, and that nobody waits for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from played import PlayedDevice
+
+import mgspmv as mg
+from mgspmv.checkpoints import Checkpoints, WrittenSlice, write_slice
+from mgspmv.iterate.keeping import Keeper
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
+from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import Status
+
+X = np.arange(5.0)
+
+
+class Writers:
+    """Two who write when they are let."""
+
+    def __init__(self) -> None:
+        self.address, self.is_let, self.answers = None, True, None
+        self.n_begun = 0
+
+    def begin(self, address) -> None:
+        self.address, self.n_begun = address, self.n_begun + 1
+
+    def find_written(self, wait):
+        if not (self.is_let or wait):
+            return None
+        return self.answers or [write_slice(self.address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, in a list, that `Keeper` reads."""
+    now = [100.0]
+    monkeypatch.setattr("mgspmv.iterate.keeping.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def keeper(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.prepare(is_shared=False)
+    told = []
+    with Keeper(checkpoints, {"matrix": "m"}, "r", 30.0, tell=told.append) as own:
+        own.told = told
+        own.begin()
+        yield own
+
+
+def settle(keeper) -> None:
+    """Wait for what the keeper's thread does."""
+    keeper._pool.submit(int).result()
+
+
+def restore(keeper):
+    return Checkpoints(keeper.checkpoints.place).restore()
+
+
+def test_it_begins_when_it_is_time(clock, keeper):
+    keeper._began_s = clock[0]
+    writers = Writers()
+    for at, changes, n_begun in [(129.0, [0.5], 0), (130.0, [0.5, 0.2], 1), (159.0, [0.5, 0.2, 0.1], 1)]:
+        clock[0] = at
+        keeper.look(writers, changes)
+        settle(keeper)
+        assert writers.n_begun == n_begun
+    keeper.look(writers, [0.5, 0.2, 0.1])
+    assert [(kept.iteration, kept.n_bytes, kept.error) for kept in keeper.told] == [(2, 40, None)]
+    restored = restore(keeper)
+    assert restored.reached.changes == (0.5, 0.2)
+    assert restored.x.tobytes() == X.tobytes()
+    clock[0] = 160.0
+    keeper.look(writers, [0.5, 0.2, 0.1, 0.05])
+    assert writers.n_begun == 2
+
+
+def test_what_takes_longer_is_not_queued(clock, keeper):
+    keeper._began_s, writers = clock[0], Writers()
+    writers.is_let = False
+    for k in range(1, 10):
+        clock[0] += 30.0
+        keeper.look(writers, [0.5] * k)
+    assert (writers.n_begun, keeper.told) == (1, [])
+    writers.is_let = True
+    keeper.look(writers, [0.5] * 10)
+    assert writers.n_begun == 1  # it is being made current
+    settle(keeper)
+    keeper.look(writers, [0.5] * 11)
+    assert [kept.iteration for kept in keeper.told] == [1]
+    assert writers.n_begun == 2
+
+
+def test_the_end_waits_for_the_last_one(clock, keeper):
+    keeper._began_s, writers = clock[0] - 30.0, Writers()
+    writers.is_let = False
+    keeper.look(writers, [0.5])
+    keeper.end(writers, [0.5, 0.1], Status.CONVERGED)
+    keeper.finish(writers)
+    assert [kept.iteration for kept in keeper.told] == [1, 2]
+    assert restore(keeper).reached.status == "converged"
+    assert keeper.blocked_s > 0
+
+
+def test_ranks_that_are_no_numbers_are_not_kept(keeper):
+    keeper.end(Writers(), [np.nan], Status.NON_FINITE)
+    keeper.finish(Writers())
+    assert (keeper.told, restore(keeper)) == ([], None)
+
+
+def test_one_of_them_cannot_write(clock, keeper):
+    keeper._began_s, writers = clock[0] - 30.0, Writers()
+    writers.answers = [WrittenSlice(0, 2, "float64", "", 16), "the disk is full"]
+    keeper.look(writers, [0.5])
+    with pytest.warns(UserWarning, match="iteration 1 cannot be written to .*: the disk is full; the run goes on"):
+        keeper.look(writers, [0.5])
+    clock[0] += 30.0
+    keeper.look(writers, [0.5] * 2)  # it is warned of once
+    keeper.look(writers, [0.5] * 2)
+    assert [(kept.iteration, kept.error) for kept in keeper.told] == [(1, "the disk is full"), (2, "the disk is full")]
+    assert restore(keeper) is None
+    clock[0] += 30.0
+    writers.answers = None
+    keeper.look(writers, [0.5] * 3)
+    keeper.finish(writers)
+    assert restore(keeper).reached.iteration == 3
+
+
+# --- steps that a device makes ahead ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def graph():
+    rng, store = np.random.default_rng(4), zarr.storage.MemoryStore()
+    mg.ingest((rng.integers(0, 50, 300), rng.integers(0, 55, 300), rng.random(300)), store, n_vertices=55)
+    return mg.open_matrix(store)
+
+
+def run(A, place, kind, max_iter, *, resume=False):
+    """Outcome, and changes of the iterations of this run, on a device or not."""
+    options = PageRankOptions(tol=1e-14, max_iter=max_iter)
+    start, [block] = make_start(A.stored, None, options, use_weights=True), A.blocks("float64")
+    weight, threshold = read_out_weight(A.stored, True), options.threshold(55, A.nnz)
+    checkpoints = Checkpoints(place)
+    checkpoints.prepare(is_shared=False)
+    restored = checkpoints.restore() if resume else None
+    if restored is not None:
+        start = Start(restored.x, start.dangling, start.personalization)
+    before, events = None if restored is None else restored.reached, []
+    with Keeper(checkpoints, {}, "r", 0.0, before) as keeper:
+        if kind == "device":
+            device = PlayedDevice(block, "exact")
+            steps = (options, threshold, events.append)
+            outcome = run_on_device(device, start.on_device(weight), *steps, keeper=keeper)
+        else:
+            rows = [start.bind(bind_kernel(block, "exact"), weight)]
+            outcome = run_embedded(rows, options, threshold, events.append, keeper=keeper)
+    return outcome, [event.change for event in events]
+
+
+@pytest.mark.parametrize("first", ["device", "host"])
+@pytest.mark.parametrize("second", ["device", "host"])
+def test_a_device_keeps_what_it_reached(graph, tmp_path, first, second):
+    whole, changes = run(graph, tmp_path / "whole", "host", 300)
+    n = STEPS_AT_ONCE + 3
+    _, begun = run(graph, tmp_path / "c", first, n)
+    outcome, rest = run(graph, tmp_path / "c", second, 300, resume=True)
+    assert begun + rest == changes
+    assert outcome.values.tobytes() == whole.values.tobytes()
+    again, none = run(graph, tmp_path / "c", second, 300, resume=True)
+    assert (none, again.status) == ([], Status.CONVERGED)
+    assert again.values.tobytes() == whole.values.tobytes()
+
+
+def test_a_device_that_is_ahead_keeps_nothing(graph, tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(Keeper, "look", lambda self, writers, changes: begun.append(len(changes)))
+    run(graph, tmp_path, "device", STEPS_AT_ONCE + 5)
+    assert begun == [STEPS_AT_ONCE]
