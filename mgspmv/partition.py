@@ -132,6 +132,8 @@ class WorkerPlan:
     """What it was measured to do."""
     watch_bytes: int = 0
     """On the host, of what proves which vertices are highest; 0 where nothing does."""
+    copy_bytes: int = 0
+    """On the host, of the ranks that are written as a checkpoint; 0 where none is."""
 
     @property
     def has_device(self) -> bool:
@@ -151,7 +153,7 @@ class WorkerPlan:
     @property
     def memory_bytes(self) -> int:
         """Peak on a worker without a device: the block and ids, with the vectors or with what loading takes."""
-        return self.block_bytes + self.id_bytes + max(self.vector_bytes + self.watch_bytes, self.load_bytes)
+        return self.block_bytes + self.id_bytes + max(self.vector_bytes + self._beside_bytes, self.load_bytes)
 
     @property
     def device_bytes(self) -> int:
@@ -163,9 +165,14 @@ class WorkerPlan:
     @property
     def host_bytes(self) -> int:
         """Peak on the host of a worker that has a device: what loading takes, or later what proves which vertices are
-        highest, with pieces in pinned memory."""
+        highest and the ranks of a checkpoint, with pieces in pinned memory."""
         pinned = 0 if self.streaming is None or self.streaming.held == "store" else self.streaming.streamed_bytes
-        return max(self.load_bytes, self.watch_bytes) + pinned
+        return max(self.load_bytes, self._beside_bytes) + pinned
+
+    @property
+    def _beside_bytes(self) -> int:
+        """On the host, beside matrix and vectors."""
+        return self.watch_bytes + self.copy_bytes
 
 
 @dataclass(frozen=True)
@@ -355,6 +362,7 @@ def plan_rows(
     lays_out: bool = False,
     streams: bool = False,
     top: int | None = None,
+    checkpoint: bool = False,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -370,6 +378,7 @@ def plan_rows(
     lays_out : devices have a layout for steps of PageRank instead of CSR
     streams : rows for which a device has no room come by in pieces, from the host or from the store
     top : how many highest vertices are to be proven; None for none
+    checkpoint : whether ranks are written on the way
 
     Raises
     ------
@@ -380,7 +389,7 @@ def plan_rows(
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    make = partial(_plan, info, indptr, n_workers, precision, threads, top)
+    make = partial(_plan, info, indptr, n_workers, precision, threads, top, checkpoint)
     place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
     hold = partial(_place, _Sizes.of(info, precision), lays_out, False)
     plan = make() if speeds is None else _plan_by_speed(make, hold, speeds, devices, hosts)
@@ -394,7 +403,7 @@ def plan_rows(
         while n_enough < min(2 * info.shape[0], MOST_WORKERS):
             n_enough *= 2
             memory = _spread(device_memory, n_enough), _spread(host_memory, n_enough)
-            larger = place(_plan(info, indptr, n_enough, precision, threads, top), *memory)
+            larger = place(_plan(info, indptr, n_enough, precision, threads, top, checkpoint), *memory)
             if not _find_shortage(larger, *memory, top):
                 raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
         raise CapacityError(
@@ -437,6 +446,30 @@ def check_watch(need: int, have: int, top: int | None) -> None:
         )
 
 
+def find_copy_bytes(n_rows: int, precision: Precision) -> int:
+    """Bytes that a worker takes on its host to write the ranks of so many rows: a copy, and a chunk on its way."""
+    itemsize = 4 if precision == "float32" else 8
+    return itemsize * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows))
+
+
+def check_copy(need: int, have: int) -> None:
+    """
+    Parameters
+    ----------
+    need : from `find_copy_bytes`
+    have : bytes that are free
+
+    Raises
+    ------
+    CapacityError : there is less
+    """
+    if need > have:
+        raise CapacityError(
+            f"checkpoints need {need / 1e9:.3g} GB of host memory beside the matrix, for a copy of the ranks, and "
+            f"{have / 1e9:.3g} GB are free; leave out checkpoint (--checkpoint), or use more memory, or more workers"
+        )
+
+
 def parse_bytes(size: str | int) -> int:
     """Bytes from `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
 
@@ -457,6 +490,7 @@ def _plan(
     precision: Precision,
     threads: int,
     top: int | None,
+    checkpoint: bool,
     shares: Sequence[float] | None = None,
 ) -> Plan:
     sizes = _Sizes.of(info, precision)
@@ -471,6 +505,8 @@ def _plan(
     if top is not None:
         find = partial(find_watch_bytes, n=info.shape[0], n_workers=n_workers, top=top, precision=precision)
         workers = tuple(replace(w, watch_bytes=find(w.stop - w.start)) for w in workers)
+    if checkpoint:
+        workers = tuple(replace(w, copy_bytes=find_copy_bytes(w.stop - w.start, precision)) for w in workers)
     return Plan(info.url, operation, precision, workers, None)
 
 

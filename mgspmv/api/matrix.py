@@ -137,6 +137,7 @@ class Matrix(DescribedMatrix):
         host_memory: str | int | None = None,
         precision: Precision = "exact",
         stop: str = "change",
+        checkpoint: bool = False,
         threads: int | None = None,
         client: Any = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
@@ -151,6 +152,7 @@ class Matrix(DescribedMatrix):
             either, from the store
         host_memory : of each worker; None for no limit
         stop : of PageRank, as for `pagerank`: `topk:100` takes memory of the hosts beside the rest
+        checkpoint : whether PageRank is to write checkpoints, for which the hosts hold a copy of the ranks
         threads : of each worker
         client : of a Dask cluster, as for `distribute`: plan for its workers, for the memory that they have, and
             predict seconds from what they measure with some of their rows. `workers` does not count
@@ -165,18 +167,18 @@ class Matrix(DescribedMatrix):
         """
         check_threads(threads)
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        top = self._read_top(stop)
+        beside: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:
             from mgspmv.distribute.matrix import plan_on_cluster
 
             reads = None if self.kind == "matrix" and precision == "exact" else precision
-            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, "top": top}
+            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **beside}
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
         indptr, info = self.stored.read_array("indptr"), self.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, "top": top}
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, **beside}
         planning["streams"] = lays_out or self.kind == "matrix"
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
@@ -218,6 +220,7 @@ class Matrix(DescribedMatrix):
         *,
         precision: Precision | None = None,
         stop: str = "change",
+        checkpoint: bool = False,
         weights: bool = True,
         threads: int | None = None,
         backend: Literal["auto", "cpu", "cuda"] = "auto",
@@ -234,7 +237,7 @@ class Matrix(DescribedMatrix):
         client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
         precision : that values are read for at once; others are read when they are first needed. Default `exact` for
             graphs, the stored dtype for a `matrix`
-        stop : of PageRank, that there is to be memory for beside the matrix, as for `plan`
+        stop, checkpoint : of PageRank, that there is to be memory for beside the matrix, as for `plan`
         weights : False reads no values
         threads : of each worker's kernels; default as many as its cluster gave the worker
         backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on those devices that there
@@ -267,7 +270,7 @@ class Matrix(DescribedMatrix):
         places: dict[str, Any] = {"backend": backend, "transport": transport}
         places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
-        options["top"] = self._read_top(stop)
+        options |= {"top": self._read_top(stop), "checkpoint": checkpoint}
         return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
 
     def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:

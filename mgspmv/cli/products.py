@@ -36,6 +36,7 @@ def plan(
     host_memory: HostMemory = None,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
     stop: Annotated[str, typer.Option(metavar="change|topk:K", help="Of PageRank; topk takes memory too.")] = "change",
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Of PageRank that is kept on the way.")] = False,
     backend: Backend = "auto",
     cluster: ClusterKind = None,
     scheduler: Scheduler = None,
@@ -46,7 +47,7 @@ def plan(
 
     place = Place(cluster, workers if cluster else None, None, scheduler, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
-    options |= {"backend": place.choose_backend(backend), "timeout": timeout, "stop": stop}
+    options |= {"backend": place.choose_backend(backend), "timeout": timeout, "stop": stop, "checkpoint": checkpoint}
     with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
@@ -55,6 +56,8 @@ def plan(
         totals["memory of a worker"] = format_bytes(plan.memory_bytes)
     if watch_bytes := max(w.watch_bytes for w in plan.workers):
         totals[f"host memory of a worker for --stop {stop}"] = format_bytes(watch_bytes)
+    if copy_bytes := max(w.copy_bytes for w in plan.workers):
+        totals["host memory of a worker for --checkpoint"] = format_bytes(copy_bytes)
     totals |= {"received in all, per iteration": format_bytes(plan.exchange_bytes)}
     if plan.seconds_per_iteration is not None:
         totals["predicted time of an iteration"] = format_seconds(plan.seconds_per_iteration)

@@ -369,6 +369,7 @@ def distribute_matrix(
     device_memory: int | None = None,
     host_memory: int | None = None,
     top: int | None = None,
+    checkpoint: bool = False,
     lay_out: bool = True,
     timeout: float = TIMEOUT_S,
     on_progress: Progress | None = None,
@@ -377,7 +378,7 @@ def distribute_matrix(
 
     Parameters
     ----------
-    top : as of `plan_rows`
+    top, checkpoint : as of `plan_rows`
     lay_out : make the rows of a graph ready for the steps of PageRank at once, on devices
     """
     address = stored.address()
@@ -387,7 +388,7 @@ def distribute_matrix(
         began = time.perf_counter()
         report("join", 0, None)
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
-        limits["top"] = top
+        limits |= {"top": top, "checkpoint": checkpoint}
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
         )
@@ -417,6 +418,7 @@ def plan_on_cluster(
     device_memory: int | None = None,
     host_memory: int | None = None,
     top: int | None = None,
+    checkpoint: bool = False,
     timeout: float = TIMEOUT_S,
 ) -> Plan:
     """What the workers of a cluster will hold, and how fast they measure themselves to be; see
@@ -425,7 +427,7 @@ def plan_on_cluster(
     cluster = Cluster(client, timeout)
     try:
         limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
-        limits["top"] = top
+        limits |= {"top": top, "checkpoint": checkpoint}
         workers, places, plan, team, dtype = _plan_parts(
             stored, cluster, precision, True, backend, "auto", lay_out=True, **limits
         )
@@ -458,6 +460,7 @@ def _plan_parts(
     device_memory: int | None,
     host_memory: int | None,
     top: int | None,
+    checkpoint: bool,
 ) -> tuple[list[WorkerInfo], Places, Plan, TeamSpec | None, str | None]:
     """The workers, where they compute, what each will hold, what they lay out together, and the dtype of the values."""
     workers = cluster.join(devices=backend != "cpu")
@@ -483,6 +486,7 @@ def _plan_parts(
         lays_out=team is not None,
         streams=team is not None or not lay_out or info.kind == "matrix",
         top=top,
+        checkpoint=checkpoint,
     )
     return workers, places, plan, team, dtype
 
