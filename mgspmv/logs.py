@@ -1,7 +1,8 @@
 """Logs through Python's `logging`: what calls, runs, workers and steps did, with fields for programs that read them.
 
     mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
-    mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change
+    mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change. INFO a checkpoint
+                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes
     mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended
     mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
 
@@ -95,6 +96,15 @@ def log_iteration(event: Event) -> None:
     if RUNS.isEnabledFor(logging.DEBUG):
         fields = {"run": event.run, "iteration": event.iteration, "change": event.change}
         RUNS.debug("iteration %d: change %.3g", event.iteration, event.change, extra=fields)
+
+
+def log_kept(kept: Any) -> None:
+    """Log a checkpoint that was made, or why it could not be; see `mgspmv.iterate.keeping.Kept`."""
+    fields = {"run": _RUN.get(), "iteration": kept.iteration, "elapsed_s": kept.seconds, "n_bytes": kept.n_bytes}
+    if kept.error is None:
+        RUNS.info("checkpoint of iteration %d: %.3g s", kept.iteration, kept.seconds, extra=fields)
+    else:
+        RUNS.warning("no checkpoint of iteration %d: %s", kept.iteration, kept.error, extra=fields)
 
 
 def log_own_iteration(event: Event, worker: Any) -> None:

@@ -95,6 +95,9 @@ class Solution:
     """Which vertices are the highest, and what is known of their order, where the run was asked to prove it."""
     followed: Followed | None = None
     """How changes were followed from vertex to vertex before the first iteration, where the run was asked to."""
+    resumed_after: int = 0
+    """Of the iterations, those that were made by the run whose checkpoint this one went on from; `seconds` and `events`
+    are without them."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -139,9 +142,10 @@ class Solution:
 
     @property
     def edges_per_s(self) -> float:
-        """Stored entries times iterations, over the seconds that iterating took; 0 when nothing was timed."""
+        """Stored entries times the iterations that were timed, over their seconds; 0 when nothing was timed."""
         elapsed_s = sum(self.seconds.get(phase, 0.0) for phase in ("product", "exchange", "schedule"))
-        return float(self.matrix["nnz"]) * self.iterations / elapsed_s if elapsed_s else 0.0
+        n_timed = self.iterations - self.resumed_after
+        return float(self.matrix["nnz"]) * n_timed / elapsed_s if elapsed_s else 0.0
 
     @property
     def scaler(self) -> str:
@@ -241,6 +245,7 @@ class Solution:
             "digest": self.digest(),
             "stability": None if self.stability is None else asdict(self.stability),
             "followed": None if self.followed is None else asdict(self.followed),
+            "resumed_after": self.resumed_after,
             "options": self.options,
             "matrix": self.matrix,
         }
@@ -553,6 +558,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "memory": solution.memory,
         "stability": None if solution.stability is None else asdict(solution.stability),
         "followed": None if solution.followed is None else asdict(solution.followed),
+        "resumed_after": solution.resumed_after,
         "digest": solution.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -594,6 +600,7 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         memory=described.get("memory", {}),
         stability=_to_stability(described.get("stability")),
         followed=_to_followed(described.get("followed")),
+        resumed_after=described.get("resumed_after", 0),
     )
     if solution.digest() != described["digest"]:
         raise ChecksumError(f"{path}: the ranks do not match their digest")

@@ -24,8 +24,8 @@ from mgspmv.model import Event
 
 BEFORE, AFTER = ("load", "queue", "compile", "follow", "start"), ("residual", "collect")
 """Phases before and after iterating, in their order."""
-ITERATING = ("product", "exchange", "look", "schedule")
-"""Phases that iterating is made of."""
+ITERATING = ("product", "exchange", "look", "checkpoint", "schedule")
+"""Phases that iterating is made of; the last checkpoint, after it, is in `checkpoint` too."""
 PARTS = ("product", "wait", "exchange")
 """What a worker does in an iteration, in this order."""
 LAID_OUT = "durations are measured, begins are the sums of the durations before them in the row"

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.checkpointing import begin_keeping, check_checkpoint, describe_run, go_on, tell_people
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.api.warm import align_ranks, estimate_rate
+from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
 from mgspmv.iterate.follow import check_feeding, compile_following, improve_start
+from mgspmv.iterate.keeping import EVERY_S, Keeper
 from mgspmv.iterate.options import Method, PageRankOptions
-from mgspmv.iterate.pagerank import Outcome, Rows, run_embedded, run_on_device, widen_bound
+from mgspmv.iterate.pagerank import Outcome, Rows, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
-from mgspmv.logs import log_iteration, name_run
+from mgspmv.logs import log_iteration, log_kept, name_run
 from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice, free_memory
-from mgspmv.monitor.showing import watched_to_converge
+from mgspmv.monitor.showing import tell_all, watched_to_converge
 from mgspmv.order import restore
-from mgspmv.partition import check_watch, find_watch_bytes
+from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix
-from mgspmv.store import DescribedMatrix
+from mgspmv.store import DescribedMatrix, StoreLike
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -62,6 +66,9 @@ def pagerank(
     device_memory: str | int | None = None,
     host_memory: str | int | None = None,
     timeout: float = 30.0,
+    checkpoint: StoreLike | None = None,
+    checkpoint_every: float = EVERY_S,
+    resume: bool = False,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
@@ -112,9 +119,18 @@ def pagerank(
     device_memory, host_memory : most to take, with `client` of each worker, as for `Matrix.distribute`; they are for
         CUDA, on which the rows that the device has no room for come by in each iteration, from the host or the store
     timeout : with `client`, seconds that a worker may be silent before the run is given up
+    checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, where the ranks are kept now and
+        then while the run goes on, and once more at its end: the last two states. Others that are there go once the
+        first one is whole. Not with `stop="topk:..."`, `extrapolation` and `follow_changes`
+    checkpoint_every : seconds from one to the next; 0 begins one as soon as the one before is written
+    resume : go on from the last checkpoint there, or begin where there is none. Graph, vectors, alpha, precision and
+        tol_mode must be the same; tol and max_iter such that the run comes as far; workers, backend, drive, memory and
+        threads may be others, and in `exact` ranks, changes and iterations are those of a run that was not broken off
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did; on a cluster about once a second with all since then
-    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
+    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration;
+        with `checkpoint`, with `checkpoint` and the iteration that was kept; with `resume`, once with `resume` and the
+        iterations that were made before
 
     Returns
     -------
@@ -130,6 +146,8 @@ def pagerank(
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit into the memory that is free; with `follow_changes`, not twice
     ClusterError : a worker is gone, or silent for too long; the cluster can be used again
+    CheckpointError : with `resume`, the checkpoint is of another run, or damaged; no checkpoint can be written there.
+        One that cannot be written later is warned of once, and the run goes on
     ConvergenceError : not converged, with the `solution` attached
     """
     check_threads(threads)
@@ -139,6 +157,7 @@ def pagerank(
             "it to distribute"
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
+    check_checkpoint(checkpoint, checkpoint_every, resume, options)
     distributed = find_distributed(A, client)
     drive = choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
@@ -159,6 +178,16 @@ def pagerank(
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
+    run = name_run()
+    keeper = None
+    if checkpoint is not None:
+        identity = describe_run(A, options, start, use_weights=use_weights)
+        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded", "run": run}
+        keeper, x = begin_keeping(
+            checkpoint, checkpoint_every, identity, options, threshold, **keeping, report=on_progress
+        )
+        keeper.tell = tell_all(log_kept, tell_people(on_progress))
+        start = go_on(start, x)
     prepared = time.perf_counter()
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     events: list[Event] = []
@@ -169,7 +198,7 @@ def pagerank(
         if on_event is not None:
             on_event(event)
 
-    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": name_run()}
+    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": run, "keeper": keeper}
     steps = (options, threshold, start, emit)
     if distributed is not None:
         outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
@@ -180,6 +209,7 @@ def pagerank(
         reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
         reads |= {"device_memory": device_memory, "host_memory": host_memory}
         reads["stop"] = stop if drive == "superstep" else "change"  # of rounds, this process has the ranks
+        reads["checkpoint"] = keeper is not None
         with A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
             outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
@@ -201,7 +231,7 @@ def pagerank(
     outcome.seconds["collect"] += time.perf_counter() - reached
     given = {"dangling": _describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = given | {"weights": use_weights, "drive": drive}
-    solution = _solve(A, options, outcome, tuple(events), asked)
+    solution = _solve(A, options, outcome, tuple(events), asked, find_before(keeper))
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         said = f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}{_describe_tie(solution)}"
@@ -246,6 +276,7 @@ def _rank_embedded(
     threads: int | None,
     run: str,
     backend: Backend,
+    keeper: Keeper | None,
     following: dict[str, Any] | None = None,
     **limits: int | None,
 ) -> Outcome:
@@ -255,24 +286,28 @@ def _rank_embedded(
         layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
     if layout is None and any(own is not None for own in limits.values()):
         A.check_room(dtype, threads, options.top, **limits)
+    kept = nullcontext() if keeper is None else keeper
     if layout is None:
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend, top=options.top)
-        _check_watch(A, options)
+        _check_beside(A, options, keeper)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
         followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, threads, **following)
-        outcome = run_embedded(rows, options, threshold, emit, run=run, growth=start.growth, wrap=wrap)
+        told: dict[str, Any] = {"run": run, "growth": start.growth, "wrap": wrap, "keeper": keeper}
+        with kept:
+            outcome = run_embedded(rows, options, threshold, emit, **told)
         outcome = replace(outcome, followed=followed)
         for phase, elapsed_s in seconds.items():
             outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + elapsed_s
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
-        _check_watch(A, options)
+        _check_beside(A, options, keeper)
         loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
-        told: dict[str, Any] = {"run": run, "is_counted": is_counted, "growth": start.growth}
-        outcome = run_on_device(device, vectors, options, threshold, emit, **told)
+        told = {"run": run, "is_counted": is_counted, "growth": start.growth, "keeper": keeper}
+        with kept:
+            outcome = run_on_device(device, vectors, options, threshold, emit, **told)
     outcome.seconds["load"] = loaded - began
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
@@ -290,10 +325,13 @@ def _follow(
     return followed, {"compile": compiled - began, "follow": time.perf_counter() - compiled}
 
 
-def _check_watch(A: Matrix, options: PageRankOptions) -> None:
-    """See that what is to prove the highest vertices fits beside the matrix, which may have been loaded before."""
+def _check_beside(A: Matrix, options: PageRankOptions, keeper: Keeper | None) -> None:
+    """See that what is to prove the highest vertices, or a copy of the ranks for checkpoints, fits beside the matrix,
+    which may have been loaded before."""
     n = A.shape[0]
     check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
+    if keeper is not None:
+        check_copy(find_copy_bytes(n, options.precision), free_memory())
 
 
 def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
@@ -310,12 +348,17 @@ def _rank_distributed(
     emit: Callable[[Event], None],
     *,
     on_progress: Progress | None,
+    keeper: Keeper | None,
     **computing: Any,
 ) -> Outcome:
     from mgspmv.distribute.drives import run_distributed
     from mgspmv.monitor.stream import publish_run
 
-    with publish_run([matrix], computing["run"], "pagerank", computing["drive"], options) as news:
+    told = publish_run([matrix], computing["run"], "pagerank", computing["drive"], options)
+    with told as news, nullcontext() if keeper is None else keeper:
+        if keeper is not None:
+            keeper.tell = tell_all(keeper.tell, news.tell_kept)
+            computing["keeper"] = keeper
         steps, report = (options, threshold, start, news.follow(emit)), news.report(on_progress)
         outcome = run_distributed(matrix, *steps, on_progress=report, **computing)
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
@@ -379,12 +422,14 @@ def _solve(
     outcome: Outcome,
     events: tuple[Event, ...],
     asked: dict[str, Any],
+    before: Reached | None,
 ) -> Solution:
     asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | asked
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose)
-    changes = tuple(event.change for event in events)
-    reached = (outcome.values, outcome.status, len(events), changes, outcome.seconds, outcome.error_bound_l1)
-    memory = outcome.memory | {"held_bytes": list(events[-1].memory_bytes)}
+    n_before = 0 if before is None else before.iteration
+    changes = (() if before is None else before.changes) + tuple(event.change for event in events)
+    reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
+    memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
     found = (stability, outcome.followed)
-    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found, resumed_after=n_before)

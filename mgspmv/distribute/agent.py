@@ -17,6 +17,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
 
+from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.publish import publish_iterations
@@ -313,6 +314,16 @@ def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
 def measure_session(key: str) -> float:
     """See `RankSession.measure`."""
     return _get_ranks(key).measure()
+
+
+def keep_state(key: str, address: StateAddress) -> None:
+    """See `RankSession.keep_state`."""
+    _get_ranks(key).keep_state(address)
+
+
+def find_written(key: str, wait: bool) -> WrittenSlice | str | None:
+    """See `RankSession.find_written`."""
+    return _get_ranks(key).find_written(wait)
 
 
 def scale_session(key: str) -> tuple[np.ndarray, StepSums]:

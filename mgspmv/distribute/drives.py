@@ -19,13 +19,23 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute import agent
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.session import RunSpec, Spec, check_agreement
 from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
+from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import Loop, Outcome, Times, bound_error, choose_steps_at_once, sum_seconds
+from mgspmv.iterate.pagerank import (
+    Loop,
+    Outcome,
+    Times,
+    bound_error,
+    choose_steps_at_once,
+    find_before,
+    sum_seconds,
+)
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
@@ -40,6 +50,8 @@ GROWTH = 16
 """How many times as many iterations as the one before a superstep may have, whose first ones are slow."""
 FIRST_S = 0.25
 """Seconds of the first superstep, on workers that are slow."""
+ASK_S = 0.25
+"""Seconds between two questions whether a state is written."""
 SLOW_EDGES_PER_S = 1e8
 """What a slow worker multiplies."""
 MOST_FIRST = 100
@@ -59,6 +71,7 @@ def run_distributed(
     threads: int | None = None,
     run: str = "",
     on_progress: Progress | None = None,
+    keeper: Keeper | None = None,
 ) -> Outcome:
     """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers.
 
@@ -67,6 +80,7 @@ def run_distributed(
     threshold : of the change, from `PageRankOptions.threshold`
     emit : gets an event for each iteration
     dtype : of the values that are used; None for none
+    keeper : of the run's states, the last of which is the start; None where none are kept
 
     Raises
     ------
@@ -79,16 +93,23 @@ def run_distributed(
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
-    spec = RunSpec(run, matrix.members, options, threshold, *asked)
+    spec = RunSpec(run, matrix.members, options, threshold, *asked, find_before(keeper), keeper is not None)
     queued = time.perf_counter()
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
         with _Ranking(matrix, spec, start) as workers:
-            driven = _Scheduled(workers, emit) if drive == "scheduler" else Supersteps(workers, emit, options.max_iter)
+            kept = _Keeping(keeper, workers)
+            driven = (
+                _Scheduled(workers, emit, kept)
+                if drive == "scheduler"
+                else Supersteps(workers, emit, options.max_iter, kept)
+            )
             driven.start()
             started = time.perf_counter()
+            kept.begin()
             status = driven.iterate()
+            kept.end(driven.events, status)
             iterated = time.perf_counter()
             stability = driven.find_stability() if status == Status.STABLE else None
             report("residual", 0, None)
@@ -97,10 +118,13 @@ def run_distributed(
             slices, transports, taken = zip(*workers.do("collect", agent.collect_session), strict=True)
             values = np.concatenate(slices)
             collected = time.perf_counter()
+            in_between_s = kept.blocked_s
+            kept.finish()
     seconds = sum_seconds(driven.events)
-    seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
+    seconds["schedule"] = max(0.0, iterated - started - in_between_s - sum(seconds.values()))
     seconds |= {"queue": began - queued, "start": started - began}
     seconds |= {"residual": measured - iterated, "collect": collected - measured}
+    seconds |= {} if keeper is None else {"checkpoint": kept.blocked_s}
     memory = join_memory(matrix, taken)
     return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
 
@@ -207,13 +231,68 @@ class _Ranking(Workers):
         self.spec, self.start = spec, start
 
 
+class _Keeping:
+    """Keeps the states of a run, if they are to be: workers write their slices, between two rounds of tasks."""
+
+    def __init__(self, keeper: Keeper | None, workers: Workers) -> None:
+        self._keeper, self._writers = keeper, _WorkersWrite(workers)
+
+    @property
+    def n_before(self) -> int:
+        """Iterations that were made before the run."""
+        return 0 if self._keeper is None else self._keeper.iteration
+
+    @property
+    def blocked_s(self) -> float:
+        """Seconds that iterations and the end waited."""
+        return 0.0 if self._keeper is None else self._keeper.blocked_s
+
+    def begin(self) -> None:
+        if self._keeper is not None:
+            self._keeper.begin()
+
+    def look(self, events: Sequence[Event]) -> None:
+        """Between two rounds, after these iterations."""
+        if self._keeper is not None:
+            self._keeper.look(self._writers, [event.change for event in events])
+
+    def end(self, events: Sequence[Event], status: Status) -> None:
+        """After the last of the iterations."""
+        if self._keeper is not None:
+            self._keeper.end(self._writers, [event.change for event in events], status)
+
+    def finish(self) -> None:
+        """Wait for what is being written."""
+        if self._keeper is not None:
+            self._keeper.finish(self._writers)
+
+
+class _WorkersWrite:
+    """The workers of a run write their slices; see `mgspmv.iterate.keeping.Writers`."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._asked_s = 0.0
+
+    def begin(self, address: StateAddress) -> None:
+        self._workers.do("checkpoint", agent.keep_state, address)
+        self._asked_s = time.monotonic()
+
+    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
+        if not wait and time.monotonic() - self._asked_s < ASK_S:
+            return None
+        written = self._workers.do("checkpoint", agent.find_written, wait)
+        self._asked_s = time.monotonic()
+        return None if any(each is None for each in written) else written
+
+
 class _Scheduled:
     """Each iteration is a round of tasks."""
 
-    def __init__(self, workers: _Ranking, emit: Callable[[Event], None]) -> None:
-        self._workers, self._emit = workers, emit
-        rounds, spec = _Rounds(workers), workers.spec
-        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch())
+    def __init__(self, workers: _Ranking, emit: Callable[[Event], None], kept: _Keeping) -> None:
+        self._workers, self._emit, self._kept = workers, emit, kept
+        rounds, spec = _Rounds(workers, kept.n_before), workers.spec
+        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before)
         self.events: list[Event] = []
 
     def start(self) -> None:
@@ -225,6 +304,8 @@ class _Scheduled:
         for event in self._loop.advance():
             self.events.append(event)
             self._emit(event)
+            if self._loop.status is None:
+                self._kept.look(self.events)
         assert self._loop.status is not None
         return self._loop.status
 
@@ -242,10 +323,10 @@ class _Scheduled:
 class _Rounds:
     """The steps of a scheduler-driven run: z is here, the rows are on the workers."""
 
-    def __init__(self, workers: _Ranking) -> None:
+    def __init__(self, workers: _Ranking, n_before: int) -> None:
         self._workers = workers
         self._z = np.empty(0)
-        self._iteration = 0
+        self._iteration = n_before
 
     def scale(self) -> StepSums:
         answers = self._workers.do("start", agent.scale_session)
@@ -293,21 +374,25 @@ class Supersteps:
 
     Parameters
     ----------
-    max_iter : most iterations
+    max_iter : most iterations, with those before
+    kept : keeps states of the run; None where there are none
     """
 
-    def __init__(self, workers: Workers, emit: Callable[[Event], None], max_iter: int) -> None:
-        self._workers, self._emit, self._max_iter = workers, emit, max_iter
+    def __init__(
+        self, workers: Workers, emit: Callable[[Event], None], max_iter: int, kept: _Keeping | None = None
+    ) -> None:
+        self._workers, self._emit, self._max_iter, self._kept = workers, emit, max_iter, kept
+        self._status: Status | None = None
         self.events: list[Event] = []
 
     def start(self) -> None:
         """Let the workers open their links and make the first z."""
-        self._workers.do("connect", agent.advance_session, 0)
+        _, self._status = self._workers.do("connect", agent.advance_session, 0)[0]
 
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
-        status: Status | None = None
-        made, n = 0, min(self._choose_first_length(), self._max_iter)
+        status, made = self._status, 0 if self._kept is None else self._kept.n_before
+        n = min(self._choose_first_length(), self._max_iter - made)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, agent.advance_session, n)
@@ -319,6 +404,8 @@ class Supersteps:
                 self._emit(event)
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
+            if self._kept is not None and status is None:
+                self._kept.look(self.events)
         return status
 
     def _choose_first_length(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 from distributed.comm import get_address_host
 
+from mgspmv.checkpoints import Reached, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.part import Part
 from mgspmv.errors import ClusterError, RunAbortedError
@@ -33,7 +34,7 @@ from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, log_own_iteration
 from mgspmv.model import Event, Stability, Status, StepSums, free_memory
-from mgspmv.partition import check_watch, find_watch_bytes
+from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class RunSpec:
     """Of the rows, where the transport is `nccl`."""
     steps_at_once: int
     """Of devices between two looks, likewise."""
+    before: Reached | None = None
+    """What the run goes on from; None where it begins."""
+    keeps_states: bool = False
+    """Whether checkpoints are written."""
 
 
 class Spec(Protocol):
@@ -202,17 +207,38 @@ class RankSession(Session):
         super().__init__(worker, part, spec, hello)
         self._spec = spec
         self._limit: int | None = worker.memory_manager.memory_limit
+        self._writer = SliceWriter()
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """As of `Session`.
 
         Raises
         ------
-        CapacityError : before the first iteration, what is to prove the highest vertices does not fit
+        CapacityError : before the first iteration, what is to prove the highest vertices does not fit, or the copy of
+            the ranks for checkpoints
         """
         if self._loop is None:
             self._check_watch()
+            self._check_copy()
         return super().advance(n)
+
+    def keep_state(self, address: StateAddress) -> None:
+        """Copy the ranks, and begin to write them as this worker's slice of a state."""
+        with self._working("checkpoint"):
+            self._writer.begin(address, self._part.start, self.copy_ranks())
+
+    def find_written(self, wait: bool) -> WrittenSlice | str | None:
+        """As of `SliceWriter`."""
+        with self._working("checkpoint"):
+            return self._writer.find_written(wait)
+
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        self._writer.close()
+
+    @abstractmethod
+    def copy_ranks(self) -> np.ndarray:
+        """(n_rows,) ranks after the last step, on the host."""
 
     def measure(self) -> float:
         """This worker's part of the residual, together with all other workers. No more iterations after it."""
@@ -235,12 +261,23 @@ class RankSession(Session):
             return
         n_rows, n = self._part.stop - self._part.start, self._part.bounds[-1]
         need = find_watch_bytes(n_rows, n, len(members), options.top, options.precision)
+        check_watch(need, self._find_free(), options.top)
+
+    def _check_copy(self) -> None:
+        """See, likewise, that a copy of the ranks fits."""
+        if self._spec.keeps_states:
+            n_rows = self._part.stop - self._part.start
+            check_copy(find_copy_bytes(n_rows, self._spec.options.precision), self._find_free())
+
+    def _find_free(self) -> int:
+        """Bytes of the host that this worker may still take, if the others there take as much."""
+        members = self._spec.members
         host = get_address_host(members[self._part.rank].address)
         n_here = sum(get_address_host(member.address) == host for member in members)
-        free = free_memory() // n_here
+        free: int = free_memory() // n_here
         if self._limit:
             free = min(free, max(0, self._limit - psutil.Process().memory_info().rss))
-        check_watch(need, free, options.top)
+        return free
 
 
 class RowsSession(RankSession):
@@ -271,8 +308,9 @@ class RowsSession(RankSession):
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
-        watch = self._steps.watch(self._spec.options, transport.gather, self._growth)
-        loop = Loop(self._steps, self._spec.options, self._spec.threshold, self._spec.run, watch)
+        spec = self._spec
+        watch = self._steps.watch(spec.options, transport.gather, self._growth)
+        loop = Loop(self._steps, spec.options, spec.threshold, spec.run, watch, spec.before)
         loop.start()
         return loop
 
@@ -285,6 +323,7 @@ class RowsSession(RankSession):
 
     def scale(self) -> tuple[np.ndarray, StepSums]:
         """This worker's slice of the first z, and its sums."""
+        self._check_copy()
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
             self._steps = self._make_steps(self._relay)
@@ -311,7 +350,6 @@ class RowsSession(RankSession):
         return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
 
     def copy_ranks(self) -> np.ndarray:
-        """(n_rows,) ranks after the last step."""
         assert self._steps is not None
         return self._steps.ranks()
 
@@ -378,11 +416,14 @@ class DeviceSession(RankSession):
         self._device.compile(make_rules(spec.options, spec.threshold, is_counted=self._is_counted))
         links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
-        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted)
+        n_before = 0 if spec.before is None else spec.before.iteration
+        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted, n_before=n_before)
         turns = Turns(links, self._part.rank, len(spec.members))
         watch = steps.watch(spec.options, turns.gather, self._growth)
-        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch)
+        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch, spec.before)
         loop.start()
+        if spec.keeps_states:
+            loop.stay_here()
         return loop
 
     def _measure(self, mass: float) -> float:
@@ -392,6 +433,10 @@ class DeviceSession(RankSession):
     @property
     def transport(self) -> str:
         return "direct" if self._device is not None and self._device.writes_there else "nccl"
+
+    def copy_ranks(self) -> np.ndarray:
+        assert self._device is not None
+        return self._device.ranks()
 
     def collect(self) -> np.ndarray:
         assert self._device is not None

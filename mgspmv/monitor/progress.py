@@ -31,6 +31,9 @@ SAID = {
 }
 """How phases are called whose names say little to people."""
 
+NOTES = {"checkpoint": "checkpoint of iteration", "resume": "goes on after iteration"}
+"""What is said of the iterations, and is no phase."""
+
 
 class Monitor(Protocol):
     """What shows the progress of ingesting and ranking; a context manager."""
@@ -94,6 +97,7 @@ class Line:
         self._begun_s, self._n_before = 0.0, 0
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
+        self._note = ""
         self._task: TaskID | None = None
 
     def phase(self, name: str, total: int | None = None) -> None:
@@ -116,6 +120,9 @@ class Line:
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
+        if phase in NOTES:
+            self._note = f", {NOTES[phase]} {done:,}" if done else ""
+            return
         if phase != self._name:
             self.phase(phase, total)
         self._show(done, total, self._describe(phase))
@@ -131,7 +138,9 @@ class Line:
         if self.max_iter is not None and total is not None:
             total = min(total, self.max_iter)
         prediction = "" if left is None else f", about {left} to go"
-        self._show(event.iteration, total, f"{self._describe('iterate')}  change {event.change:.2e}{prediction}")
+        self._show(
+            event.iteration, total, f"{self._describe('iterate')}  change {event.change:.2e}{prediction}{self._note}"
+        )
 
     def remove(self) -> None:
         """Take the line off the display."""

@@ -3,6 +3,8 @@
     begin        here         what runs, on which workers, and what is planned for them
     phase        here         what it waits for, or does beside iterations
     iterations   the workers  after each task, see `mgspmv.distribute.publish`; of the drive `scheduler`, here
+    checkpoint   here         after which iteration the state was kept, in how many seconds and bytes;
+                              checkpoint_failed, why it could not be
     end          here         how it ended, or the error, seconds by phase, and memory
 
 `mgspmv.monitor.runs` makes the state of all runs of them. A run goes on whether or not anybody can be told.
@@ -24,6 +26,7 @@ from distributed.protocol.pickle import dumps
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.publish import TOPIC, pack_events
 from mgspmv.errors import hide_secrets
+from mgspmv.iterate.keeping import Kept
 from mgspmv.model import Event
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.partition import WorkerPlan
@@ -94,6 +97,13 @@ class News:
                 self._flush()
 
         return tell
+
+    def tell_kept(self, kept: Kept) -> None:
+        """Tell of a checkpoint that was made, or could not be."""
+        if kept.error is None:
+            self._tell("checkpoint", iteration=kept.iteration, seconds=kept.seconds, n_bytes=kept.n_bytes)
+        else:
+            self._tell("checkpoint_failed", iteration=kept.iteration, error=kept.error)
 
     def end(self, status: str, seconds: dict[str, float], memory: dict[str, list[int]], transport: str | None) -> None:
         """Tell how it ended."""

@@ -49,8 +49,8 @@ MOST_VARIED = 3
 
 _USUAL_OPTIONS = ("alpha", "tol", "precision")
 _PHASES = (
-    "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "residual", "collect",
-    "save",
+    "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint", "residual",
+    "collect", "save",
 )  # fmt: skip
 _TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
 _MEASURED = {"held_bytes": "held", "device_bytes": "on a device", "host_peak_bytes": "process"}

@@ -153,6 +153,22 @@ def test_iterations_with_prediction(tol, max_iter, shown, count):
         assert count in console.file.getvalue()
 
 
+def test_checkpoints_are_said_of_iterations():
+    console = make_console()
+    with Progress(console) as progress:
+        for told in (("resume", 0), ("resume", 40)):
+            progress.on_progress(*told, None)
+        progress.on_event(make_event(41, 0.5))
+        progress._bars.refresh()
+        assert "iterate  change 5.00e-01, goes on after iteration 40" in console.file.getvalue()
+        progress.on_progress("checkpoint", 1041, None)
+        progress.on_event(make_event(1042, 0.25))
+        progress._bars.refresh()
+        last = console.file.getvalue().splitlines()[-1]
+        assert "iterate  change 2.50e-01, checkpoint of iteration 1,041" in last
+        assert "1,042" in last
+
+
 def test_iteration_that_does_not_shrink_has_no_prediction():
     console = make_console()
     with Progress(console, tol=1e-6) as progress:

@@ -1,0 +1,163 @@
+"""Checkpoints of PageRank: what makes two runs the same, and how one goes on where another was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mgspmv.api.arguments import Progress, read_number
+from mgspmv.checkpoints import Checkpoints, Reached, Restored
+from mgspmv.errors import CheckpointError, OptionError
+from mgspmv.iterate.keeping import Keeper, Kept
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import judge
+from mgspmv.iterate.start import Start
+from mgspmv.store import DescribedMatrix, StoreLike, digest_array
+
+_VECTORS = {
+    "personalization": "personalization",
+    "dangling": "distribution of the rank of dangling vertices",
+    "out_weight": "out-weights",
+    "nstart": "start",
+}
+"""What is known of a run by its digest, in words."""
+
+
+def check_checkpoint(checkpoint: StoreLike | None, every: float, resume: bool, options: PageRankOptions) -> None:
+    """
+    Raises
+    ------
+    OptionError : resume without a place to go on from; seconds that are none; a run that has more of a state than ranks
+    """
+    if checkpoint is None:
+        if resume:
+            raise OptionError(
+                "resume goes on from a checkpoint; pass checkpoint too (--checkpoint), the place where it is"
+            )
+        return
+    if read_number("checkpoint_every", every) < 0:
+        raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
+    others = {
+        f"stop={options.stop!r}": options.top is not None,
+        f"method={options.method!r}": options.method != "power",
+        "follow_changes=True": options.follow_changes,
+    }
+    if given := [name for name, is_given in others.items() if is_given]:
+        raise OptionError(
+            f"a checkpoint has the ranks, and {given[0]} goes by more than these; leave out either, checkpoint "
+            "(--checkpoint) or that"
+        )
+
+
+def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
+    """What ranks and changes of a run depend on after each iteration, as JSON values.
+
+    How they are computed is not in it, nor when the run ends; in `exact` that changes no bit.
+    """
+    vectors = {
+        "personalization": start.personalization,
+        "dangling": start.dangling,
+        "out_weight": start.out_weight,
+        "nstart": start.x,
+    }
+    digests = {name: None if vector is None else digest_array(vector) for name, vector in vectors.items()}
+    asked = {name: getattr(options, name) for name in ("alpha", "precision", "tol_mode", "method", "stop")}
+    return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
+
+
+def begin_keeping(
+    checkpoint: StoreLike,
+    every: float,
+    identity: dict[str, Any],
+    options: PageRankOptions,
+    threshold: float,
+    *,
+    resume: bool,
+    is_shared: bool,
+    run: str,
+    report: Progress | None,
+) -> tuple[Keeper, np.ndarray | None]:
+    """What keeps the states of a run; and the ranks that it goes on from, None where it begins anew.
+
+    Parameters
+    ----------
+    is_shared : whether others than this process write slices
+    report : hears `resume` and how many iterations were made, with `resume`
+
+    Raises
+    ------
+    CheckpointError : with `resume`, what is there is of another run, or damaged; nothing can be written there
+    StoreExistsError : something else is there
+    OptionError : it is in the memory of this process, and others are to write there
+    """
+    checkpoints = Checkpoints(checkpoint)
+    checkpoints.prepare(is_shared=is_shared)
+    restored = restore_run(checkpoints, identity, options, threshold) if resume else None
+    if resume and report is not None:
+        report("resume", 0 if restored is None else restored.reached.iteration, None)
+    before = None if restored is None else restored.reached
+    return Keeper(checkpoints, identity, run, every, before), None if restored is None else restored.x
+
+
+def restore_run(
+    checkpoints: Checkpoints, identity: dict[str, Any], options: PageRankOptions, threshold: float
+) -> Restored | None:
+    """The last state of this run that was kept; None where there is none.
+
+    Raises
+    ------
+    CheckpointError : it is of another run, or damaged
+    """
+    restored = checkpoints.restore()
+    if restored is None:
+        return None
+    difference = _compare(restored.reached, identity, options, threshold)
+    if difference is not None:
+        raise CheckpointError(
+            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or run without resume "
+            "(--resume), which starts from the beginning"
+        )
+    return restored
+
+
+def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
+    """How a run is another one than that of a checkpoint; None where it is the same."""
+    for name, asked in identity.items():
+        found = reached.identity.get(name)
+        if found == asked:
+            continue
+        if name in _VECTORS:
+            return f"of another {_VECTORS[name]} than was asked for"
+        if name == "matrix":
+            return f"of another matrix ({found}) than this one ({asked})"
+        return f"of {name}={found!r}, and {name}={asked!r} was asked for"
+    if (end := _find_end(options, threshold, reached.changes)) is not None:
+        tol = "" if options.tol is None else f" with tol={options.tol:g}"
+        return f"of iteration {reached.iteration}, and what was asked for{tol} ends after {end}"
+    return None
+
+
+def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
+    """After how many iterations, fewer than these, a run would have ended; None where it comes as far."""
+    for iteration, change in enumerate(changes[:-1], 1):
+        if judge(options, threshold, iteration, change, False) is not None:
+            return iteration
+    return None
+
+
+def tell_people(report: Progress | None) -> Callable[[Kept], None]:
+    """Reports each checkpoint that was made to who hears of phases."""
+
+    def tell(kept: Kept) -> None:
+        if report is not None and kept.error is None:
+            report("checkpoint", kept.iteration, None)
+
+    return tell
+
+
+def go_on(start: Start, x: np.ndarray | None) -> Start:
+    """The vectors of a run that goes on with these ranks."""
+    return start if x is None else replace(start, x=x)

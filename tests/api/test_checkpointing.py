@@ -1,0 +1,415 @@
+"""Runs that go on from a checkpoint: as if they had never been broken off, wherever they go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import resource
+import time
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+import mgspmv.checkpoints
+from mgspmv.checkpoints import Checkpoints
+from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, OptionError
+from mgspmv.model import Status
+
+N = 300
+P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}
+
+KINDS = {
+    "plain": {},
+    "float64": {"precision": "float64"},
+    "float32": {"precision": "float32", "tol": 1e-5},
+    "vectors": {"personalization": P, "dangling": {1: 2, 7: 1}, "nstart": {5: 1}},
+    "dropped": {"dangling": "drop", "alpha": 0.9},
+    "relative": {"tol_mode": "relative", "tol": 1e-4},
+    "linf": {"tol_mode": "linf"},
+    "per node": {"tol_mode": "l1_per_node", "tol": 1e-9},
+    "fixed": {"tol_mode": "fixed", "max_iter": 30},
+    "pattern": {"weights": False},
+    "out-weights": {"out_weight": dict.fromkeys(range(N), 30.0)},
+    "threads": {"threads": 2},
+}
+
+
+def make_arcs():
+    rng = np.random.default_rng(3)
+    return rng.integers(0, N - 9, 3000), rng.integers(0, N, 3000), rng.random(3000)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("graph") / "g.zarr")
+    mg.ingest(make_arcs(), path, n_vertices=N, transpose=True)
+    return path
+
+
+@pytest.fixture
+def graph(store):
+    with mg.open_matrix(store) as opened:
+        yield opened
+
+
+def run_until(A, place, iteration, **options):
+    """A run that ends before it converges, and is kept."""
+    options = {"checkpoint": place, "checkpoint_every": 0} | options
+    solution = mg.pagerank(A, **options | {"max_iter": iteration, "throw": False})
+    assert solution.iterations == iteration
+    return solution
+
+
+def check_same(solution, whole, resumed_after):
+    assert solution.digest() == whole.digest()
+    assert (solution.changes, solution.iterations, solution.status) == (whole.changes, whole.iterations, whole.status)
+    assert solution.error_bound_l1 == pytest.approx(whole.error_bound_l1, rel=1e-6)
+    assert solution.resumed_after == resumed_after
+    assert len(solution.events) == whole.iterations - resumed_after
+    assert [event.iteration for event in solution.events] == list(range(resumed_after + 1, whole.iterations + 1))
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
+def test_it_is_as_if_it_had_never_ended(graph, tmp_path, options):
+    whole = mg.pagerank(graph, **options)
+    run_until(graph, tmp_path / "c", 4, **options)
+    solution = mg.pagerank(graph, **options, checkpoint=tmp_path / "c", resume=True)
+    check_same(solution, whole, 4)
+    assert {event.epoch for event in solution.events} == {1}
+    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path / "c", resume=True), whole, whole.iterations)
+
+
+def test_the_reversed_graph(graph, tmp_path):
+    whole = mg.pagerank(graph.T)
+    run_until(graph.T, tmp_path, 4)
+    check_same(mg.pagerank(graph.T, checkpoint=tmp_path, resume=True), whole, 4)
+    with pytest.raises(CheckpointError, match=r"of another matrix .*, transposed"):
+        mg.pagerank(graph, checkpoint=tmp_path, resume=True)
+
+
+def test_a_graph_that_is_renumbered(store, tmp_path):
+    mg.reorder(store, tmp_path / "r.zarr", method="degree")
+    with mg.open_matrix(tmp_path / "r.zarr") as A, mg.open_matrix(store) as B:
+        run_until(A, tmp_path / "c", 4)
+        check_same(mg.pagerank(A, checkpoint=tmp_path / "c", resume=True), mg.pagerank(B), 4)
+        with pytest.raises(CheckpointError, match="of another matrix"):
+            mg.pagerank(B, checkpoint=tmp_path / "c", resume=True)
+
+
+def test_blocks_do_not_count(graph, tmp_path):
+    whole = mg.pagerank(graph)
+    run_until(graph.load(3), tmp_path, 4)
+    check_same(mg.pagerank(graph.load(7), checkpoint=tmp_path, resume=True), whole, 4)
+
+
+def test_a_place_in_memory(graph):
+    place = MemoryStore()
+    run_until(graph, place, 4)
+    check_same(mg.pagerank(graph, checkpoint=place, resume=True), mg.pagerank(graph), 4)
+
+
+def test_each_iteration_may_be_the_last(graph, tmp_path):
+    whole = mg.pagerank(graph)
+    for k in range(1, whole.iterations):
+        run_until(graph, tmp_path, k, resume=True)
+    check_same(mg.pagerank(graph, checkpoint=tmp_path, resume=True), whole, whole.iterations - 1)
+    assert Checkpoints(tmp_path).restore().reached.epoch == whole.iterations - 1
+
+
+def test_what_is_kept_is_the_last_state(graph, tmp_path):
+    told = []
+    solution = mg.pagerank(graph, checkpoint=tmp_path, on_progress=lambda *said: told.append(said))
+    assert told == [("checkpoint", solution.iterations, None)]  # of a run that is over before it is time for one
+    restored = Checkpoints(tmp_path).restore()
+    assert restored.x.tobytes() == solution.values.tobytes()
+    assert restored.reached.changes == solution.changes
+    assert (restored.reached.status, restored.reached.run) == ("converged", solution.events[0].run)
+    assert solution.seconds["checkpoint"] > 0
+    assert "checkpoint" not in mg.pagerank(graph).seconds
+
+
+def test_without_resume_it_begins_anew(graph, tmp_path):
+    run_until(graph, tmp_path, 4, alpha=0.5)
+    solution = mg.pagerank(graph, checkpoint=tmp_path)
+    assert solution.resumed_after == 0
+    check_same(mg.pagerank(graph, checkpoint=tmp_path, resume=True), solution, solution.iterations)
+
+
+def test_who_resumes_hears_from_where(graph, tmp_path):
+    told = []
+    mg.pagerank(graph, checkpoint=tmp_path, resume=True, on_progress=lambda *said: told.append(said))
+    mg.pagerank(graph, checkpoint=tmp_path, resume=True, on_progress=lambda *said: told.append(said))
+    n = told[1][1]
+    assert told == [("resume", 0, None), ("checkpoint", n, None), ("resume", n, None)]
+
+
+# --- which run it is -------------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "alpha": ({"alpha": 0.9}, "of alpha=0.85, and alpha=0.9 was asked for"),
+    "precision": ({"precision": "float64"}, "of precision='exact', and precision='float64' was asked for"),
+    "tol_mode": ({"tol_mode": "linf"}, "of tol_mode='l1', and tol_mode='linf' was asked for"),
+    "personalization": ({"personalization": P}, "of another personalization than was asked for"),
+    "dangling": ({"dangling": {3: 1}}, "of another distribution of the rank of dangling vertices than was asked for"),
+    "out_weight": ({"out_weight": dict.fromkeys(range(N), 1000.0)}, "of another out-weights than was asked for"),
+    "nstart": ({"nstart": P}, "of another start than was asked for"),
+    "weights": ({"weights": False}, r"of another matrix \([0-9a-f]{64}\) than this one \([0-9a-f]{64}, pattern\)"),
+    "max_iter": ({"max_iter": 4}, "of iteration 5, and what was asked for ends after 4"),
+    "tol": ({"tol": 0.5}, "of iteration 5, and what was asked for with tol=0.5 ends after 1"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), OTHERS.values(), ids=OTHERS.keys())
+def test_another_run_is_refused(graph, tmp_path, options, said):
+    run_until(graph, tmp_path, 5)
+    with pytest.raises(CheckpointError, match=f"is {said}; ask for the same, or run without resume"):
+        mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True)
+    assert Checkpoints(tmp_path).restore().reached.iteration == 5
+
+
+def test_another_graph_is_refused(graph, store, tmp_path):
+    run_until(graph, tmp_path / "c", 5)
+    rows, cols, values = make_arcs()
+    mg.ingest((rows, cols[::-1], values), tmp_path / "g", n_vertices=N)
+    with mg.open_matrix(tmp_path / "g") as other, pytest.raises(CheckpointError, match="of another matrix"):
+        mg.pagerank(other, checkpoint=tmp_path / "c", resume=True)
+
+
+def test_a_longer_run_and_a_finer_one(graph, tmp_path):
+    run_until(graph, tmp_path, 5)
+    mg.pagerank(graph, checkpoint=tmp_path, resume=True)
+    finer = {"tol": 1e-12, "max_iter": 200}
+    whole = mg.pagerank(graph, **finer)
+    coarse = mg.pagerank(graph).iterations
+    check_same(mg.pagerank(graph, **finer, checkpoint=tmp_path, resume=True), whole, coarse)
+
+
+def test_a_run_that_had_not_converged(graph, tmp_path):
+    run_until(graph, tmp_path, 5)
+    with pytest.raises(ConvergenceError, match="PageRank ended as max_iter after 5 iterations, the last change was"):
+        mg.pagerank(graph, max_iter=5, checkpoint=tmp_path, resume=True)
+
+
+REFUSED = {
+    "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
+    "extrapolation": ({"method": "extrapolation"}, "method='extrapolation' goes by more than these"),
+    "following": ({"follow_changes": True, "nstart": P}, "follow_changes=True goes by more than these"),
+    "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
+    "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),
+    "nowhere": ({"checkpoint": None, "resume": True}, r"pass checkpoint too \(--checkpoint\)"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_makes_no_sense_is_refused(graph, tmp_path, options, said):
+    with pytest.raises(OptionError, match=said):
+        mg.pagerank(graph, **{"checkpoint": tmp_path / "c"} | options)
+    assert not (tmp_path / "c").exists()
+
+
+# --- what cannot be written ------------------------------------------------------------------------------------------
+
+
+def fill_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def refuse(*_):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("where", "failure", "said"),
+    [
+        ("write_slice", fill_disk, "No space left on device"),
+        ("Checkpoints.commit", refuse, "Permission denied"),
+    ],
+)
+def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch, where, failure, said):
+    run_until(graph, tmp_path, 4)
+    whole = mg.pagerank(graph)
+    owner, _, name = where.rpartition(".")
+    monkeypatch.setattr(getattr(mgspmv.checkpoints, owner) if owner else mgspmv.checkpoints, name, failure)
+    with pytest.warns(UserWarning, match="the checkpoint of iteration") as warned:
+        solution = mg.pagerank(graph, checkpoint=tmp_path, checkpoint_every=0, resume=True)
+    check_same(solution, whole, 4)
+    [message] = [str(each.message) for each in warned]
+    assert message.startswith("the checkpoint of iteration ")
+    assert message.endswith(f"{said}; the run goes on, and the checkpoint before stays")
+    monkeypatch.undo()
+    assert Checkpoints(tmp_path).restore().reached.iteration == 4
+    assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()
+
+
+@contextmanager
+def limit_files(n_bytes):
+    """Let no file become larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_files_that_may_not_be_that_large(tmp_path):
+    rng = np.random.default_rng(1)
+    mg.ingest((rng.integers(0, 9000, 30000), rng.integers(0, 9000, 30000)), tmp_path / "g", n_vertices=9000)
+    with mg.open_matrix(tmp_path / "g") as A:
+        whole = mg.pagerank(A)
+        run_until(A, tmp_path / "c", 2)
+        with limit_files(20_000), pytest.warns(UserWarning, match="File too large; the run goes on"):
+            assert mg.pagerank(A, checkpoint=tmp_path / "c", resume=True).digest() == whole.digest()
+        check_same(mg.pagerank(A, checkpoint=tmp_path / "c", resume=True), whole, 2)
+
+
+def test_a_slow_disk_is_not_waited_for(graph, tmp_path, monkeypatch):
+    write, n_begun = mgspmv.checkpoints.write_slice, []
+
+    def write_slowly(*given):
+        n_begun.append(given)
+        time.sleep(0.3)
+        return write(*given)
+
+    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", write_slowly)
+    begun = {}
+    options = {"tol_mode": "fixed", "max_iter": 100, "checkpoint": tmp_path, "checkpoint_every": 0}
+    mg.pagerank(graph, **options, on_event=lambda event: begun.setdefault(event.iteration, len(n_begun)))
+    assert len(n_begun) < 20
+    assert Checkpoints(tmp_path).restore().reached.iteration == 100
+
+
+def test_no_room_for_the_copy(graph, tmp_path, monkeypatch):
+    mg.pagerank(graph)
+    monkeypatch.setattr("mgspmv.api.ranking.free_memory", lambda: 1000)
+    with pytest.raises(CapacityError, match=r"checkpoints need 7.2e-06 GB of host memory beside the matrix"):
+        mg.pagerank(graph, checkpoint=tmp_path)
+
+
+# --- on clusters -----------------------------------------------------------------------------------------------------
+
+PLACES = {"one process": 0, "1 worker": 1, "2 workers": 2, "3 workers": 3, "many workers": 7}
+
+
+@pytest.mark.parametrize("first", PLACES.values(), ids=PLACES.keys())
+def test_it_goes_on_anywhere(graph, tmp_path, in_process, first):
+    whole = mg.pagerank(graph, tol=1e-13)
+
+    def run(n_workers, **options):
+        where = {"client": in_process(n_workers)} if n_workers else {}
+        keeping = {"checkpoint": tmp_path, "checkpoint_every": 0, "resume": True}
+        return mg.pagerank(graph, tol=1e-13, **where, **keeping, **options)
+
+    for k, (second, drive) in enumerate(product(PLACES.values(), ("superstep", "scheduler")), 3):
+        if k == 3:
+            run(first, max_iter=3, throw=False)
+        how = {"drive": drive} if second else {}
+        solution = run(second, **how, max_iter=k + 1, throw=False)
+        assert (solution.resumed_after, solution.iterations) == (k, k + 1)
+        assert solution.changes == whole.changes[: k + 1]
+    check_same(run(first), whole, k + 1)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_floats_go_on_likewise_on_as_many_workers(graph, tmp_path, in_process, drive, precision):
+    client = in_process(3)
+    options = {"client": client, "drive": drive, "precision": precision, "tol": 1e-5}
+    whole = mg.pagerank(graph, **options)
+    run_until(graph, tmp_path, 5, **options)
+    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True), whole, 5)
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_states_are_kept_between_iterations(graph, tmp_path, in_process, drive):
+    client, told = in_process(2), []
+    options = {"tol_mode": "fixed", "max_iter": 3000 if drive == "superstep" else 60, "drive": drive}
+    solution = mg.pagerank(
+        graph,
+        client=client,
+        **options,
+        checkpoint=tmp_path,
+        checkpoint_every=0,
+        on_progress=lambda phase, done, total: told.append(done) if phase == "checkpoint" else None,
+    )
+    assert len(told) > 1
+    assert told == sorted(told)
+    assert told[-1] == solution.iterations
+    run = solution.events[0].run
+    messages = [message for _, message in client.get_events("mgspmv") if message["run"] == run]
+    kept = [message for message in messages if message["kind"] == "checkpoint"]
+    assert [message["iteration"] for message in kept] == told
+    assert all(message["n_bytes"] == 8 * N and message["seconds"] > 0 for message in kept)
+    assert messages[-1]["kind"] == "end"
+    assert json.dumps(kept)
+    slices = sorted(path.name for path in next(Path(tmp_path, "states").glob("s*")).glob("x*"))
+    assert len(slices) == 2
+
+
+def test_workers_that_cannot_write(graph, tmp_path, in_process, monkeypatch):
+    client, whole = in_process(2), mg.pagerank(graph)
+    run_until(graph, tmp_path, 4, client=client)
+    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", fill_disk)
+    with pytest.warns(UserWarning, match="No space left on device; the run goes on"):
+        solution = mg.pagerank(graph, client=client, checkpoint=tmp_path, checkpoint_every=0, resume=True)
+    assert (solution.digest(), solution.resumed_after) == (whole.digest(), 4)
+    failed = [message for _, message in client.get_events("mgspmv") if message["kind"] == "checkpoint_failed"]
+    assert failed[-1]["run"] == solution.events[0].run
+    assert "No space left" in failed[-1]["error"]
+    assert Checkpoints(tmp_path).restore().reached.iteration == 4
+
+
+def test_a_place_in_memory_is_not_for_workers(graph, in_process):
+    with pytest.raises(OptionError, match="in the memory of this process, where the workers"):
+        mg.pagerank(graph, client=in_process(1), checkpoint=MemoryStore())
+
+
+def test_a_matrix_that_is_distributed(graph, tmp_path, in_process):
+    whole = mg.pagerank(graph)
+    with graph.distribute(in_process(2), checkpoint=True) as D:
+        assert [w.copy_bytes for w in D.plan.workers] == [8 * 3 * (w.stop - w.start) for w in D.plan.workers]
+        run_until(D, tmp_path, 4)
+        check_same(mg.pagerank(D, checkpoint=tmp_path, resume=True), whole, 4)
+
+
+@pytest.mark.slow
+def test_processes_write_for_themselves(graph, tmp_path, client):
+    whole = mg.pagerank(graph)
+    run_until(graph, tmp_path, 4, client=client)
+    check_same(mg.pagerank(graph, client=client, checkpoint=tmp_path, resume=True), whole, 4)
+
+
+# --- on devices ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["auto", "csr-split"])
+@pytest.mark.parametrize("weights", [True, False])
+def test_devices_go_on_where_hosts_were(graph, tmp_path, kernel, weights):
+    whole = mg.pagerank(graph, backend="cpu", weights=weights)
+    device = {"backend": "cuda", "kernel": kernel}
+    run_until(graph, tmp_path, 4, backend="cpu", weights=weights)
+    run_until(graph, tmp_path, 9, **device, weights=weights, resume=True)
+    check_same(mg.pagerank(graph, backend="cpu", weights=weights, checkpoint=tmp_path, resume=True), whole, 9)
+    run_until(graph, tmp_path, 4, **device, weights=weights)
+    check_same(mg.pagerank(graph, **device, weights=weights, checkpoint=tmp_path, resume=True), whole, 4)
+    check_same(mg.pagerank(graph, **device, weights=weights, checkpoint=tmp_path, resume=True), whole, whole.iterations)
+
+
+@pytest.mark.gpu
+def test_floats_of_a_device_go_on(graph, tmp_path):
+    options = {"backend": "cuda", "precision": "float32", "tol": 1e-5}
+    whole = mg.pagerank(graph, **options)
+    run_until(graph, tmp_path, 4, **options)
+    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True), whole, 4)
+
+
+def test_statuses_are_those_of_whole_runs(graph, tmp_path):
+    run_until(graph, tmp_path, 5)
+    assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).status == Status.CONVERGED
+    assert mg.pagerank(graph, tol_mode="fixed", max_iter=7, checkpoint=tmp_path).status == Status.COMPLETED
