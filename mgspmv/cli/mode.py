@@ -68,4 +68,4 @@ def say(line: str) -> None:
 
 def note_kept(kept: str) -> None:
     """Note what there will be if the command is interrupted from now on."""
-    KEPT.set(kept)
+    KEPT.set(hide_secrets(kept))

@@ -91,6 +91,16 @@ def pagerank(
     transport: Transport = "auto",
     device_memory: DeviceMemory = None,
     host_memory: HostMemory = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Keep the ranks there now and then: a folder or URL, for --resume."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", metavar="SECONDS", help="From one checkpoint to the next.")
+    ] = 30.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint, or begin where there is none.")
+    ] = False,
     top: Top = 10,
     scaler: Annotated[
         str,
@@ -130,12 +140,14 @@ def pagerank(
     options |= {"backend": place.choose_backend(backend), "transport": transport}
     options |= {"threads": threads, "drive": drive, "timeout": timeout}
     options |= {"device_memory": device_memory, "host_memory": host_memory}
+    options |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         strings = matrix.info.vertex_ids == "string"
         vectors = read_vectors(personalization, dangling, out_weight, string_ids=strings)
         vectors |= {} if nstart is None else {"nstart": read_start(nstart, string_ids=strings)}
         rank = partial(api.pagerank, matrix, **options, **vectors)
-        solution, failure = listen(rank, place, find_change(tol, tol_mode, matrix.shape[0], stop), max_iter)
+        change = find_change(tol, tol_mode, matrix.shape[0], stop)
+        solution, failure = listen(rank, place, change, max_iter, checkpoint)
     solution = solution.scale(cast(Scaler, scaler))
     save(solution, targets, overwrite=overwrite)
     answer = answer_ranks(solution, solution.top(top), targets, failure)

@@ -41,6 +41,8 @@ def answer_ranks(
     }
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
+    if solution.resumed_after:
+        fields["went on after"] = f"{solution.resumed_after} iterations, which a run before had made"
     if solution.followed is not None:
         fields["changes followed"] = _describe_followed(solution.followed)
     if solution.stability is not None:
@@ -52,7 +54,8 @@ def answer_ranks(
 
 def add_trace(answer: Answer, solution: Solution, folder: str) -> Answer:
     """Write where the time of a run went into a folder, under a name that no other run has; the answer, and where."""
-    path = f"{folder.rstrip('/')}/pagerank-{solution.events[0].run}.json"
+    run = solution.events[0].run if solution.events else "none"
+    path = f"{folder.rstrip('/')}/pagerank-{run}.json"
     solution.save_trace(path)
     said = f"trace: {path}, to be opened at https://ui.perfetto.dev or chrome://tracing"
     return replace(answer, payload=answer.payload | {"trace": path}, parts=[*answer.parts, said])

@@ -91,6 +91,11 @@ def fill_centrality(client: Any) -> dict[str, Any]:
     return GIVEN | {"client": client, "b": np.ones(30)}
 
 
+def fill_checkpoints(client: Any) -> dict[str, Any]:
+    make_web()
+    return GIVEN
+
+
 def fill_cluster(client: Any) -> dict[str, Any]:
     make_web()
     np.save("x.npy", np.ones(N))
@@ -225,6 +230,7 @@ SCENES = {
         smaller={"--workers 4": "--workers 2"},
         afresh={"-o authorities.parquet": "authorities.parquet", "-o katz.csv": "katz.csv"},
     ),
+    "docs/checkpoints.md": Scene(fill_checkpoints, afresh={"--checkpoint run.zarr -o": "ranks.parquet"}),
     "docs/cluster.md": Scene(
         fill_cluster,
         smaller={
