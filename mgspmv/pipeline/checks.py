@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mgspmv.api.checkpointing import check_checkpoint
 from mgspmv.errors import MgspmvError
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import list_parameters, make_generator
 from mgspmv.ingest.weights import check_dangling
+from mgspmv.iterate.keeping import EVERY_S
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
 from mgspmv.pipeline.keys import Key, Problem, suggest
@@ -171,6 +173,10 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         yield (*key, "follow_changes"), 'begins at the ranks of the graph as it was; set nstart too, as to "previous"'
     if key[0] == "run" and section.nstart == PREVIOUS:
         yield from _check_previous(pipeline, key)
+    if key[0] == "run" and section.checkpoint and not (wrong or together):
+        options = PageRankOptions(alphas[0], **asked)
+        if said := _find_error(check_checkpoint, "", EVERY_S, False, options):
+            yield (*key, "checkpoint"), said
 
 
 def _check_previous(pipeline: Pipeline, key: Key) -> Problems:

@@ -215,6 +215,8 @@ class RunSection(Section):
     """Where this process computes; `auto` is cuda with a GPU. On a cluster its kind says so."""
     top: Positive = 100
     """How many of the highest ranks go into tables."""
+    checkpoint: bool = False
+    """Whether a run keeps its state every 30 s in the folder of the pipeline, where it goes on if it is broken off."""
 
 
 class RunsSection(RunSection):

@@ -18,8 +18,8 @@ from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
-_ELSEWHERE = {"matrix", "backend"}
-"""Keys that say of what and where something is computed."""
+_ELSEWHERE = {"matrix", "backend", "checkpoint"}
+"""Keys that say of what and where something is computed, or how it is kept meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import read_start
 from mgspmv.batch_results import load_batch
-from mgspmv.errors import ConvergenceError, OptionError, SourceError
+from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, SourceError
 from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector, read_weights
@@ -64,7 +65,9 @@ def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix
     except ConvergenceError as error:
         raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
     outputs = results.describe(fields.pop("digests"))
-    return results.finish(describe(outputs, fields))
+    record = results.finish(describe(outputs, fields))
+    shutil.rmtree(results.checkpoint, ignore_errors=True)
+    return record
 
 
 def _describe(
@@ -104,7 +107,8 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dic
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
     vectors = _read_vectors(section, matrix, before)
     options["follow_changes"] = section.follow_changes and "nstart" in vectors
-    solution = pagerank(matrix, **options, **vectors, **_place(work, section, listener), on_event=listener.on_event)
+    options |= vectors | _place(work, section, listener) | {"on_event": listener.on_event}
+    solution = _rank_kept(matrix, results.checkpoint, options) if section.checkpoint else pagerank(matrix, **options)
     solution = solution.scale(output.scaler)
     ranked = time.perf_counter()
     folder = results.begin()
@@ -120,6 +124,14 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dic
     fields["seconds"] |= {"prepare": _left(ranked - started, solution), "save": time.perf_counter() - ranked}
     digest = digest_ranks(solution)
     return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+
+
+def _rank_kept(matrix: Any, checkpoint: Path, options: dict[str, Any]) -> Solution:
+    """Go on with what was kept, or from the begin where that is of something else, or damaged."""
+    try:
+        return pagerank(matrix, **options, checkpoint=checkpoint, resume=True)
+    except CheckpointError:
+        return pagerank(matrix, **options, checkpoint=checkpoint)
 
 
 def _left(elapsed_s: float, solution: Solution) -> float:

@@ -52,6 +52,11 @@ class Results:
         return root / PRIVATE / "made" / quote(self.step.name, safe="=,")
 
     @property
+    def checkpoint(self) -> Path:
+        """Where the state of the step is kept until it is finished."""
+        return self.records.folder / PRIVATE / "checkpoints" / quote(self.step.name, safe="=,")
+
+    @property
     def is_waiting(self) -> bool:
         """Whether they are whole and not all in their place."""
         return (self.staged / RECORD).exists()

@@ -158,6 +158,10 @@ class TestOverrides:
             ("tol =", "follow_changes = true\ntol ="),
             "run.follow_changes: begins at the ranks of the graph as it was",
         ),
+        (
+            ("tol =", 'checkpoint = true\nmethod = "extrapolation"\ntol ='),
+            "run.checkpoint: a checkpoint has the ranks, and method='extrapolation' goes by more than these",
+        ),
         (("tol =", 'dangling = "dorp"\ntol ='), "run.dangling: dangling must be uniform, drop, error or a file"),
         (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
         (("tol =", 'matrix = "zoo"\ntol ='), "run.matrix: there is no matrix 'zoo'; there are web"),

@@ -394,6 +394,32 @@ class TestComparison:
         assert record.comparison["n_common"] == 0
 
 
+class TestCheckpoints:
+    """Of a run that was broken off: here, because it made too few iterations."""
+
+    KEPT = Path("out", ".mgspmv", "checkpoints")
+
+    def break_off(self):
+        assert fail(RUN + "checkpoint = true\n", overrides={"run.max_iter": 5}).exit_code == 5
+        assert len(list(self.KEPT.iterdir())) == 1
+
+    def test_it_goes_on(self):
+        whole = run(RUN, overrides={"folder": "whole"}).steps[1].record
+        self.break_off()
+        record = run(RUN + "checkpoint = true\n").steps[1].record
+        assert (record.result["resumed_after"], whole.result["resumed_after"]) == (5, 0)
+        assert [record.result[name] for name in ("digest", "changes")] == [
+            whole.result[name] for name in ("digest", "changes")
+        ]
+        assert record.key == whole.key
+        assert not list(self.KEPT.iterdir())
+
+    def test_what_is_of_something_else_is_not_gone_on_with(self):
+        self.break_off()
+        record = run(RUN + "checkpoint = true\n", overrides={"run.alpha": 0.5}).steps[1].record
+        assert (record.result["status"], record.result["resumed_after"]) == ("converged", 0)
+
+
 class TestFailures:
     def test_a_matrix_that_fails_fails_its_runs_and_nothing_else(self):
         Path("ring.mtx").unlink()
