@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
+import signal
 import time
 from contextlib import contextmanager
 from itertools import product
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clusters import start_cluster
+from distributed import Client
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
-from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, OptionError
+from mgspmv.errors import CapacityError, CheckpointError, ClusterError, ConvergenceError, OptionError
 from mgspmv.model import Status
 
 N = 300
@@ -382,6 +386,28 @@ def test_processes_write_for_themselves(graph, tmp_path, client):
     whole = mg.pagerank(graph)
     run_until(graph, tmp_path, 4, client=client)
     check_same(mg.pagerank(graph, client=client, checkpoint=tmp_path, resume=True), whole, 4)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_what_came_after_the_last_state(graph, tmp_path):
+    options = {"tol_mode": "fixed", "max_iter": 12_000}
+    whole, kept = mg.pagerank(graph, **options), []
+
+    def kill_one(phase, done, total):
+        if phase == "checkpoint":
+            kept.append(done)
+        if len(kept) == 2 and killed:
+            os.kill(killed.pop(), signal.SIGKILL)
+
+    with start_cluster(3) as cluster, Client(cluster, set_as_default=False) as client:
+        killed = [next(iter(client.run(os.getpid).values()))]
+        keeping = {"checkpoint": tmp_path, "checkpoint_every": 0, "client": client}
+        with pytest.raises(ClusterError):
+            mg.pagerank(graph, **options, **keeping, on_progress=kill_one)
+        cluster.scale(2)
+        solution = mg.pagerank(graph, **options, **keeping, resume=True)
+    assert solution.resumed_after in kept
+    check_same(solution, whole, solution.resumed_after)
 
 
 # --- on devices ------------------------------------------------------------------------------------------------------

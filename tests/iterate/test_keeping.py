@@ -11,7 +11,7 @@ import mgspmv as mg
 from mgspmv.checkpoints import Checkpoints, WrittenSlice, write_slice
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
@@ -183,3 +183,21 @@ def test_a_device_that_is_ahead_keeps_nothing(graph, tmp_path, monkeypatch):
     monkeypatch.setattr(Keeper, "look", lambda self, writers, changes: begun.append(len(changes)))
     run(graph, tmp_path, "device", STEPS_AT_ONCE + 5)
     assert begun == [STEPS_AT_ONCE]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_devices_may_stay_where_they_are_together(graph, stays):
+    options = PageRankOptions(tol_mode="fixed", max_iter=100)
+    start, [block] = make_start(graph.stored, None, options, use_weights=True), graph.blocks("float64")
+    device = PlayedDevice(block, "exact")
+    steps = DeviceSteps(device, start.on_device(read_out_weight(graph.stored, True)), options, 0.0)
+    loop = Loop(steps, options, 0.0)
+    loop.start()
+    if stays:
+        loop.stay_here()
+    for n, made in ((7, 7), (30, 37), (1, 38)):
+        assert len(list(loop.advance(n))) == n
+        assert loop.iteration == made
+        if stays:
+            assert (device.n_made, steps.is_ahead) == (made, False)
+    assert (device.n_made > 38) != stays
