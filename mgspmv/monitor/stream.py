@@ -39,6 +39,8 @@ FLUSH_S = 0.5
 logger = logging.getLogger("mgspmv")
 _refused: WeakSet[Client] = WeakSet()
 """Clients whose schedulers can have no page, which is said once."""
+_installed: WeakSet[Any] = WeakSet()
+"""Connections to schedulers that were given it; a client that finds its scheduler begun anew has another one."""
 
 
 class News:
@@ -165,7 +167,7 @@ def install_monitor(client: Client) -> bool:
     Whether the scheduler answers.
     """
     scheduler = client.scheduler
-    if client in _refused or scheduler is None:
+    if client in _refused or scheduler is None or client.scheduler_comm in _installed:
         return scheduler is not None
     own = RunsPlugin
     plugin: dict[str, Any] = {"plugin": dumps(own()), "name": own.name, "idempotent": own.idempotent}
@@ -182,6 +184,8 @@ def install_monitor(client: Client) -> bool:
             type(error).__name__,
             error,
         )
+    else:
+        _installed.add(client.scheduler_comm)
     return True
 
 

@@ -147,8 +147,8 @@ def _check(task: str, peer: Peer, graph: Graph, threads: int) -> Row:
     return Row(**known, error=verdict.error, iterations=iterations, remark=remark, is_wrong=not verdict.is_right)
 
 
-def take_turns(tasks: Mapping[str, Callable[[], T]], rounds: Rounds) -> dict[str, list[T]]:
-    """What each task gives each time, when they take turns: A B C A B C ..."""
+def take_turns(tasks: Mapping[str, Callable[[], T]], rounds: Rounds, *, turns_back: bool = False) -> dict[str, list[T]]:
+    """What each task gives each time, when they take turns: A B C A B C ..., or A B C C B A ... when it turns back."""
     results: dict[str, list[T]] = {name: [] for name in tasks}
     began = time.perf_counter()
     gc.collect()
@@ -157,8 +157,8 @@ def take_turns(tasks: Mapping[str, Callable[[], T]], rounds: Rounds) -> dict[str
         for done in itertools.count():
             if rounds.is_over(done, time.perf_counter() - began):
                 break
-            for name, task in tasks.items():
-                results[name].append(task())
+            for name in reversed(tasks) if turns_back and done % 2 else tasks:
+                results[name].append(tasks[name]())
     finally:
         gc.enable()
     return results

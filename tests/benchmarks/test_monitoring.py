@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import nullcontext
-from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import counting
 import monitoring
 import pytest
 from distributed import Client
@@ -28,9 +28,10 @@ def cluster() -> Any:
 
 @pytest.fixture
 def command(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(monitoring, "start_local", lambda workers, threads: nullcontext(cluster))
-    monkeypatch.setattr(monitoring, "can_count", lambda pid: False)
+    monkeypatch.setattr(counting, "start_local", lambda workers, threads: nullcontext(cluster))
+    monkeypatch.setattr(monitoring, "SETTLE_S", 0.0)
     given = {"--scale": SCALE, "--workers": 1, "--repeats": 3, "--iterations": 50, "--cache": tmp_path}
+    given |= {"--count": "seconds", "--readers": 0}
     return [str(word) for pair in given.items() for word in pair]
 
 
@@ -40,10 +41,11 @@ def test_both_ways_are_counted_and_only_one_publishes(
     found = tmp_path / "found.json"
     with Client(cluster, set_as_default=False) as client:
         before = len(client.get_events(TOPIC))
-        assert monitoring.main([*command, "--json", str(found)]) in (0, 1), "too short to be judged"
+        asked = [*command, "--json", str(found), "--readers", "1"]
+        assert monitoring.main(asked) in (0, 1), "too short to be judged"
         kinds = [message["kind"] for _, message in client.get_events(TOPIC)][before:]
-        assert kinds.count("begin") == kinds.count("end") == 4, "one of them to compile"
-        assert kinds.count("iterations") >= 4
+        assert kinds.count("begin") == kinds.count("end") == 5, "two of them to compile"
+        assert kinds.count("iterations") >= 5
         with monitoring.silenced(client):
             mg.pagerank(mg.open_matrix(tmp_path / f"rmat-{SCALE}-16.zarr"), client=client)
         assert len(client.get_events(TOPIC)) == before + len(kinds)
@@ -51,26 +53,40 @@ def test_both_ways_are_counted_and_only_one_publishes(
     assert (on["way"], off["way"]) == ("on", "off")
     assert len(on["runs"]) == len(off["runs"]) == 3
     assert len({run["digest"] for row in (on, off) for run in row["runs"]}) == 1
-    assert on["interval"][0] <= on["ratio"] <= on["interval"][1]
+    for ratio in (on["ratio"], on["clock"]):
+        assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert all(run["n_messages"] for run in on["runs"])
+    assert not any(run["n_messages"] for run in off["runs"])
     assert "counted in processor seconds" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("counted", "code", "judgement"), [(1.0, 0, "1.02 met"), (1.03, 1, "1.02 NOT MET")])
+@pytest.mark.parametrize(
+    ("took", "code", "judgement"),
+    [
+        (([1.0] * 3, [1.0] * 3), 0, "1.02 met"),
+        (([1.03] * 3, [1.0] * 3), 1, "1.02 NOT MET"),
+        (([1.01, 1.03, 1.03], [1.0] * 3), 0, "1.02 undecided"),
+        (([1.0] * 3, [1.01] * 3), 1, "1 NOT MET"),
+        (([1.0] * 3, [0.99, 1.01, 1.01]), 0, "1 met"),
+    ],
+)
 def test_what_costs_too_much_fails(
-    counted: float, code: int, judgement: str, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    took: tuple[list[float], list[float]],
+    code: int,
+    judgement: str,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    count = monitoring._run
-
-    def pretend(D: Any, way: str, *rest: Any) -> Any:
-        return replace(count(D, way, *rest), counted=counted if way == "on" else 1.0)
-
-    monkeypatch.setattr(monitoring, "_run", pretend)
+    runs = [monitoring.Run(elapsed_s, counted, 1, "same") for counted, elapsed_s in zip(*took, strict=True)]
+    given = {"on": iter([runs[0], *runs]), "off": repeat(monitoring.Run(1.0, 1.0, 0, "same"))}
+    monkeypatch.setattr(monitoring, "_run", lambda D, way, *rest: next(given[way]))
     assert monitoring.main(command) == code
     assert judgement in capsys.readouterr().out
 
 
 def test_other_ranks_fail(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(monitoring, "_run", lambda D, way, *rest: monitoring.Run(1.0, 1.0, way))
+    monkeypatch.setattr(monitoring, "_run", lambda D, way, *rest: monitoring.Run(1.0, 1.0, 0, way))
     assert monitoring.main(command) == 1
     assert "WRONG: the ranks differ" in capsys.readouterr().out
 
@@ -82,23 +98,10 @@ def test_intervals_are_those_of_tables(n: int, places: tuple[int, int]) -> None:
     assert monitoring.find_interval([float(k) for k in range(n)]) == places
 
 
-@pytest.mark.parametrize(
-    ("said", "counted"), [("1234,,instructions:u,100,100.00,,", 1234), ("<not supported>,,instructions:u,0", None)]
-)
-def test_instructions_are_read_where_they_are_counted(
-    said: str, counted: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_counted_is_said_before_anything_is_made(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = tmp_path / "perf"
-    program.write_text(f"#!/bin/sh\ntrap 'echo \"{said}\" >&2; exit 0' INT\nsleep 5 > /dev/null 2>&1 & wait\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert monitoring.can_count(os.getpid()) == (counted is not None)
-    if counted is not None:
-        with monitoring.count_instructions([1, 2]) as found:
-            pass
-        assert found == [counted]
-
-
-def test_without_perf_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert not monitoring.can_count(os.getpid())
+    monkeypatch.setattr(monitoring, "open_cache", lambda folder: pytest.fail("begun"))
+    assert monitoring.main([*command, "--count", "callgrind"]) == 2
+    assert "--count callgrind: there is no valgrind and no callgrind_control" in capsys.readouterr().err

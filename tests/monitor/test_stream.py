@@ -167,6 +167,7 @@ class FakeClient:
 
     def __init__(self, scheduler, sync):
         self.scheduler, self.sync = scheduler, sync
+        self.scheduler_comm = SimpleNamespace()
 
 
 def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
@@ -206,6 +207,17 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
         news.end("converged", {}, {}, None)
     assert not caplog.records
     assert len(calls) == 1, "it was waited for once"
+
+
+def test_the_page_is_given_once_to_each_connection():
+    matrices, calls = make_matrices(lambda function, arguments: None)
+    client = matrices[0].client
+    for n_given in (1, 1, 2):
+        with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+            news.end("converged", {}, {}, None)
+        assert sum("plugin" in call for call in calls) == n_given
+        if len(calls) > 3:
+            client.scheduler_comm = SimpleNamespace()  # as after a scheduler that was begun anew
 
 
 def test_every_wait_has_an_end():
