@@ -8,6 +8,9 @@
 
 Nothing is said anywhere until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of
 the records, as `extra` gives them, so that any formatter can use them; `JsonFormatter` writes all of them.
+
+Several processes may write to one file: each line is a single write to its end. Workers do so where the variables of
+their environment say, which those have that a command starts.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import hide_secrets
+from mgspmv.errors import OptionError, StoreError, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.model import Event
@@ -33,6 +37,10 @@ logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would
 CALLS, RUNS, WORKERS, PIPELINE = (
     logging.getLogger(f"mgspmv.{name}") for name in ("calls", "runs", "workers", "pipeline")
 )
+
+FILE_VARIABLE, LEVEL_VARIABLE = "MGSPMV_LOG", "MGSPMV_LOG_LEVEL"
+"""Of the environment: where a worker process writes its log, and from which level on."""
+LEVELS = ("info", "debug")
 
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 """What every record has, and is no field."""
@@ -61,6 +69,86 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return hide_secrets(json.dumps(_to_strict(told | fields), default=str, ensure_ascii=False))
+
+
+class LineHandler(logging.Handler):
+    """Writes lines of JSON to the end of a file, each in one piece, whoever else writes there.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot write the log {path}: {reason}; name a file in a folder that there is") from error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            os.write(self._file, f"{self.format(record)}\n".encode())
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self.lock or nullcontext():
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+        super().close()
+
+
+@contextmanager
+def write_log(path: str, level: str) -> Iterator[None]:
+    """Write what is logged within the context to the end of a file, here and in worker processes that are started.
+
+    Parameters
+    ----------
+    level : `info`, or `debug`, which has iterations too
+
+    Raises
+    ------
+    OptionError : there is no such level
+    StoreError : it cannot be written
+    """
+    variables = {FILE_VARIABLE: os.path.abspath(path), LEVEL_VARIABLE: level}
+    before = {name: os.environ.get(name) for name in variables}
+    logger = logging.getLogger("mgspmv")
+    level_before = logger.level
+    handler = _add_file(path, level)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+        logger.removeHandler(handler)
+        logger.setLevel(level_before)
+        handler.close()
+
+
+def write_worker_log() -> None:
+    """Write what a worker process logs where its environment says; errors as of `write_log`."""
+    path = os.environ.get(FILE_VARIABLE)
+    if path and not any(isinstance(handler, LineHandler) for handler in logging.getLogger("mgspmv").handlers):
+        _add_file(path, os.environ.get(LEVEL_VARIABLE) or "info")
+
+
+def _add_file(path: str, level: str) -> LineHandler:
+    if level not in LEVELS:
+        raise OptionError(f"the level of a log is {' or '.join(LEVELS)}, not {level!r}")
+    handler = LineHandler(path)
+    logger = logging.getLogger("mgspmv")
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    return handler
 
 
 def name_run() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError
-from mgspmv.logs import JsonFormatter, name_run
+from mgspmv.errors import ConvergenceError, OptionError, StoreError
+from mgspmv.logs import CALLS, JsonFormatter, name_run, write_log, write_worker_log
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +154,64 @@ def test_a_record_does_not_keep_what_failed(graph: mg.Matrix, caplog: pytest.Log
         mg.pagerank(graph, max_iter=2)
     kept = [value for record in caplog.records for value in (*vars(record).values(), *(record.args or ()))]
     assert not [value for value in kept if isinstance(value, BaseException)]
+
+
+WRITES = """
+import logging, sys
+from mgspmv.logs import write_worker_log
+write_worker_log()
+for k in range(200):
+    logging.getLogger("mgspmv.workers").debug("x" * 20_000, extra={"worker": sys.argv[1], "k": k})
+"""
+
+
+def test_lines_of_several_processes_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with write_log(str(path), "debug"):
+        writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(k)]) for k in range(3)]
+        for _ in range(100):
+            CALLS.info("here")
+        assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for worker in "012":
+        assert [line["k"] for line in lines if line.get("worker") == worker] == [*range(200)]
+    assert sum(line["message"] == "here" for line in lines) == 100
+
+
+def test_a_log_ends_with_its_context_and_goes_on_at_its_end(
+    graph: mg.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGSPMV_LOG_LEVEL", "info")
+    monkeypatch.chdir(tmp_path)
+    logger = logging.getLogger("mgspmv")
+    before = [*logger.handlers], logger.level
+    for k, level in enumerate(("debug", "info"), 1):
+        with write_log("log.jsonl", level):
+            assert os.environ["MGSPMV_LOG"] == str(tmp_path / "log.jsonl")
+            assert os.environ["MGSPMV_LOG_LEVEL"] == level
+            write_worker_log()  # as a worker in this process would
+            ranks = mg.pagerank(graph)
+        assert ([*logger.handlers], logger.level) == before
+        mg.pagerank(graph)
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert len(lines) == ranks.iterations + k
+    assert "MGSPMV_LOG" not in os.environ
+    assert os.environ["MGSPMV_LOG_LEVEL"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "error", "said"),
+    [
+        (".", "info", StoreError, "cannot write the log .: Is a directory; name a file in a folder that there is"),
+        ("none/log", "info", StoreError, "cannot write the log none/log: No such file or directory; name a file"),
+        ("log", "loud", OptionError, "the level of a log is info or debug, not 'loud'"),
+    ],
+)
+def test_logs_that_cannot_be_written_are_refused(
+    path: str, level: str, error: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=f"^{said}"), write_log(path, level):
+        pytest.fail("begun")
+    assert not [*tmp_path.iterdir()]
+    assert "MGSPMV_LOG" not in os.environ

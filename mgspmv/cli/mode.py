@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mgspmv.errors import hide_secrets
+from mgspmv.errors import OptionError, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.monitor.progress import Monitor
@@ -22,6 +23,19 @@ Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Say nothing but errors, and what --json answers.", rich_help_panel=PANEL),
+]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="FILE", help="Write what is done to the end of this file.", rich_help_panel=PANEL),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="info|debug",
+        help="Of --log: calls and steps, or each iteration too; default info.",
+        rich_help_panel=PANEL,
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel=PANEL)]
 
@@ -34,6 +48,26 @@ class Mode:
     is_quiet: bool = False
     shows_origin: bool = False
     """Whether errors come with their traceback."""
+    log: str | None = None
+    """File to which what is done is written."""
+    log_level: str | None = None
+    """Of that: `info` or `debug`."""
+
+    def open_log(self) -> AbstractContextManager[None]:
+        """Write the log that is asked for while the context lasts.
+
+        Raises
+        ------
+        OptionError : a level that there is not, or one of no log
+        StoreError : it cannot be written
+        """
+        if self.log is None and self.log_level is not None:
+            raise OptionError("--log-level says what --log writes; give it a file with --log FILE")
+        if self.log is None:
+            return nullcontext()
+        from mgspmv.logs import write_log
+
+        return write_log(self.log, self.log_level or "info")
 
 
 MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
@@ -44,11 +78,25 @@ KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 
 def find_mode(args: Iterable[str]) -> Mode:
     """Find it before options are parsed, so that what is wrong with those is said in the same way."""
-    given = list(takewhile(lambda arg: arg != "--", args))
+    given, values = _take_values(takewhile(lambda arg: arg != "--", args), ("--log", "--log-level"))
     command = next((k for k, arg in enumerate(given) if not arg.startswith("-")), None)
     measures = command is not None and given[command] == "bench"  # there --json names a file
     as_json = "--json" in (given[:command] if measures else given)
-    return Mode(as_json, not {"--quiet", "-q"}.isdisjoint(given), "--debug" in given)
+    is_quiet, shows_origin = not {"--quiet", "-q"}.isdisjoint(given), "--debug" in given
+    return Mode(as_json, is_quiet, shows_origin, values.get("--log"), values.get("--log-level"))
+
+
+def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """Arguments without options of these names and their values, and these."""
+    rest, values, left = [], {}, iter(args)
+    for arg in left:
+        name, sign, value = arg.partition("=")
+        given = [value] if sign else [*islice(left, 1)] if name in names else []
+        if name in names and given:
+            values[name] = given[0]
+        else:
+            rest.append(arg)
+    return rest, values
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:

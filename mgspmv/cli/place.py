@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import say
+from mgspmv.cli.mode import MODE, say
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -79,12 +79,40 @@ def quieten_dask() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        disabled = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        try:
+        with _mute_others() if MODE.get().log else _mute_all():
             yield
-        finally:
-            logging.disable(disabled)
+
+
+@contextmanager
+def _mute_all() -> Iterator[None]:
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
+@contextmanager
+def _mute_others() -> Iterator[None]:
+    """Let none but ours write: loggers of programs that are loaded have handlers of their own."""
+    import distributed  # noqa: F401 (or it would be loaded later, and give its loggers handlers then)
+
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    others = [logging.root, *(logger for logger in loggers if logger.name.partition(".")[0] != "mgspmv")]
+    handlers = [handler for logger in others for handler in logger.handlers]
+    handlers += [] if logging.lastResort is None else [logging.lastResort]
+    for handler in handlers:
+        handler.addFilter(_refuse)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_refuse)
+
+
+def _refuse(record: logging.LogRecord) -> bool:
+    return False
 
 
 @contextmanager

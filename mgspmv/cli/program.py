@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 from typer.core import TyperGroup
 
-from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Mode, Quiet, find_mode
+from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode
 from mgspmv.cli.options import Tls
 from mgspmv.errors import MgspmvError, OptionError, hide_secrets
 
@@ -29,8 +29,14 @@ PIPED_WIDTH = 1000
 # Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-_SPOKEN: dict[str, Any] = {"json": Json, "quiet": Quiet, "debug": Debug}
-"""Options of all commands, which `find_mode` finds."""
+_SPOKEN: dict[str, tuple[Any, Any]] = {
+    "json": (Json, False),
+    "quiet": (Quiet, False),
+    "log": (Log, None),
+    "log_level": (LogLevel, None),
+    "debug": (Debug, False),
+}
+"""Options of all commands, which `find_mode` finds, and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ class Group(TyperGroup):
         MODE.set(mode)
         KEPT.set("")
         try:
-            outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            with mode.open_log():
+                outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             code = _finish(outcome, mode) if isinstance(outcome, Answer) else outcome or 0
         except _UsageError as error:
             code = _fail_usage(error, mode)
@@ -134,7 +141,10 @@ def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**given: Any) -> Any:
         return command(**{name: given[name] for name in own})
 
-    added = {n: Parameter(n, Parameter.KEYWORD_ONLY, default=False, annotation=kind) for n, kind in spoken.items()}
+    added = {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in spoken.items()
+    }
     set_parameters(run, {**own, **added})
     return run
 

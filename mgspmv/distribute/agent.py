@@ -37,6 +37,7 @@ from mgspmv.kernels.device import (
     release_device_memory,
 )
 from mgspmv.kernels.rates import measure_device, measure_rates
+from mgspmv.logs import write_worker_log
 from mgspmv.model import Event, Precision, Stability, Status, StepSums, free_memory
 from mgspmv.partition import Rates
 
@@ -55,6 +56,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     name = NAME
 
     def setup(self, worker: Worker) -> None:
+        write_worker_log()
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Linked] = {}

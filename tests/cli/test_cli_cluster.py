@@ -63,7 +63,8 @@ def folder(stores, tmp_path, monkeypatch) -> Path:
 def test_pagerank_on_local_workers(folder):
     embedded = invoke_json("pagerank", "g.zarr", "-o", "e.zarr")
     on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
-    with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, **PIPES) as process:
+    log = ("--log", "log.jsonl", "--log-level", "debug")
+    with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, *log, **PIPES) as process:
         stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     answer = json.loads(stdout)
@@ -74,6 +75,10 @@ def test_pagerank_on_local_workers(folder):
     assert load_solution("c.zarr").values.tobytes() == load_solution("e.zarr").values.tobytes()
     assert answer["changes"] == embedded["changes"]
     assert answer["top"] == embedded["top"]
+    lines = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
+    by_worker = [[line for line in lines if line.get("worker") == k and "change" in line] for k in (0, 1)]
+    assert [[line["change"] for line in own] for own in by_worker] == [answer["changes"]] * 2
+    assert len({line["run"] for own in by_worker for line in own}) == 1
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import platform
 import pty
@@ -26,6 +27,7 @@ import mgspmv.api
 import mgspmv.partition
 from mgspmv import errors
 from mgspmv.cli import app
+from mgspmv.cli.mode import find_mode
 from mgspmv.errors import CapacityError, MgspmvError
 from mgspmv.model import Event
 from mgspmv.results import Solution, load_solution
@@ -186,6 +188,64 @@ def test_quiet_says_nothing_but_errors(folder):
     assert stdout == ""
     assert stderr.startswith("error: PageRank ended as max_iter")
     assert stderr.count("\n") == 1
+
+
+def read_log(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_a_log_has_what_the_command_calls():
+    invoke(*TINY_RMAT, "--log", "log.jsonl")
+    ranked = invoke_json("--log-level=debug", "--log=log.jsonl", "pagerank", "r.zarr", "--max-iter", "2", code=5)
+    made, *iterations, failed = read_log("log.jsonl")
+    assert (made["call"], failed["call"], failed["level"]) == ("generate", "pagerank", "ERROR")
+    assert [line["change"] for line in iterations] == ranked["changes"]
+    assert {line["run"] for line in (*iterations, failed)} == {failed["run"]}
+
+
+def test_a_log_of_a_pipeline_has_its_steps_and_nothing_of_others(folder, monkeypatch):
+    Path("p.toml").write_text(
+        'folder = "out"\n[matrix.r]\ngenerate = "rmat"\nparameters = {scale = 6}\nkind = "graph"\n[run]\ntol = 1e-3\n'
+    )
+    noise = []
+    rank = mgspmv.api.pagerank
+
+    def rank_noisily(*args, **options):
+        for name in ("distributed.worker", "zarr", "other"):
+            logging.getLogger(name).critical("noise")
+            noise.append(name)
+        return rank(*args, **options)
+
+    monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", rank_noisily)
+    _, stderr = invoke("run", "p.toml", "--log", "log.jsonl")
+    assert len(noise) == 3
+    assert "noise" not in stderr
+    assert {line["state"] for line in read_log("log.jsonl") if line["logger"] == "mgspmv.pipeline"} == {"made"}
+    assert "noise" not in Path("log.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--log", "."], 4, "cannot write the log .: Is a directory; name a file in a folder that there is"),
+        (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; name a file in a folder "),
+        (["--log", ""], 4, "cannot write the log : No such file or directory"),
+        (["--log-level", "debug"], 2, "--log-level says what --log writes; give it a file with --log FILE"),
+        (["--log", "l", "--log-level", "loud"], 2, "the level of a log is info or debug, not 'loud'"),
+        (["--log"], 2, "Option '--log' requires an argument."),
+    ],
+)
+def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, said):
+    stdout, stderr = invoke(*TINY_RMAT, *args, code=code)
+    assert stderr.startswith(f"error: {said}")
+    assert stderr.count("\n") == 1
+    assert stdout == ""
+    assert not Path("r.zarr").exists()
+
+
+def test_a_log_before_bench_leaves_json_a_file():
+    mode = find_mode(["--log", "l.jsonl", "bench", "spmv", "--json", "found.json"])
+    assert (mode.log, mode.as_json) == ("l.jsonl", False)
 
 
 def test_quiet_on_a_terminal():
