@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
 from mgspmv.files import is_url, write_beside
-from mgspmv.model import Status
+from mgspmv.model import Event, Status
 from mgspmv.results import (
     FORMAT_VERSION,
     PARQUET_KEY,
@@ -28,9 +28,11 @@ from mgspmv.results import (
     read_array,
     read_ids,
     read_rank_table,
+    to_event,
     to_json,
     write_array,
 )
+from mgspmv.traces import write_trace
 
 BATCH_SUFFIXES = (".zarr", ".parquet")
 HTML_LINES = 6
@@ -74,6 +76,9 @@ class BatchSolution:
     """As in `Solution`."""
     memory: dict[str, list[int]] = field(default_factory=dict)
     """As in `Solution`, of all together."""
+    events: tuple[Event, ...] = ()
+    """What each pass over the matrix did; its change is the greatest of the vectors. Empty in batches that were saved
+    before these were kept."""
 
     def __post_init__(self) -> None:
         n = len(self.labels)
@@ -193,7 +198,7 @@ class BatchSolution:
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all but ranks and ids as JSON values; a float that is not finite becomes a string, its name."""
+        """Give all but ranks, ids and events as JSON values; a float that is not finite becomes a string, its name."""
         rows = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
         vectors = [
             {
@@ -231,6 +236,10 @@ class BatchSolution:
         write = {".zarr": _write_zarr, ".parquet": _write_parquet}[Path(path).suffix]
         with write_beside(path) as part:
             write(self, str(part))
+
+    def save_trace(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write where the time went, as `Solution.save_trace` does, with the passes as iterations; errors as there."""
+        write_trace(path, self.events, self.seconds, self.options | self.matrix, overwrite=overwrite)
 
     def _find(self, label: Any) -> int:
         if label in self.labels:
@@ -334,6 +343,7 @@ def _describe(batch: BatchSolution) -> dict[str, Any]:
         "options": batch.options,
         "matrix": batch.matrix,
         "memory": batch.memory,
+        "events": [asdict(event) for event in batch.events],
         "digest": batch.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -353,6 +363,7 @@ def _compose(path: str, described: dict[str, Any], ids: np.ndarray | None, **kep
             options=described["options"],
             matrix=described["matrix"],
             memory=described["memory"],
+            events=tuple(to_event(event) for event in described.get("events", ())),
             **arrays,
         )
     except ShapeError as error:

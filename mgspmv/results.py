@@ -596,7 +596,7 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         vertex_ids=ids,
         options=described["options"],
         matrix=described["matrix"],
-        events=tuple(_to_event(event) for event in described["events"]),
+        events=tuple(to_event(event) for event in described["events"]),
         memory=described.get("memory", {}),
         stability=_to_stability(described.get("stability")),
         followed=_to_followed(described.get("followed")),
@@ -621,7 +621,8 @@ def _to_followed(described: dict[str, Any] | None) -> Followed | None:
     return Followed(**(described | numbers))
 
 
-def _to_event(described: dict[str, Any]) -> Event:
+def to_event(described: dict[str, Any]) -> Event:
+    """An event of the JSON values that it was saved as."""
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
     return Event(**(fields | {"change": float(described["change"])}))
 

@@ -24,8 +24,9 @@ from mgspmv.model import Event
 
 BEFORE, AFTER = ("load", "queue", "compile", "follow", "start"), ("residual", "collect")
 """Phases before and after iterating, in their order."""
-ITERATING = ("product", "exchange", "look", "checkpoint", "schedule")
-"""Phases that iterating is made of; the last checkpoint, after it, is in `checkpoint` too."""
+ITERATING = ("product", "exchange", "look", "enter", "keep", "checkpoint", "schedule")
+"""Phases that iterating is made of: of a batch, vectors enter and are kept between passes; the last checkpoint, after
+iterating, is in `checkpoint` too."""
 PARTS = ("product", "wait", "exchange")
 """What a worker does in an iteration, in this order."""
 LAID_OUT = "durations are measured, begins are the sums of the durations before them in the row"
@@ -59,7 +60,9 @@ def write_trace(
     if not os.fspath(path).endswith(".json"):
         raise OptionError(f"{os.fspath(path)}: a trace is JSON; pass a name that ends in .json")
     if not events:
-        raise OptionError("there is nothing to trace, as no iteration was noted; vectors of a batch share theirs")
+        raise OptionError(
+            "there is nothing to trace, as no iteration was noted; vectors of a batch share theirs: trace the batch"
+        )
     if not overwrite and exists(path):
         raise StoreExistsError(f"{os.fspath(path)} exists already; choose another name or say overwrite")
     about: dict[str, Any] = {"run": events[0].run, "laid out": LAID_OUT, **said}

@@ -26,7 +26,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
 )
-from mgspmv.model import Status
+from mgspmv.model import Event, Status
 from mgspmv.results import Solution
 
 MATRIX = {"url": "web.zarr", "digest": "aa", "shape": [4, 4], "nnz": 9, "kind": "graph"}
@@ -51,6 +51,7 @@ def make_batch(*, top=None, ids=None, labels=("a", "b", "c"), dtype=np.float64):
         options={"alpha": 0.85, "width": 4, "steps": 3, "top": top},
         matrix=MATRIX,
         memory={"held_bytes": [100]},
+        events=(Event("r1", 0, 1, 0.3, (0.5,), (0.0,), (0.0,), (8,), (100,)),),
         **kept,
     )
 
@@ -151,6 +152,14 @@ def test_what_is_saved_is_loaded(tmp_path, suffix, ids, top, dtype):
     batch.save(path, overwrite=True)
     with pytest.raises(StoreFormatError, match="holds the ranks of a batch of vectors; read it by load_batch"):
         mg.load_solution(path)
+
+
+def test_batches_of_before_events_were_kept_are_loaded(tmp_path):
+    batch, path = make_batch(), tmp_path / "ranks.zarr"
+    batch.save(path)
+    attributes = zarr.open_group(str(path)).attrs
+    attributes["mgspmv_solution"] = {k: v for k, v in attributes["mgspmv_solution"].items() if k != "events"}
+    assert mg.load_batch(path).events == ()
 
 
 def test_tables_are_long(tmp_path):

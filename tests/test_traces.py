@@ -14,7 +14,7 @@ from traces import add_up, list_rows, read_trace
 import mgspmv as mg
 from mgspmv.errors import OptionError, StoreExistsError
 from mgspmv.model import Event
-from mgspmv.traces import LAID_OUT, write_trace
+from mgspmv.traces import ITERATING, LAID_OUT, write_trace
 
 EVENTS = [
     Event("r1", 0, 1, 0.5, (0.25, 0.5), (0.125, 0.0625), (0.25, 0.0), (8, 16), (100, 200)),
@@ -84,15 +84,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert len(list_rows(read_trace(tmp_path / "t.json"))["worker 0"]) == 4
 
 
-def check_trace(solution: mg.Solution, path: Path) -> None:
+def check_trace(solution: mg.Solution | mg.BatchSolution, path: Path) -> None:
     """Of a run: each row has what the solution has."""
     solution.save_trace(path)
     rows = list_rows(read_trace(path))
     n_workers = len(solution.events[0].product_s)
     assert list(rows) == ["phases", *(f"worker {k}" for k in range(n_workers))]
-    iterating = ("product", "exchange", "look", "schedule")
-    wanted = {phase: own for phase, own in solution.seconds.items() if phase not in iterating}
-    wanted["iterate"] = sum(solution.seconds.get(phase, 0.0) for phase in iterating)
+    wanted = {phase: own for phase, own in solution.seconds.items() if phase not in ITERATING}
+    wanted["iterate"] = sum(solution.seconds.get(phase, 0.0) for phase in ITERATING)
     assert add_up(rows["phases"]) == pytest.approx(wanted)
     assert sum(add_up(rows["phases"]).values()) == pytest.approx(sum(solution.seconds.values()))
     for k in range(n_workers):
@@ -134,3 +133,19 @@ def test_of_two_workers(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_
     solution = mg.pagerank(graph, client=in_process(2), drive=drive)
     assert len(solution.events[0].product_s) == 2
     check_trace(solution, tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_of_batches(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path, n_workers: int) -> None:
+    client = in_process(n_workers) if n_workers else None
+    batch = mg.pagerank_batch(graph, [[1], [2], [5]], width=2, client=client)
+    assert len(batch.events) == batch.options["steps"]
+    check_trace(batch, tmp_path / "t.json")
+    batch.save(tmp_path / "b.zarr")
+    check_trace(mg.load_batch(tmp_path / "b.zarr"), tmp_path / "u.json")
+    with pytest.raises(OptionError, match="vectors of a batch share theirs: trace the batch"):
+        batch[0].save_trace(tmp_path / "v.json")
+
+
+def test_of_centralities(graph: mg.Matrix, tmp_path: Path) -> None:
+    check_trace(mg.katz(graph, alpha=1e-3), tmp_path / "t.json")

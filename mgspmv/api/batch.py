@@ -128,8 +128,10 @@ def pagerank_batch(
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
     report = on_progress or ignore
+    events: list[Event] = []
 
     def emit(event: Event, n_ended: int) -> None:
+        events.append(event)
         log_iteration(event)
         if on_event is not None:
             on_event(event)
@@ -157,7 +159,7 @@ def pagerank_batch(
     described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described)
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(events))
     if throw:
         _check_success(solution)
     return solution
@@ -369,6 +371,7 @@ def _solve(
     keeper: _Keeper,
     growth: float,
     options: dict[str, Any],
+    events: tuple[Event, ...],
 ) -> BatchSolution:
     pairs = zip(outcome.endings, queries, strict=True)
     bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
@@ -386,6 +389,7 @@ def _solve(
         options=options,
         matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
         memory=outcome.memory,
+        events=events,
     )
 
 

@@ -22,6 +22,7 @@ from mgspmv.cli.options import (
     Output,
     Overwrite,
     ProductPrecision,
+    Profile,
     Scheduler,
     Start,
     StorePath,
@@ -34,7 +35,7 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer, set_parameters
-from mgspmv.cli.solutions import answer_ranks
+from mgspmv.cli.solutions import add_trace, answer_ranks, check_profile
 from mgspmv.cli.watching import listen, save
 from mgspmv.errors import ConvergenceError
 from mgspmv.monitor.showing import find_change
@@ -65,6 +66,7 @@ class Iteration:
     device_memory: DeviceMemory = None
     host_memory: HostMemory = None
     top: Top = 10
+    profile: Profile = None
     overwrite: Overwrite = False
 
     def compute(
@@ -83,6 +85,7 @@ class Iteration:
 
         place = Place(self.cluster, self.workers, self.threads, self.scheduler, self.timeout)
         check_drive(self.drive, place)
+        check_profile(self.profile)
         for path in (*(self.output or []), *targets):
             check_target(path, overwrite=self.overwrite)
         options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "threads")}
@@ -98,7 +101,7 @@ class Iteration:
     def answer(self, call: str, files: Sequence[str] = (), **own: Any) -> Answer:
         """Call a function that finds one vector, write that, and say what it is."""
         solution, failure = self.compute(call, files, **own)
-        return self.write(solution, self.output or [], failure)
+        return add_trace(self.write(solution, self.output or [], failure), solution, self.profile, call)
 
     def write(self, solution: Solution, targets: Sequence[str], failure: ConvergenceError | None) -> Answer:
         """Write a vector, and say what it is."""
@@ -134,7 +137,8 @@ def hits(
         "authorities": iteration.write(found.authorities, iteration.output or [], None),
     }
     parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
-    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure)
+    both = Answer({name: answer.payload for name, answer in answers.items()}, parts, failure)
+    return add_trace(both, found.authorities, iteration.profile, "hits")
 
 
 @_take_iteration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, cast, get_args
@@ -23,6 +22,7 @@ from mgspmv.cli.options import (
     OutWeight,
     Overwrite,
     Precision,
+    Profile,
     Reverse,
     Scheduler,
     StorePath,
@@ -36,7 +36,7 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_summary, add_trace, answer_batch, answer_ranks
+from mgspmv.cli.solutions import add_summary, add_trace, answer_batch, answer_ranks, check_profile
 from mgspmv.cli.watching import listen, save
 from mgspmv.errors import OptionError
 from mgspmv.monitor.showing import find_change
@@ -109,10 +109,7 @@ def pagerank(
         ),
     ] = "none",
     summary: Annotated[bool, typer.Option("--summary", help="Show how the ranks are distributed.")] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write a trace of all workers there, which Perfetto shows."),
-    ] = None,
+    profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
@@ -128,8 +125,7 @@ def pagerank(
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--scaler", scaler, get_args(Scaler))
     targets, prints = [path for path in output or [] if path != "-"], "-" in (output or [])
-    if profile is not None and os.path.exists(profile) and not os.path.isdir(profile):
-        raise OptionError(f"--profile {profile} is a file; name a folder, in which each run has a trace of its own")
+    check_profile(profile)
     if prints and MODE.get().as_json:
         raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
     for path in targets:
@@ -153,8 +149,7 @@ def pagerank(
     answer = answer_ranks(solution, solution.top(top), targets, failure)
     if summary:
         answer = add_summary(answer, solution.summarize())
-    if profile is not None:
-        answer = add_trace(answer, solution, profile)
+    answer = add_trace(answer, solution, profile)
     return replace(answer, lines=generate_csv(solution)) if prints else answer
 
 
@@ -194,6 +189,7 @@ def pagerank_batch(
     transport: Transport = "auto",
     device_memory: DeviceMemory = None,
     host_memory: HostMemory = None,
+    profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
@@ -208,6 +204,7 @@ def pagerank_batch(
     place = Place(cluster, workers, threads, scheduler, timeout)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--width", width, (*WIDTHS, None))
+    check_profile(profile)
     for path in output or []:
         check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
@@ -221,4 +218,4 @@ def pagerank_batch(
         rank = partial(api.pagerank_batch, matrix, table, **options)
         batch, failure = listen(rank, place)
     save(batch, output or [], overwrite=overwrite)
-    return answer_batch(batch, output or [], failure)
+    return add_trace(answer_batch(batch, output or [], failure), batch, profile, "pagerank-batch")

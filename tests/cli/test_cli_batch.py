@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import invoke, invoke_json
+from traces import add_up, list_rows, read_trace
 
 import mgspmv as mg
 from mgspmv.cli.solutions import SHOWN_VECTORS
@@ -111,3 +112,12 @@ def test_what_is_refused():
     invoke("pagerank-batch", "g.zarr", "-o", "r.zarr")
     _, stderr = invoke("top", "r.zarr", code=4)
     assert "holds the ranks of a batch of vectors; read it by load_batch" in stderr
+
+
+def test_a_profile_is_a_trace_of_the_batch(monkeypatch):
+    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--profile", "profiles")
+    assert answer["trace"].startswith("profiles/pagerank-batch-")
+    phases = add_up(list_rows(read_trace(answer["trace"]))["phases"])
+    assert sum(phases.values()) == pytest.approx(sum(answer["seconds"].values()))
+    monkeypatch.setattr("mgspmv.api.pagerank_batch", lambda *_, **__: pytest.fail("it was ranked"))
+    assert "--profile edges.txt is a file" in invoke("pagerank-batch", "g.zarr", "--profile", "edges.txt", code=2)[1]

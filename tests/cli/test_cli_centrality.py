@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from commands import invoke, invoke_json
+from traces import list_rows, read_trace
 
 import mgspmv as mg
 from mgspmv.results import load_solution
@@ -157,3 +158,20 @@ def test_kinds_and_files():
     assert "does not hold the transpose" in invoke("hits", "chain.zarr", code=2)[1]
     assert "there is no such file" in invoke("katz", "g.zarr", "--beta", "many", code=3)[1]
     assert "exists already" in invoke("hits", "g.zarr", "--hubs", "g.zarr", code=4)[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_profile_is_a_trace_of_the_run(command, tmp_path):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    answer = invoke_json(command, store, "--profile", str(tmp_path), *SURE)
+    [trace] = tmp_path.iterdir()
+    assert answer["trace"] == str(trace)
+    assert trace.name.startswith(command)
+    assert list(list_rows(read_trace(trace))) == ["phases", "worker 0"]
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr("mgspmv.api.katz", lambda *_, **__: pytest.fail("it was computed"))
+    Path("mine.txt").touch()
+    said = "error: --profile mine.txt is a file; name a folder, in which each run has a trace of its own\n"
+    assert invoke("katz", "g.zarr", "--profile", "mine.txt", code=2) == ("", said)
