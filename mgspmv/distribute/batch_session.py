@@ -25,7 +25,7 @@ from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany
-from mgspmv.logs import log_own_iteration
+from mgspmv.logs import choose_own_log
 from mgspmv.model import Event, free_memory
 
 KEPT_BYTES = 1 << 28
@@ -144,10 +144,10 @@ class BatchSession(Share):
         assert batch is not None
         most = self._count_kept()
         with self._working(f"pass {batch.steps + 1}"):
-            events: list[tuple[Event, int]] = []
+            events, log = list[tuple[Event, int]](), choose_own_log(self.name)
             while len(events) < n and len(self._kept) < most and not batch.is_done:
                 events.append(batch.advance())
-                log_own_iteration(events[-1][0], self.name)
+                log(events[-1][0])
                 self._links.phase = f"pass {batch.steps + 1}"
             report = BatchReport(events, [*self._kept], batch.is_done)
             self._kept.clear()

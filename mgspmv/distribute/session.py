@@ -32,7 +32,7 @@ from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
-from mgspmv.logs import WORKERS, log_own_iteration
+from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.model import Event, Stability, Status, StepSums, free_memory
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 
@@ -177,10 +177,10 @@ class Session(Share, ABC):
         with self._working("connect" if self._loop is None else f"iteration {self._loop.iteration + 1}"):
             if self._loop is None:
                 self._loop = self._connect()
-            loop, events = self._loop, []
+            loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
             for event in loop.advance(n):
                 events.append(event)
-                log_own_iteration(event, self.name)
+                log(event)
                 self._links.phase = f"iteration {loop.iteration + 1}"
             return events, loop.status
 

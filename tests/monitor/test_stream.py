@@ -162,12 +162,16 @@ def make_matrices(answer):
     return [matrix], calls
 
 
+class FakeComm:
+    """A connection of a client to its scheduler."""
+
+
 class FakeClient:
     id = "c"
 
     def __init__(self, scheduler, sync):
         self.scheduler, self.sync = scheduler, sync
-        self.scheduler_comm = SimpleNamespace()
+        self.scheduler_comm = FakeComm()
 
 
 def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
@@ -217,7 +221,7 @@ def test_the_page_is_given_once_to_each_connection():
             news.end("converged", {}, {}, None)
         assert sum("plugin" in call for call in calls) == n_given
         if len(calls) > 3:
-            client.scheduler_comm = SimpleNamespace()  # as after a scheduler that was begun anew
+            client.scheduler_comm = FakeComm()  # as after a scheduler that was begun anew
 
 
 def test_every_wait_has_an_end():
