@@ -31,6 +31,7 @@ from distributed.client import ClosedClientError
 
 from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
+from mgspmv.distribute.spans import Spans
 from mgspmv.errors import ClosedError, ClusterError, OptionError, SourceError, StoreError, WorkerLostError
 from mgspmv.exchange.links import Member
 from mgspmv.ingest.build import find_finite
@@ -235,6 +236,7 @@ class _Ingesting:
         self._topic = f"mgspmv-ingest-{token}"
         self._keys = [f"{self._topic}-{rank}" for rank in range(len(workers))]
         self._kind = options.kind or source.default_kind
+        self._spans = Spans("mgspmv", "ingest")
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
         self._held: list[Any] = []
         self._working: list[Any] = []
@@ -250,7 +252,7 @@ class _Ingesting:
             about = (rank, len(peers), part, self._source.name, self._kind, self._options)
             room = (memory, worker.memory, threads or worker.threads, scratch)
             offers.append(ShareOffer(ShareSpec(*about), peers, self._topic, *room))
-        self._submit(begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
+        self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")
         self._held, self._working = self._working, []
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
@@ -402,19 +404,23 @@ class _Ingesting:
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """A step on all workers, by rank."""
         work = partial(work_share, **options)
-        keys = [f"mgspmv-{step}-{uuid.uuid4().hex}" for _ in self._members]
+        # Dask has all tasks of a name in one span, the first one's.
+        keys = [f"mgspmv-{step}-{phase.replace(' ', '-')}-{uuid.uuid4().hex}" for _ in self._members]
         pairs = zip(self._keys, arguments, strict=True)
-        self._submit(work, keys, [(key, step, *own) for key, own in pairs])
+        self._submit(phase, work, keys, [(key, step, *own) for key, own in pairs])
         results = self._settle(phase)
         self._cluster.release(self._working)
         self._working = []
         return results
 
-    def _submit(self, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]) -> None:
-        self._working = [
-            self._cluster.submit(member, key, function, *own)
-            for member, key, own in zip(self._members, keys, arguments, strict=True)
-        ]
+    def _submit(
+        self, phase: str, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]
+    ) -> None:
+        with self._spans.enter(phase):
+            self._working = [
+                self._cluster.submit(member, key, function, *own)
+                for member, key, own in zip(self._members, keys, arguments, strict=True)
+            ]
 
     def _settle(self, phase: str) -> list[Any]:
         self._reported.clear()

@@ -21,6 +21,7 @@ import numpy as np
 from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.places import choose_backends
+from mgspmv.distribute.spans import Spans
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.exchange.links import Member
 from mgspmv.ingest.build import ColumnSums, PartialSums, build_rows, count_buckets
@@ -198,6 +199,7 @@ class _Making:
         self._specs = [_specify(source, options, threads or w.threads) for w in workers]
         self._source, self._options, self._shape = source, options, source.layout().shape
         self._keys = [f"mgspmv-make-{uuid.uuid4().hex}" for _ in workers]
+        self._spans = Spans("mgspmv", "generate")
         self._held: list[Any] = []
 
     def make(self) -> None:
@@ -273,15 +275,20 @@ class _Making:
 
     def _sum_columns(self) -> None:
         token, n = uuid.uuid4().hex, len(self._keys)
-        given = [
-            [
-                self._cluster.submit(
-                    member, f"mgspmv-columns-{token}-{k}-{owner}", give_columns, key, *self._bounds[owner : owner + 2]
-                )
-                for k, (member, key) in enumerate(zip(self._members, self._keys, strict=True))
+        with self._spans.enter("sum"):
+            given = [
+                [
+                    self._cluster.submit(
+                        member,
+                        f"mgspmv-columns-{token}-{k}-{owner}",
+                        give_columns,
+                        key,
+                        *self._bounds[owner : owner + 2],
+                    )
+                    for k, (member, key) in enumerate(zip(self._members, self._keys, strict=True))
+                ]
+                for owner in range(n)
             ]
-            for owner in range(n)
-        ]
         try:
             self._do("sum", add_columns, [(self._keys[owner], given[owner]) for owner in range(n)])
         finally:
@@ -293,10 +300,11 @@ class _Making:
         """A task on each worker; those of `keys` are kept, for what they made is held for them."""
         token, members = uuid.uuid4().hex, self._members
         named = keys or [f"mgspmv-{phase}-{token}-{rank}" for rank in range(len(members))]
-        futures = [
-            self._cluster.submit(member, key, function, *own)
-            for member, key, own in zip(members, named, arguments, strict=True)
-        ]
+        with self._spans.enter(phase):
+            futures = [
+                self._cluster.submit(member, key, function, *own)
+                for member, key, own in zip(members, named, arguments, strict=True)
+            ]
         self._held += futures if keys else []
         try:
             return self._cluster.settle(futures, members, phase, lambda done: self._report(phase, done, len(members)))

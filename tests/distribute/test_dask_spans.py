@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,24 @@ def test_other_runs_have_theirs(graph: mg.Matrix, in_process: Callable[[int], An
         mg.katz(D, alpha=1e-3)
     calls = {name[1] for name in list_spans(client, "mine-others") if name[0] == "mgspmv" and len(name) > 1}
     assert calls == {"distribute", "pagerank_batch", "power_iteration"}
+
+
+def test_making_has_its_phases(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path) -> None:
+    client = in_process(2)
+    mg.export(graph.info.url, tmp_path / "g.parquet")
+    with span("mine-making"):
+        mg.generate("rmat", tmp_path / "h.zarr", scale=7, edge_factor=4, client=client)
+        mg.ingest(tmp_path / "g.parquet", tmp_path / "i.zarr", transpose=True, client=client)
+    found = list_spans(client, "mine-making")
+    phases = {name[1:] for name in found if name[0] == "mgspmv" and len(name) == 3}
+    assert {phase for call, phase in phases if call == "generate"} == {"count", "make", "sum", "write"}
+    assert {phase for call, phase in phases if call == "ingest"} == {
+        "start", "read", "number", "exchange", "sort", "add up columns", "write",
+        "transpose", "sort the transpose", "write the transpose",
+    }  # fmt: skip
+    assert all(n_spans == 1 for name, (n_spans, _) in found.items() if len(name) == 3)
+    assert found["mgspmv", "ingest", "write the transpose"] == (1, {"mgspmv-write-write-the-transpose"})
+    assert found["mgspmv", "generate", "sum"] == (1, {"mgspmv-columns", "mgspmv-sum"})
 
 
 @pytest.mark.parametrize(
