@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from mgspmv.control_groups import find_free_memory
 from mgspmv.errors import OptionError, ShapeError
 
 Kind = Literal["graph", "matrix", "stochastic"]
@@ -422,16 +423,11 @@ def default_threads() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, and of its control group where there is one."""
+    """Bytes that this process may still take: of the machine, and of its control group and those around it."""
     import psutil
 
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text()
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - int(used))
+    free, free_of_groups = int(psutil.virtual_memory().available), find_free_memory()
+    return free if free_of_groups is None else min(free, free_of_groups)
 
 
 def peak_memory() -> int:

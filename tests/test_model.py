@@ -8,21 +8,9 @@ import pytest
 from mgspmv import model
 
 
-@pytest.mark.parametrize(
-    ("files", "wanted"),
-    [
-        ({}, 10**6),
-        ({"memory.max": "max\n", "memory.current": "5\n"}, 10**6),
-        ({"memory.max": "70000\n", "memory.current": "20000\n"}, 50000),
-        ({"memory.max": "70000000\n", "memory.current": "20000\n"}, 10**6),
-        ({"memory.max": "70000\n"}, 10**6),
-    ],
-    ids=["no group", "no limit", "a limit", "a limit beyond the machine", "no use"],
-)
-def test_free_memory_is_that_of_the_control_group(monkeypatch, tmp_path, files, wanted):
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(model, "Path", lambda path: tmp_path)
+@pytest.mark.parametrize(("of_groups", "wanted"), [(None, 10**6), (10**5, 10**5), (10**7, 10**6), (0, 0)])
+def test_free_memory_is_the_least_of_the_machine_and_of_control_groups(monkeypatch, of_groups, wanted):
+    monkeypatch.setattr(model, "find_free_memory", lambda: of_groups)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10**6})())
     assert model.free_memory() == wanted
 

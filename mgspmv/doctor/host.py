@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.doctor.findings import Findings, make_check, ok, shorten, skip, warn, wrong
 from mgspmv.model import default_threads, free_memory
 
@@ -102,10 +102,10 @@ def check_processors() -> Findings:
 def find_quota() -> float | None:
     """Processors whose time the control group has, the least of it and those around it; None for no limit."""
     quotas = []
-    for group in _list_groups("cpu"):
-        words = _read(group / "cpu.max").split() or [
-            _read(group / "cpu.cfs_quota_us").strip(),
-            _read(group / "cpu.cfs_period_us").strip(),
+    for group in list_groups("cpu"):
+        words = read_text(group / "cpu.max").split() or [
+            read_text(group / "cpu.cfs_quota_us").strip(),
+            read_text(group / "cpu.cfs_period_us").strip(),
         ]
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
             quotas.append(int(words[0]) / int(words[1]))
@@ -113,47 +113,18 @@ def find_quota() -> float | None:
 
 
 def check_memory() -> Findings:
-    """How much there is, and whether the limit of a control group is one that mgspmv sees."""
+    """How much may be taken, of the machine and by the limits of control groups."""
     free, limit = free_memory(), find_memory_limit()
     values = {"free_bytes": free, "limit_bytes": limit}
-    if limit is not None and limit < free:
-        return warn(
-            f"{_show(free)} are free on the machine, and a control group ends what takes more than {_show(limit)}",
-            "Plans count on what is free on the machine, and a process that goes beyond the limit is killed.",
-            f"Say --memory {int(0.8 * limit) >> 20}MiB for ingest and --host-memory {int(0.8 * limit) >> 20}MiB for "
-            "PageRank, or raise the limit of the job or container.",
-            **values,
-        )
+    said = "" if limit is None else f", of at most {_show(limit)} by the control group"
     if free < LOW_MEMORY:
         return warn(
-            f"{_show(free)} are free",
+            f"{_show(free)} are free{said}",
             "Little more than the interpreter and its libraries fits into that.",
-            "End other processes, or use another machine or more of them.",
+            "End other processes, raise the limit of the job or container where it has one, or use more machines.",
             **values,
         )
-    said = "" if limit is None else f", of at most {_show(limit)} by the control group"
     return ok(f"{_show(free)} are free{said}", **values)
-
-
-def find_memory_limit() -> int | None:
-    """Bytes that the control group, or one around it, lets be taken; None for no limit below the machine's memory."""
-    found = []
-    for group in _list_groups("memory"):
-        text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
-        if text.isdigit() and int(text) < 1 << 60:  # version 1 says a number like 2^63 for none
-            found.append(int(text))
-    return min(found, default=None)
-
-
-def _list_groups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups that this process is in: its own, and those around it."""
-    for line in _read(SYSTEM / "proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = SYSTEM / "sys/fs/cgroup" / ("" if number == "0" and not controllers else controller)
-        folder = top / path.lstrip("/")
-        yield from (folder, *(parent for parent in folder.parents if parent.is_relative_to(top)))
 
 
 def check_open_files() -> Findings:
@@ -242,13 +213,6 @@ def find_write_problem(folder: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _show(n_bytes: int) -> str:

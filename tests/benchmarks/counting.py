@@ -5,8 +5,8 @@
     seconds     what the workers' processors were busy for; anything else that runs on the machine shows in it
 
 Under valgrind what happens by the clock would happen a hundred times as often in a run. So all such periods of Dask's
-and the length of our supersteps are stretched by `SLOWER` there: heartbeats, samples of Dask's profiler, ticks of event
-loops and Python's turns of threads come about as often per iteration as without valgrind.
+and the length of our supersteps are stretched by `SLOWER` there: heartbeats, pings, samples of the profiler, ticks of
+event loops and Python's turns of threads come about as often per iteration as without valgrind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unittest import mock
 import dask
 from distributed import Client, LocalCluster
 
-from mgspmv.distribute import drives
+from mgspmv.distribute import cluster, drives
 from mgspmv.distribute.connect import start_local
 
 SETTLE_S = 0.2
@@ -48,6 +48,9 @@ STRETCHED = {
     "distributed.worker.profile.cycle": "1000ms",
 }
 """What Dask does on workers by the clock, and its defaults, which an emulated worker has `SLOWER` times as long."""
+
+PERIODS = ((drives, "SUPERSTEP_S"), (drives, "FIRST_S"), (cluster, "PING_S"))
+"""Likewise of ours: lengths of supersteps, and what is between two pings of a worker."""
 
 
 class CannotCountError(Exception):
@@ -68,8 +71,8 @@ class Counter(ABC):
     @contextmanager
     def start_workers(self, n_workers: int, threads: int) -> Iterator[Any]:
         """A cluster of worker processes on this machine that can be counted."""
-        with start_local(n_workers, threads) as cluster:
-            yield cluster
+        with start_local(n_workers, threads) as started:
+            yield started
 
     def begin(self, client: Client) -> None:  # noqa: B027 (most have nothing to do)
         """What was compiled and loaded so far is not to be counted."""
@@ -162,18 +165,18 @@ class Callgrind(Counter):
             stack.enter_context(dask.config.set({"distributed.scheduler.worker-ttl": None, **waits}))
             heartbeats = mock.Mock(return_value=HEARTBEAT_S * SLOWER)
             stack.enter_context(mock.patch("distributed.scheduler.heartbeat_interval", heartbeats))
-            for name in ("SUPERSTEP_S", "FIRST_S"):
-                stack.enter_context(mock.patch.object(drives, name, getattr(drives, name) * SLOWER))
+            for module, name in PERIODS:
+                stack.enter_context(mock.patch.object(module, name, getattr(module, name) * SLOWER))
             address = {"dashboard_address": "127.0.0.1:0"}
-            cluster = stack.enter_context(LocalCluster(n_workers=0, silence_logs=50, **address))
+            started = stack.enter_context(LocalCluster(n_workers=0, silence_logs=50, **address))
             for _ in range(n_workers):
-                worker = self._start_worker(cluster.scheduler_address, threads, waits)
+                worker = self._start_worker(started.scheduler_address, threads, waits)
                 stack.callback(worker.wait)
                 stack.callback(worker.kill)
-            with Client(cluster, set_as_default=False) as client:
+            with Client(started, set_as_default=False) as client:
                 client.wait_for_workers(n_workers, timeout=PATIENCE_S)
                 client.run(sys.setswitchinterval, SWITCH_S * SLOWER)
-            yield cluster
+            yield started
 
     def begin(self, client: Client) -> None:
         for pid in client.run(os.getpid).values():

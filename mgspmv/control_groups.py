@@ -1,0 +1,68 @@
+"""What the control groups of Linux let this process take, by versions 1 and 2.
+
+A process is in a group, which is in another, and so on: the least limit of all of them counts, whoever set it, such as
+a container, the unit of a service, or the scheduler of a cluster's jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+SYSTEM = Path("/")
+"""Where `proc` and `sys` are."""
+NO_LIMIT = 1 << 60
+"""Version 1 says a number like 2^63 for none."""
+
+
+def list_groups(controller: str) -> Iterator[Path]:
+    """Folders of the control groups that this process is in: its own, and those around it.
+
+    Parameters
+    ----------
+    controller : such as `memory` or `cpu`
+    """
+    for line in read_text(SYSTEM / "proc/self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = SYSTEM / "sys/fs/cgroup" / ("" if number == "0" and not controllers else controller)
+        folder = top / path.lstrip("/")
+        yield from (folder, *(parent for parent in folder.parents if parent.is_relative_to(top)))
+
+
+def find_memory_limit() -> int | None:
+    """Bytes that may be taken; None where no group limits them."""
+    return min((limit for group in list_groups("memory") if (limit := _find_limit(group)) is not None), default=None)
+
+
+def find_free_memory() -> int | None:
+    """Bytes that may be taken yet; None where no group limits them.
+
+    Pages of files that a group holds count as free, as the system gives them up when memory is wanted.
+    """
+    return min((free for group in list_groups("memory") if (free := _find_free(group)) is not None), default=None)
+
+
+def read_text(path: Path) -> str:
+    """What a file of the system says; nothing where it is not there, or not to be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _find_limit(group: Path) -> int | None:
+    text = (read_text(group / "memory.max") or read_text(group / "memory.limit_in_bytes")).strip()
+    return int(text) if text.isdigit() and int(text) < NO_LIMIT else None
+
+
+def _find_free(group: Path) -> int | None:
+    limit = _find_limit(group)
+    used = read_text(group / "memory.current") or read_text(group / "memory.usage_in_bytes")
+    if limit is None or not used:
+        return None
+    told = dict(line.split() for line in read_text(group / "memory.stat").splitlines())
+    # Of version 1, names with `total_` count the groups within, as what is used does, and as version 2 always does.
+    of_files = sum(int(told.get(f"total_{name}", told.get(name, 0))) for name in ("inactive_file", "active_file"))
+    return max(0, limit - max(0, int(used) - of_files))
