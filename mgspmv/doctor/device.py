@@ -5,6 +5,7 @@ They run in a process apart, in which nothing else uses CUDA. All but `check_cup
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ COPY_BYTES = 1 << 28
 """Of a timed copy."""
 COPIES = 3
 """Of which the quickest counts."""
+PASSED_BYTES, PASS_S = 1 << 20, 10.0
+"""That go to this process itself and back by UCX, and seconds for that."""
 GATHERED = 1 << 12
 """Elements of each GPU that NCCL gathers."""
 PART = 0.5
@@ -206,7 +209,52 @@ def check_ucx() -> Findings:
             "protocol='tcp', which is the default.",
             versions=found,
         )
-    return ok(said, versions=found)
+    try:
+        passed_s = pass_bytes("ucxx")
+    except Exception as error:  # of UCX, or of what Dask makes of it
+        said_of_it = f"within {PASS_S:g} s" if isinstance(error, TimeoutError) else f"({shorten(error)})"
+        return wrong(
+            f"{said} is there, and {PASSED_BYTES:,} bytes do not come back from this machine itself {said_of_it}",
+            "protocol='ucxx' does not work.",
+            "See what UCX tries with UCX_LOG_LEVEL=info, and what UCX_TLS and UCX_NET_DEVICES in the environment leave "
+            "it; or use protocol='tcp', which is the default.",
+            versions=found,
+        )
+    how_long = f"{PASSED_BYTES:,} bytes go to this machine itself and back in {1e3 * passed_s:.3g} ms"
+    return ok(f"{said}; {how_long}", versions=found, passed_s=passed_s)
+
+
+def pass_bytes(protocol: str) -> float:
+    """Seconds in which some bytes go to a listener in this process and come back, by a protocol of Dask's comms.
+
+    Raises
+    ------
+    TimeoutError, OSError : they do not
+    ValueError : others come back
+    """
+    return asyncio.run(_pass_bytes(protocol))
+
+
+async def _pass_bytes(protocol: str) -> float:
+    from distributed.comm import connect, listen
+    from distributed.protocol import to_serialize
+
+    async def give_back(comm: Any) -> None:
+        await comm.write({"back": to_serialize((await comm.read())["sent"])})
+
+    sent = np.resize(np.arange(256, dtype=np.uint8), PASSED_BYTES)
+    async with asyncio.timeout(PASS_S), listen(f"{protocol}://127.0.0.1", give_back) as listener:
+        comm = await connect(listener.contact_address, timeout=PASS_S)
+        try:
+            began = time.perf_counter()
+            await comm.write({"sent": to_serialize(sent)})
+            came = (await comm.read())["back"]
+            passed_s = time.perf_counter() - began
+        finally:
+            comm.abort()
+    if not np.array_equal(came, sent):
+        raise ValueError("other bytes came back than were sent")
+    return passed_s
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

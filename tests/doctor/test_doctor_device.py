@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -26,6 +27,7 @@ def machine(monkeypatch):
     played.installed |= {"dask-cuda": "26.10.0", "distributed-ucxx-cu13": "0.52.0"}
     monkeypatch.setitem(sys.modules, "dask_cuda", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "distributed_ucxx", SimpleNamespace())
+    monkeypatch.setattr(device, "pass_bytes", lambda protocol: {"ucxx": 0.002}[protocol])
     monkeypatch.setattr(device, "measure_host_copies", lambda cupy, k: (50e9, 50e9))
     monkeypatch.setattr(device, "measure_peer_copy", lambda cupy, a, b: (300e9, True))
     played.install(monkeypatch)
@@ -149,7 +151,45 @@ def test_no_dask_cuda(machine, n, status):
     assert find("dask-cuda").status == status
 
 
+def test_bytes_are_passed_to_this_process_and_back():
+    assert 0 < device.pass_bytes("tcp") < device.PASS_S
+
+
+def test_bytes_that_come_back_changed_are_an_error(monkeypatch):
+    monkeypatch.setattr(device.np, "array_equal", lambda a, b: False)
+    with pytest.raises(ValueError, match="other bytes came back than were sent"):
+        device.pass_bytes("tcp")
+
+
+def test_bytes_that_do_not_come_back_are_waited_for_as_long_as_is_said(monkeypatch):
+    async def hang(*_, **__):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(device, "PASS_S", 0.1)
+    monkeypatch.setattr("distributed.comm.connect", hang)
+    with pytest.raises(TimeoutError):
+        device.pass_bytes("tcp")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(TimeoutError(), "within 10 s"), (OSError("no such device"), "(no such device)")],
+)
+def test_ucx_that_passes_nothing(machine, monkeypatch, error, said):
+    def fail(protocol):
+        raise error
+
+    monkeypatch.setattr(device, "pass_bytes", fail)
+    found = find("ucx")
+    assert found.status == "wrong"
+    assert said in found.found
+    assert "UCX_LOG_LEVEL=info" in found.remedy
+
+
 def test_ucx(machine):
+    assert find("ucx").found == (
+        "distributed-ucxx-cu13 0.52.0; 1,048,576 bytes go to this machine itself and back in 2 ms"
+    )
     machine.installed["distributed-ucxx-cu12"] = "0.52.0"
     assert find("ucx").status == "wrong"
     machine.installed.clear()
