@@ -241,6 +241,7 @@ async def _pass_bytes(protocol: str) -> float:
 
     async def give_back(comm: Any) -> None:
         await comm.write({"back": to_serialize((await comm.read())["sent"])})
+        await comm.close()
 
     sent = np.resize(np.arange(256, dtype=np.uint8), PASSED_BYTES)
     async with asyncio.timeout(PASS_S), listen(f"{protocol}://127.0.0.1", give_back) as listener:
@@ -251,7 +252,7 @@ async def _pass_bytes(protocol: str) -> float:
             came = (await comm.read())["back"]
             passed_s = time.perf_counter() - began
         finally:
-            comm.abort()
+            await comm.close()
     if not np.array_equal(came, sent):
         raise ValueError("other bytes came back than were sent")
     return passed_s
