@@ -43,11 +43,18 @@ MOST = 1.02
 SETTLE_S = 1.0
 """Seconds before each run, in which the page shows the last things of the one before."""
 READ = """
-import sys
-from bokeh.client import pull_session
-session = pull_session(url=sys.argv[1])
-print("open", flush=True)
-session._loop_until_closed()
+import asyncio, re, sys
+from urllib.request import urlopen
+from tornado.websocket import websocket_connect
+
+async def read(url):
+    token = re.search(r'"token":"([^"]+)"', urlopen(url).read().decode())[1]
+    connection = await websocket_connect(url.replace("http", "ws", 1) + "/ws", subprotocols=["bokeh", token])
+    print("open" if await connection.read_message() else "closed", flush=True)
+    while await connection.read_message() is not None:
+        pass
+
+asyncio.run(read(sys.argv[1]))
 """
 """A program that has a page open, as a browser has."""
 
@@ -183,6 +190,8 @@ def watching(client: Client, n_readers: int) -> Iterator[None]:
             if readers[-1].stdout.readline().strip() != "open":
                 raise RuntimeError(f"the page at {page} cannot be opened")
         yield
+        if any(reader.poll() is not None for reader in readers):
+            raise RuntimeError(f"the page at {page} was closed while it was read")
     finally:
         for reader in readers:
             reader.kill()

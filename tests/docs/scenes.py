@@ -177,6 +177,8 @@ _DRIVES = Elsewhere("minutes", f"{_FOLDER}/test_benchmark_drives.py::test_all_dr
 _INGESTING = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store")
 _INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_workers_make_the_same_store")
 _INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
+_MONITORING = Elsewhere("minutes", f"{_FOLDER}/test_monitoring.py::test_both_ways_are_counted_and_only_one_publishes")
+_EMULATED = Elsewhere("needs valgrind", f"{_FOLDER}/test_counting.py::test_emulated_workers_are_counted_one_by_one")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
 _S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
 _TLS = Elsewhere(
@@ -220,6 +222,8 @@ SCENES = {
         elsewhere={
             "python tests/benchmarks/compare.py --scales 18 20 22 --threads 2": _COMPARED,
             "python tests/benchmarks/drives.py --scale 20 --edge-factors 4 16 --workers 4": _DRIVES,
+            "python tests/benchmarks/monitoring.py": _MONITORING,
+            "python tests/benchmarks/monitoring.py --count callgrind --repeats 12": _EMULATED,
             "python tests/benchmarks/ingesting.py --scale 22 --entries 60000000": _INGESTING,
             "python tests/benchmarks/ingesting.py --workers 8": _INGESTING_BY_WORKERS,
             "python tests/benchmarks/ingesting.py --names --scale 20 --entries 8000000": _INGESTING_NAMES,
