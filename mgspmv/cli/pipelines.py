@@ -67,7 +67,7 @@ def _watch(definition: Definition) -> Iterator[dict[str, Any]]:
 def _parse_setting(setting: str) -> tuple[str, Any]:
     """Split KEY=VALUE; the value is TOML where it is that, else a string, so that a shell needs no second quotes."""
     key, equals, value = setting.partition("=")
-    if not equals:
+    if not (key.strip() and equals):
         raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]

@@ -14,6 +14,7 @@ from mgspmv.ingest.generate import list_parameters, make_generator
 from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.keeping import EVERY_S
 from mgspmv.iterate.options import PageRankOptions
+from mgspmv.kernels.select import BACKENDS, list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
 from mgspmv.pipeline.keys import Key, Problem, suggest
 from mgspmv.pipeline.steps import list_matrices, locate_store
@@ -35,7 +36,16 @@ def find_problems(pipeline: Pipeline, folder: str) -> list[Problem]:
         problems += _check_matrix(("matrix", name), matrix)
     for key, section in _list_sections(pipeline):
         problems += _check_section(pipeline, key, section)
-    return [*problems, *_check_stores(pipeline, folder)]
+    problems += _check_stores(pipeline, folder)
+    return list(dict.fromkeys((_find_origin(pipeline, key), said) for key, said in problems))
+
+
+def _find_origin(pipeline: Pipeline, key: Key) -> Key:
+    """Where the value of a run's key is from: what a run does not say itself is of [run]."""
+    if key[0] != "run" or len(key) < 3 or pipeline.run is None:
+        return key
+    is_shared = key[2] in pipeline.run.model_fields_set - pipeline.run.__pydantic_extra__[key[1]].model_fields_set
+    return ("run", *key[2:]) if is_shared else key
 
 
 def _list_sections(pipeline: Pipeline) -> Iterator[tuple[Key, Section]]:
@@ -151,7 +161,18 @@ def _check_suits(key: Key, section: Any, name: str, matrix: MatrixSection) -> Pr
         yield (*key, "matrix"), f"{name!r} is of kind 'matrix', which has no ranks; set kind = \"graph\" in its section"
 
 
+def _check_kernel(key: Key, kernel: str) -> Problems:
+    """Whether there is a kernel of that name anywhere; where it computes, and on what, the step finds out."""
+    what, for_steps = ("products", False) if key[0] == "product" else ("PageRank", True)
+    known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=for_steps))]
+    if kernel not in known:
+        there = f"; there are {', '.join(known)}"
+        yield (*key, "kernel"), f"there is no kernel {kernel!r} for {what}{suggest(kernel, known) or there}"
+
+
 def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
+    if key[0] != "batch":
+        yield from _check_kernel(key, section.kernel)
     if key[0] == "product":
         if section.beta and section.y is None:
             yield (*key, "y"), f"beta = {section.beta:g} needs y, which it is the factor of"

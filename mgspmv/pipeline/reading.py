@@ -20,7 +20,7 @@ from mgspmv.pipeline.definition import Pipeline
 from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
 from mgspmv.pipeline.lines import find_line
 
-_VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})")
+_VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,17 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     """
     name, overrides = os.fspath(path), overrides or {}
     text = _read_text(path)
-    tables = _parse(name, text)
+    given = _parse(name, text)
+    definition, problems = _check(name, given, overrides)
+    if definition is None:
+        alone = _check(name, given, {})[1]
+        raise PipelineError("\n".join(_say_all(name, text, overrides, problems, alone)))
+    return definition
+
+
+def _check(name: str, given: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Definition | None, list[Problem]]:
+    """The definition with values put in place, and what is wrong with it; None where something is."""
+    tables = deepcopy(given)
     problems = [*_override(tables, overrides)]
     tables, unset = _replace_variables(tables)
     problems += unset.items()
@@ -74,9 +84,7 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     if rest is not None:
         folder = Definition(name, rest, tables).folder
         problems += [own for own in find_problems(rest, str(folder)) if not _is_consequence(own, list(wrong))]
-    if problems or pipeline is None:
-        raise PipelineError("\n".join(_say_all(name, text, overrides, problems)))
-    return Definition(name, pipeline, tables)
+    return (None if problems or pipeline is None else Definition(name, pipeline, tables)), problems
 
 
 def _read_text(path: str | os.PathLike[str]) -> str:
@@ -95,14 +103,22 @@ def _parse(name: str, text: str) -> dict[str, Any]:
         raise PipelineError(f"{name}: not valid TOML: {error}") from error
 
 
-def _say_all(name: str, text: str, overrides: Mapping[str, Any], problems: Sequence[Problem]) -> list[str]:
-    """The problems with where they are, in the order of the file; before them those that are in no line of it."""
+def _say_all(
+    name: str, text: str, overrides: Mapping[str, Any], problems: Sequence[Problem], alone: Sequence[Problem]
+) -> list[str]:
+    """The problems with where they are, in the order of the file; before them those that are in no line of it.
+
+    Parameters
+    ----------
+    alone : what is wrong without the overrides; whatever else is comes of them, wherever it is
+    """
     said: list[tuple[int, str]] = []
     set_from_outside = [tuple(path.split(".")) for path in overrides]
     for key, what in problems:
         is_overridden = any(key[: len(own)] == own for own in set_from_outside)
         line = None if is_overridden else find_line(text, key)
-        where = ", as overridden" if is_overridden else "" if line is None else f", line {line}"
+        where = "" if line is None else f", line {line}"
+        where += ", as overridden" if is_overridden or (key, what) not in alone else ""
         said.append((line or 0, f"{name}{where}: {'.'.join(key)}: {what}"))
     return list(dict.fromkeys(one for _, one in sorted(said, key=lambda own: own[0])))
 
@@ -128,7 +144,7 @@ def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[
 
 
 def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
-    """The same with ${NAME} from the environment, and what is not set there, by key."""
+    """The same with ${NAME} from the environment, and what is not set there, or not written so, by key."""
     unset: dict[Key, str] = {}
 
     def replace(value: Any, key: Key) -> Any:
@@ -136,7 +152,11 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
             return {name: replace(own, (*key, name)) for name, own in value.items()}
         if isinstance(value, list):
             return [replace(own, key) for own in value]
-        return _VARIABLE.sub(lambda match: find(match, key), value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        if "${" in _VARIABLE.sub("", value):
+            unset[key] = f"a variable is ${{NAME}} or ${{NAME:-DEFAULT}}, with none in it, and $$ a $; not {value!r}"
+        return _VARIABLE.sub(lambda match: find(match, key), value)
 
     def find(match: re.Match[str], key: Key) -> str:
         name, default = match["name"], match["default"]
@@ -217,7 +237,7 @@ def _explain_one(problem: Any, key: Key, tables: Any) -> str:
         case "extra_forbidden":
             return _name_known(key)
         case "model_type" if len(key) == 2 and key[0] == "run":
-            return f"{_name_known(key)}; or a table, [run.NAME], is a run of its own"
+            return _name_known(key, "; a run of its own is a table, [run.NAME]")
         case "model_type" | "dict_type":
             return f"this is a table, [{'.'.join(key)}], not {problem['input']!r}"
         case "missing":
@@ -236,9 +256,14 @@ def _say(problem: Any) -> str:
     return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
 
 
-def _name_known(key: Key) -> str:
+def _name_known(key: Key, more: str = "") -> str:
+    """
+    Parameters
+    ----------
+    more : what else there can be
+    """
     known = list_keys(key[:-1])
-    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known)}"
+    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known) + more}"
 
 
 def list_keys(key: Key) -> list[str]:

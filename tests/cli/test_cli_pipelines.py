@@ -44,7 +44,8 @@ def test_run():
     stdout, stderr = invoke("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
     assert "PageRank ended as max_iter" in stdout
     assert "error: 1 of 2 steps failed\ng/pagerank: PageRank ended as max_iter" in stderr
-    assert "wanted KEY=VALUE" in invoke("run", "q.toml", "--set", "alpha", code=2)[1]
+    for wrong in ("alpha", "=0.9"):
+        assert f"--set {wrong}: wanted KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
 
 
 def test_a_terminal_shows_the_steps_of_a_run():

@@ -11,7 +11,7 @@ from mgspmv.errors import PipelineError
 from mgspmv.pipeline.reading import list_keys, read_pipeline
 from mgspmv.pipeline.steps import list_steps
 
-PLACE = re.compile(r"^p\.toml(, line \d+|, as overridden)?: ")
+PLACE = re.compile(r"^p\.toml(, line \d+)?(, as overridden)?: ")
 """Where a problem is."""
 RUN = WEB + "[run]\nalpha = 0.85\ntol = 1e-8\n"
 
@@ -110,7 +110,7 @@ class TestVariables:
         monkeypatch.delenv("NOWHERE", raising=False)
         assert problems_of(RUN.replace("edges.txt", "${NOWHERE}/x").replace("alpha", "alhpa")) == [
             "matrix.web.path: the variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
-            "run.alhpa: unknown key; did you mean 'alpha'?; or a table, [run.NAME], is a run of its own",
+            "run.alhpa: unknown key; did you mean 'alpha'?",
         ]
 
     def test_only_in_place_of_what_was_overridden(self, monkeypatch):
@@ -132,8 +132,49 @@ class TestOverrides:
         assert problems_of(RUN, {"folder.x": 1, "run..y": 2, "run.alhpa": 0.5}) == [
             "folder.x: cannot be set, for folder is no table but 'out'",
             "run..y: cannot be set; name tables and key, such as run.alpha",
-            "run.alhpa: unknown key; did you mean 'alpha'?; or a table, [run.NAME], is a run of its own",
+            "run.alhpa: unknown key; did you mean 'alpha'?",
         ]
+
+    @pytest.mark.parametrize(
+        ("overrides", "said"),
+        [
+            ({"run.alpha": 2.0}, "p.toml, as overridden: run.alpha: alpha must be at least 0 and less than 1, not 2.0"),
+            (
+                {"run.tol_mode": "fixed"},
+                "p.toml, line 7, as overridden: run.a: tol_mode='fixed' makes max_iter iterations and has no tolerance"
+                "; leave tol out",
+            ),
+            (
+                {"cluster.kind": "address"},
+                'p.toml, as overridden: cluster.address: the address of a scheduler goes with kind = "address"; give '
+                "both or neither",
+            ),
+            ({"matirx.web.kind": "x"}, "p.toml, as overridden: matirx: unknown key; did you mean 'matrix'?"),
+        ],
+    )
+    def test_what_comes_of_them_is_said_to(self, overrides, said):
+        """Wherever it is noticed."""
+        text = WEB + "[run]\ntol = 1e-8\n[run.a]\n"
+        with pytest.raises(PipelineError) as caught:
+            read_pipeline(write_definition(text), overrides)
+        assert str(caught.value) == said
+
+    def test_what_is_wrong_in_the_file_is_not_said_to_come_of_them(self):
+        with pytest.raises(PipelineError) as caught:
+            read_pipeline(write_definition(WEB + "[run]\ntol = -1.0\n"), {"run.alpha": 0.5})
+        assert str(caught.value).startswith("p.toml, line 6: run.tol: tol must be")
+
+
+def test_a_mistake_that_runs_share_is_said_once_and_of_where_it_is():
+    text = WEB + "[run]\nalpha = 1.5\n[run.a]\n[run.b]\ntol = -1.0\n"
+    assert [line.partition(":")[0] for line in problems_of(text)] == ["run.alpha", "run.b.tol"]
+
+
+@pytest.mark.parametrize("value", ["${DATA/x", "${1}", "${}", "${DATA:-${HOME}}"])
+def test_what_is_no_variable(value):
+    assert problems_of(RUN.replace("edges.txt", value)) == [
+        f"matrix.web.path: a variable is ${{NAME}} or ${{NAME:-DEFAULT}}, with none in it, and $$ a $; not {value!r}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,6 +203,15 @@ class TestOverrides:
             ("tol =", 'checkpoint = true\nmethod = "extrapolation"\ntol ='),
             "run.checkpoint: a checkpoint has the ranks, and method='extrapolation' goes by more than these",
         ),
+        (
+            ("tol =", 'kernel = "csr-row"\ntol ='),
+            "run.kernel: there is no kernel 'csr-row' for PageRank; did you mean",
+        ),
+        (
+            ("tol =", 'kernel = "ell"\ntol ='),
+            "run.kernel: there is no kernel 'ell' for PageRank; there are auto, csr",
+        ),
+        (("[run]", '[product.y]\nx = "x"\nkernel = "elll"\n[run]'), "product.y.kernel: there is no kernel 'elll' for"),
         (("tol =", 'dangling = "dorp"\ntol ='), "run.dangling: dangling must be uniform, drop, error or a file"),
         (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
         (("tol =", 'matrix = "zoo"\ntol ='), "run.matrix: there is no matrix 'zoo'; there are web"),
@@ -206,11 +256,11 @@ class TestOverrides:
         (("[run]", '[output]\nformats = ["csv"]\ncompare = true\n[run]'), "output.compare: ranks to compare with are"),
         (
             ("tol =", 'nstart = "previous"\n[output]\nscaler = "l2norm"\n[run.a]\ntol ='),
-            'run.a.nstart: previous ranks start a run as they were computed; set scaler = "none" in [output]',
+            'run.nstart: previous ranks start a run as they were computed; set scaler = "none" in [output]',
         ),
         (
             ("tol =", 'nstart = "previous"\n[output]\nformats = ["csv"]\n[run.a]\ntol ='),
-            "run.a.nstart: previous ranks are read again; have zarr or parquet among the formats of [output]",
+            "run.nstart: previous ranks are read again; have zarr or parquet among the formats of [output]",
         ),
         (('"out"', '"s3://bucket"'), "folder: this is a local path, for records; a URL that results go to is folder"),
     ],
