@@ -86,7 +86,7 @@ def run_pipeline(
     Raises
     ------
     PipelineError : the definition is wrong
-    PipelineBusyError : another run works in the same folder, or writes to a local place that this one would write to
+    PipelineBusyError : another run works in the same folder, or writes to a place that this one would write to
     StepsFailedError : steps failed; those that do not depend on them were made
     KeyboardInterrupt : it was interrupted, and says what is kept
     """
@@ -121,9 +121,10 @@ def _run_definition(
     limits, n_lanes = definition.pipeline.limits, min(definition.pipeline.limits.side_by_side, len(lanes))
     threads = -(-(limits.threads or default_threads()) // n_lanes)
     computes = Computing(definition.pipeline.cluster, client, threads)
-    with hold(definition.folder), hold_targets(lanes), computes as computing:
+    ending = threading.Event()
+    with hold(definition.folder) as own, hold_targets(lanes, own, ending.set), computes as computing:
         records.sweep()
-        work = Work(definition, records, checksums, computing, on_progress or ignore, on_event)
+        work = Work(definition, records, checksums, computing, on_progress or ignore, on_event, ending)
         run = _Run(work, Ledger(find_memory(limits), is_given=limits.memory is not None), on_step)
         try:
             run.run(lanes, n_lanes)

@@ -3,7 +3,7 @@
 FOLDER/.mgspmv/lock          of the pipeline whose folder this is
 PLACE/.mgspmv/locks/NAME     of the store, or of the results of a matrix, at PLACE/NAME, whichever pipeline writes them
 
-They are of the machine's file systems: in object stores nothing is held.
+In object stores the locks of places are objects, see `mgspmv.pipeline.lock_objects`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 from mgspmv.errors import PipelineBusyError, StoreError
 from mgspmv.files import is_url
+from mgspmv.pipeline.lock_objects import hold_objects
 from mgspmv.pipeline.steps import Step
 
 PRIVATE = ".mgspmv"
@@ -30,8 +32,8 @@ _NONE_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Have the folder of a pipeline for this process alone.
+def hold(folder: Path) -> Iterator[str]:
+    """Have the folder of a pipeline for this process alone; what its runs are known by to others.
 
     Raises
     ------
@@ -41,23 +43,32 @@ def hold(folder: Path) -> Iterator[None]:
     path = folder / PRIVATE / "lock"
     with _open(path) as opened:
         try:
-            _take(opened, path, f"works in {folder}", "name another folder")
+            known = _read_holder(path)["pipeline"]
+            pipeline = secrets.token_hex(8) if known == "?" else known
+            _take(opened, path, f"works in {folder}", "name another folder", pipeline=pipeline)
         except OSError as error:
             raise StoreError(f"cannot lock {path}: {error.strerror}; name a folder on a local file system") from error
-        yield
+        yield pipeline
 
 
 @contextmanager
-def hold_targets(lanes: dict[str, list[Step]]) -> Iterator[None]:
-    """Have what steps write for this process alone, as far as it is on file systems that have locks.
+def hold_targets(lanes: dict[str, list[Step]], pipeline: str, on_lost: Callable[[], None]) -> Iterator[None]:
+    """Have what steps write for this process alone, as far as it is on file systems that have locks, or at URLs where
+    an object can be written.
+
+    Parameters
+    ----------
+    pipeline : what `hold` gave
+    on_lost : called when another run took a place at a URL over
 
     Raises
     ------
     PipelineBusyError : another process writes some of it
     StoreError : nothing can be written there
     """
+    paths, urls = _list_targets(lanes)
     with ExitStack() as stack:
-        for target in _list_targets(lanes):
+        for target in paths:
             path = target.parent / PRIVATE / "locks" / target.name
             opened = stack.enter_context(_open(path))
             try:
@@ -65,17 +76,21 @@ def hold_targets(lanes: dict[str, list[Step]]) -> Iterator[None]:
             except OSError as error:
                 if error.errno not in _NONE_THERE:
                     raise StoreError(f"cannot lock {path}: {error.strerror}") from error
+        if urls:
+            stack.enter_context(hold_objects(urls, f"{PRIVATE}/locks", _describe_holder(), pipeline, on_lost))
         yield
 
 
-def _list_targets(lanes: dict[str, list[Step]]) -> list[Path]:
-    """The stores that are made or changed, and the folders with the results of a matrix; each once, without links."""
+def _list_targets(lanes: dict[str, list[Step]]) -> tuple[list[Path], list[str]]:
+    """The stores that are made or changed, and the folders with the results of a matrix, each once: local paths without
+    links, and URLs."""
     targets = []
     for first, *rest in lanes.values():
         if first.section.open is None or first.section.update is not None:
             targets.append(first.target)
         targets += [step.target.removesuffix(step.name) + step.matrix for step in rest]
-    return sorted({Path(os.path.realpath(target)) for target in targets if not is_url(target)})
+    paths = {Path(os.path.realpath(target)) for target in targets if not is_url(target)}
+    return sorted(paths), sorted({target.rstrip("/") for target in targets if is_url(target)})
 
 
 @contextmanager
@@ -91,7 +106,7 @@ def _open(path: Path) -> Iterator[int]:
         os.close(opened)
 
 
-def _take(opened: int, path: Path, doing: str, instead: str) -> None:
+def _take(opened: int, path: Path, doing: str, instead: str, **more: str) -> None:
     """
     Raises
     ------
@@ -106,9 +121,12 @@ def _take(opened: int, path: Path, doing: str, instead: str) -> None:
             f"another run {doing}: process {holder['pid']} on {holder['host']}, since {holder['began']}; wait for its "
             f"end, or {instead}"
         ) from error
-    holder = {"pid": os.getpid(), "host": platform.node(), "began": datetime.now(UTC).isoformat(timespec="seconds")}
     os.ftruncate(opened, 0)
-    os.pwrite(opened, json.dumps(holder).encode(), 0)
+    os.pwrite(opened, json.dumps(_describe_holder() | more).encode(), 0)
+
+
+def _describe_holder() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": platform.node(), "began": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _read_holder(path: Path) -> dict[str, Any]:
@@ -116,4 +134,4 @@ def _read_holder(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):  # it may not have written it yet
         found = None
-    return dict.fromkeys(("pid", "host", "began"), "?") | (found if isinstance(found, dict) else {})
+    return dict.fromkeys(("pid", "host", "began", "pipeline"), "?") | (found if isinstance(found, dict) else {})

@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 def hold_of(overrides):
     """What a run with these overrides holds."""
     definition = read_pipeline("p.toml", overrides)
-    return hold_targets(list_steps(definition.pipeline, str(definition.folder)))
+    return hold_targets(list_steps(definition.pipeline, str(definition.folder)), "theirs", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_what_another_pipeline_writes_is_left_alone(theirs, ours, what, folder):
 
 @pytest.mark.parametrize(
     "theirs",
-    [{"matrix.web.store": "w.zarr", "output.folder": "ranks"}, {"folder": "other"}, {"output.folder": "s3://b"}],
+    [{"matrix.web.store": "w.zarr", "output.folder": "ranks"}, {"folder": "other"}, {"output.folder": "memory://b"}],
 )
 def test_other_places_are_free(theirs):
     ours = {"matrix.web.store": "v.zarr", "matrix.web.kind": "graph", "folder": "third", "output.folder": "r"}
-    with hold_of({"matrix.web.store": "s3://b/x.zarr"} | theirs):
+    with hold_of({"matrix.web.store": "memory://b/x.zarr"} | theirs):
         assert run_pipeline("p.toml", overrides=ours).is_success
 
 
