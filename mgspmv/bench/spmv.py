@@ -293,14 +293,14 @@ def write_json(path: str, found: dict[str, Any]) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def check_json(path: str | None) -> None:
+def check_output(path: str | None) -> None:
     """
     Raises
     ------
     OptionError : nothing can be written there
     """
     if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-        raise OptionError(f"--json {path}: wanted a file in a folder that is there")
+        raise OptionError(f"--output {path}: wanted a file in a folder that is there")
 
 
 def count_bytes(block: CsrBlock, dtype: str) -> int:

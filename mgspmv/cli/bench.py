@@ -19,7 +19,9 @@ from mgspmv.errors import MgspmvError, OptionError
 app = typer.Typer(no_args_is_help=True, help="Check and time the kernels of this installation.")
 
 
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write all that was found.")]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write all that was found, as --json says it.")
+]
 GraphStore = Annotated[
     str | None, typer.Option("--store", metavar="STORE", help="A graph; default one that is made for it, by R-MAT.")
 ]
@@ -57,7 +59,7 @@ def bench_spmv(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Nonzeros of each made matrix, about; default of --list.")
     ] = None,
-    json: JsonFile = None,
+    output: Output = None,
     list_names: Annotated[bool, typer.Option("--list", help="Name the matrices and kernels, and run nothing.")] = False,
 ) -> Answer:
     """Check every kernel beside SciPy, then time it beside cuSPARSE, or SciPy where there is no GPU."""
@@ -69,8 +71,10 @@ def bench_spmv(
 
     if list_names:
         kernels = [(k.name, ", ".join(k.backends or k.step_backends), k.summary) for k in KERNELS.values()]
-        made = tabulate(("matrix", "structure", "size"), list(harness.list_matrices()))
-        return Answer({}, [made, tabulate(("kernel", "backends", "what it does"), kernels)])
+        return _answer_lists(
+            matrix=(("structure", "size"), list(harness.list_matrices())),
+            kernel=(("backends", "what it does"), kernels),
+        )
     check_choice("--dtype", dtype, ("float32", "float64", "both"))
     chosen = choose_backend(backend)
     choices = harness.Choices(
@@ -80,21 +84,21 @@ def bench_spmv(
         values=values,
         rounds=rounds,
     )
-    harness.check_json(json)
+    harness.check_output(output)
     cases = harness.find_cases(matrix or [], stores or [], chosen, size)
     machine = choose_machine(chosen)
     setting = describe_run(machine)
     run = harness.Bench(machine, choices, say=say)
     for case in cases:
         run.run(case)
-        if json is not None:  # after each, so that a run that is ended leaves what it found
-            harness.write_json(json, run.to_dict(setting))
+        if output is not None:  # after each, so that a run that is ended leaves what it found
+            harness.write_json(output, run.to_dict(setting))
     report = format_report(setting, run.records, run.left_out, chosen, run.ceilings.find_copy_rate())
     wrong = sorted({r.kernel for r in run.records if r.is_wrong})
     error = _find_error("products", wrong)
     if not run.records:
         error = OptionError("nothing was timed: every matrix was left out; see why")
-    return Answer({}, [report], error)
+    return Answer(run.to_dict(setting), [report], error)
 
 
 @_add("spmm")
@@ -115,12 +119,12 @@ def bench_spmm(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Nonzeros of each made matrix, about; default of --list.")
     ] = None,
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Check and time products with many vectors at once, beside cuSPARSE, or SciPy where there is no GPU."""
     from mgspmv.bench import spmm as harness
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, find_cases, write_json
+    from mgspmv.bench.spmv import check_output, find_cases, write_json
     from mgspmv.bench.tables import format_many
     from mgspmv.model import check_choice
 
@@ -128,7 +132,7 @@ def bench_spmm(
     if not matrix and not stores:
         raise OptionError("no matrix is named; pass stores, or --matrix NAME of `mgspmv bench spmv --list`")
     chosen = choose_backend(backend)
-    check_json(json)
+    check_output(output)
     cases = find_cases(matrix or [], stores or [], chosen, size)
     machine = choose_machine(chosen)
     setting = describe_run(machine)
@@ -143,10 +147,10 @@ def bench_spmm(
     )
     for case in cases:
         run.run(case)
-        if json is not None:
-            write_json(json, run.to_dict(setting))
+        if output is not None:
+            write_json(output, run.to_dict(setting))
     wrong = sorted({r.program for r in run.records if r.is_wrong})
-    return Answer({}, [format_many(setting, run.records, chosen)], _find_error("products", wrong))
+    return Answer(run.to_dict(setting), [format_many(setting, run.records, chosen)], _find_error("products", wrong))
 
 
 @_add("pagerank")
@@ -160,20 +164,20 @@ def bench_pagerank(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Arcs of each made graph, about; default of --list.")
     ] = None,
-    json: JsonFile = None,
+    output: Output = None,
     list_names: Annotated[bool, typer.Option("--list", help="Name the graphs, and run nothing.")] = False,
 ) -> Answer:
     """Check iterations of PageRank beside float64, then time them beside cuGraph's, where there is a GPU."""
     from mgspmv.bench import pagerank as harness
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
     from mgspmv.bench.rank_tables import format_report
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     if list_names:
-        return Answer({}, [tabulate(("graph", "structure", "size"), list(harness.list_graphs()))])
+        return _answer_lists(graph=(("structure", "size"), list(harness.list_graphs())))
     check_choice("--precision", precision, (*harness.PRECISIONS, "both"))
-    check_json(json)
+    check_output(output)
     chosen = choose_backend(backend)
     cases = harness.find_cases(only or [], chosen, size)
     machine = choose_machine(chosen)
@@ -183,14 +187,14 @@ def bench_pagerank(
     run = harness.Bench(machine, [*peers, *own], rounds, say=say)
     for case in cases:
         run.run(case)
-        if json is not None:  # after each, so that a run that is ended leaves what it found
-            write_json(json, run.to_dict(setting))
+        if output is not None:  # after each, so that a run that is ended leaves what it found
+            write_json(output, run.to_dict(setting))
     report = format_report(setting, run.records, run.left_out, run.ceilings.find_copy_rate())
     wrong = [f"{r.contender} on {r.graph}" for r in run.records if r.is_wrong]
     error = _find_error("ranks", wrong)
     if not run.records:
         error = OptionError("nothing was timed: every graph was left out; see why")
-    return Answer({}, [report], error)
+    return Answer(run.to_dict(setting), [report], error)
 
 
 @_add("methods")
@@ -198,20 +202,21 @@ def bench_methods(
     stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stored graphs.")],
     rounds: Rounds = 5,
     threads: Threads = None,
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Check how soon PageRank ends by its methods and by the highest vertices on the host, then time it."""
     from mgspmv.bench import methods
     from mgspmv.bench.machines import choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
 
-    check_json(json)
+    check_output(output)
     setting = describe_run(choose_machine("cpu"))
     records = methods.run_methods(stores, rounds, threads, say)
-    if json is not None:
-        write_json(json, methods.to_json(setting, records))
+    found = methods.to_json(setting, records)
+    if output is not None:
+        write_json(output, found)
     wrong = [f"{r.run} on {r.graph}" for r in records if not r.is_right]
-    return Answer({}, [methods.format_report(setting, records)], _find_error("ranks", wrong))
+    return Answer(found, [methods.format_report(setting, records)], _find_error("ranks", wrong))
 
 
 @_add("warm")
@@ -223,20 +228,21 @@ def bench_warm(
     tol: Annotated[float, typer.Option(help="Tolerance of all runs, in L1.")] = 1e-10,
     rounds: Rounds = 5,
     threads: Threads = None,
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Check ranks of changed graphs that begin with the ranks before, on the host, then time them."""
     from mgspmv.bench import warm
     from mgspmv.bench.machines import choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
 
-    check_json(json)
+    check_output(output)
     setting = describe_run(choose_machine("cpu"))
     records = warm.run_warm(stores, rounds, share, tol, threads, say)
-    if json is not None:
-        write_json(json, warm.to_json(setting, records))
+    found = warm.to_json(setting, records)
+    if output is not None:
+        write_json(output, found)
     wrong = [f"{r.run} on {r.graph}, {r.changes}" for r in records if not r.is_right]
-    return Answer({}, [warm.format_report(setting, records, share, tol)], _find_error("ranks", wrong))
+    return Answer(found, [warm.format_report(setting, records, share, tol)], _find_error("ranks", wrong))
 
 
 @_add("scaling")
@@ -251,17 +257,17 @@ def bench_scaling(
         str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")
     ] = "auto",
     iterations: Annotated[int, typer.Option(min=1, help="In a run.")] = 50,
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Time iterations of PageRank on more and more workers of this machine, and check that their ranks are the same."""
     from mgspmv.bench import scaling
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*scaling.PRECISIONS, "both"))
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
-    check_json(json)
+    check_output(output)
     counts = _parse_counts(workers)
     chosen = choose_backend(backend)
     precisions = [p for p in scaling.PRECISIONS if precision in (p, "both")]
@@ -271,10 +277,11 @@ def bench_scaling(
         store = _make_multigraph(stack, store, scale, edge_factor, max(counts), chosen, setting)
         has_peer, setting["cuGraph"] = scaling.find_peer(chosen, store)
         records = scaling.run_scaling(store, counts, chosen, precisions, iterations, say, transport, has_peer)
-    if json is not None:
-        write_json(json, scaling.to_json(setting, records))
+    found = scaling.to_json(setting, records)
+    if output is not None:
+        write_json(output, found)
     wrong = [f"{r.precision} on {r.n_workers} workers" for r in records if not r.is_right]
-    return Answer({}, [scaling.format_report(setting, records)], _find_error("ranks", wrong))
+    return Answer(found, [scaling.format_report(setting, records)], _find_error("ranks", wrong))
 
 
 @_add("streaming")
@@ -285,28 +292,29 @@ def bench_streaming(
     precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of the iterations.")] = "both",
     iterations: Annotated[int, typer.Option(min=1, help="In a run.")] = 20,
     case: Annotated[list[str] | None, typer.Option("--case", metavar="CASE", help="Only this one; repeatable.")] = None,
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Time PageRank on a GPU that may take less and less memory, beside what `plan` predicts, and check the ranks."""
     from mgspmv.bench import streaming
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*streaming.PRECISIONS, "both"))
     for one in case or []:
         check_choice("--case", one, tuple(streaming.SHARES))
-    check_json(json)
+    check_output(output)
     precisions = [p for p in streaming.PRECISIONS if precision in (p, "both")]
     setting = describe_run(choose_machine(choose_backend("cuda")))
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
         store = _make_multigraph(stack, store, scale, edge_factor, 1, "cuda", setting)
         records = streaming.run_streaming(store, precisions, iterations, say, case or [])
-    if json is not None:
-        write_json(json, streaming.to_json(setting, records))
+    found = streaming.to_json(setting, records)
+    if output is not None:
+        write_json(output, found)
     wrong = [f"{r.precision}, {r.case}" for r in records if not r.is_right]
-    return Answer({}, [streaming.format_report(setting, records)], _find_error("ranks", wrong))
+    return Answer(found, [streaming.format_report(setting, records)], _find_error("ranks", wrong))
 
 
 @_add("batch")
@@ -320,7 +328,7 @@ def bench_batch(
     ] = None,
     backend: Backend = "auto",
     precision: Annotated[str, typer.Option(metavar="float32|exact|both", help="Of the iterations.")] = "float32",
-    json: JsonFile = None,
+    output: Output = None,
 ) -> Answer:
     """Time PageRank of many vectors in a batch beside single runs of a sample of them, and check that all are right."""
     import tempfile
@@ -328,11 +336,11 @@ def bench_batch(
     from mgspmv import api
     from mgspmv.bench import batch
     from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_json, write_json
+    from mgspmv.bench.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*batch.PRECISIONS, "both"))
-    check_json(json)
+    check_output(output)
     chosen = choose_backend(backend)
     precisions = [p for p in batch.PRECISIONS if precision in (p, "both")]
     setting = describe_run(choose_machine(chosen))
@@ -343,10 +351,20 @@ def bench_batch(
         with api.open_matrix(store) as matrix:
             setting["graph"] = f"{matrix.shape[0]:,} vertices, {matrix.nnz:,} edges, digest {matrix.info.digest[:16]}"
         records = batch.run_batch(store, precisions, vectors, chosen, width, say)
-    if json is not None:
-        write_json(json, batch.to_json(setting, records))
+    found = batch.to_json(setting, records)
+    if output is not None:
+        write_json(output, found)
     wrong = [r.precision for r in records if not r.is_right]
-    return Answer({}, [batch.format_report(setting, records)], _find_error("ranks", wrong))
+    return Answer(found, [batch.format_report(setting, records)], _find_error("ranks", wrong))
+
+
+def _answer_lists(**listed: tuple[tuple[str, ...], Sequence[Sequence[Any]]]) -> Answer:
+    """Tables of what can be named, by what it is: titles of the columns beside the name, and rows."""
+    payload = {
+        what: {row[0]: dict(zip(titles, row[1:], strict=True)) for row in rows}
+        for what, (titles, rows) in listed.items()
+    }
+    return Answer(payload, [tabulate((what, *titles), rows) for what, (titles, rows) in listed.items()])
 
 
 def _find_error(what: str, wrong: Sequence[str]) -> MgspmvError | None:

@@ -79,11 +79,8 @@ KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 def find_mode(args: Iterable[str]) -> Mode:
     """Find it before options are parsed, so that what is wrong with those is said in the same way."""
     given, values = _take_values(takewhile(lambda arg: arg != "--", args), ("--log", "--log-level"))
-    command = next((k for k, arg in enumerate(given) if not arg.startswith("-")), None)
-    measures = command is not None and given[command] == "bench"  # there --json names a file
-    as_json = "--json" in (given[:command] if measures else given)
     is_quiet, shows_origin = not {"--quiet", "-q"}.isdisjoint(given), "--debug" in given
-    return Mode(as_json, is_quiet, shows_origin, values.get("--log"), values.get("--log-level"))
+    return Mode("--json" in given, is_quiet, shows_origin, values.get("--log"), values.get("--log-level"))
 
 
 def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

@@ -51,7 +51,7 @@ def test_report():
 
 def test_all_is_checked_and_timed(graph, tmp_path):
     path = tmp_path / "found.json"
-    options = ["--vectors", "20", "--width", "4", "--precision", "both", "--backend", "cpu", "--json", str(path)]
+    options = ["--vectors", "20", "--width", "4", "--precision", "both", "--backend", "cpu", "--output", str(path)]
     stdout, stderr = invoke("bench", "batch", "--store", graph, *options)
     records = json.loads(path.read_text())["records"]
     assert [(r["precision"], r["width"], r["n_vectors"]) for r in records] == [("float32", 4, 20), ("exact", 4, 20)]

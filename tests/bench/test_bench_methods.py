@@ -62,7 +62,7 @@ def test_the_table():
 
 def test_the_command(graph, tmp_path, monkeypatch):
     kept = tmp_path / "found.json"
-    report, _ = invoke("bench", "methods", graph, "--rounds", "1", "--json", str(kept))
+    report, _ = invoke("bench", "methods", graph, "--rounds", "1", "--output", str(kept))
     assert "| rmat |" in report
     assert [r["run"] for r in json.loads(kept.read_text())["records"]] == list(RUNS)
     monkeypatch.setattr(methods, "run_methods", lambda *args: [replace(RECORD, is_right=False)])

@@ -43,7 +43,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tables_and_records_of_a_run() -> None:
-    stdout, stderr = invoke(*QUICK, "--json", "found.json")
+    stdout, stderr = invoke(*QUICK, "--output", "found.json")
     found = json.loads(Path("found.json").read_text(), parse_constant=pytest.fail)
     graphs = ["rmat22", "rmat24", "uniform24", "grid", "web", "rmat23-undirected"]
     lines = stdout.splitlines()
@@ -94,7 +94,7 @@ def test_what_leaves_everything_out_fails(command, tmp_path, monkeypatch) -> Non
 
 def test_a_file_that_cannot_be_written(tmp_path) -> None:
     (tmp_path / "found.json").symlink_to(tmp_path / "none" / "found.json")
-    _, stderr = invoke(*QUICK, "--only", "grid", "--json", str(tmp_path / "found.json"), code=4)
+    _, stderr = invoke(*QUICK, "--only", "grid", "--output", str(tmp_path / "found.json"), code=4)
     assert f"error: cannot write {tmp_path / 'found.json'}: No such file or directory" in stderr
 
 
@@ -111,7 +111,7 @@ def test_a_list_of_graphs() -> None:
     [
         (["--only", "road"], "there is no graph 'road' in the benchmark; `mgspmv bench pagerank --list` names them"),
         (["--precision", "float64"], "--precision must be one of 'float32', 'exact', 'both', not 'float64'"),
-        (["--json", "no/such/found.json"], "--json no/such/found.json: wanted a file in a folder that is there"),
+        (["--output", "no/such/found.json"], "--output no/such/found.json: wanted a file in a folder that is there"),
         (["--backend", "rocm"], "--backend must be one of 'auto', 'cpu', 'cuda', not 'rocm'"),
     ],
 )

@@ -188,7 +188,7 @@ def test_report():
 def test_the_command(graph, tmp_path):
     found = tmp_path / "found.json"
     options = ["--workers", "2,1,1", "--precision", "exact", "--iterations", "8", "--backend", "cpu"]
-    stdout, _ = invoke("bench", "scaling", "--store", graph, *options, "--json", str(found))
+    stdout, _ = invoke("bench", "scaling", "--store", graph, *options, "--output", str(found))
     assert "### exact" in stdout
     assert "### float32" not in stdout
     assert [r["n_workers"] for r in json.loads(found.read_text())["records"]] == [1, 2]

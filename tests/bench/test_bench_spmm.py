@@ -25,7 +25,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_table_and_records_of_a_run() -> None:
     options = ("--matrix", "rmat22", "--matrix", "band5", "--vectors", "4", "--vectors", "3", "--dtype", "both")
-    stdout, stderr = invoke(*QUICK, *options, "--values", "--json", "found.json")
+    stdout, stderr = invoke(*QUICK, *options, "--values", "--output", "found.json")
     found = json.loads(Path("found.json").read_text(), parse_constant=pytest.fail)
     programs = ("scipy", "ours", "ours, one at a time")
     keys = [(r["matrix"], r["dtype"], r["k"], r["program"]) for r in found["records"]]

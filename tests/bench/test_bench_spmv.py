@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import invoke
+from commands import invoke, invoke_json
 
 from mgspmv.bench import checks, contenders, spmv
 from mgspmv.bench.ceilings import Roofline
@@ -36,7 +36,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*options: str, code: int = 0) -> tuple[str, str, dict[str, Any]]:
     """Standard output, standard error and what was written."""
-    stdout, stderr = invoke(*QUICK, *options, "--json", "found.json", code=code)
+    stdout, stderr = invoke(*QUICK, *options, "--output", "found.json", code=code)
     return stdout, stderr, json.loads(Path("found.json").read_text(), parse_constant=pytest.fail)
 
 
@@ -147,6 +147,17 @@ def test_the_list_names_all_and_runs_nothing() -> None:
         assert f" {name} " in stdout
     assert "about 2,281,701,376 nonzeros on a device\n" in stdout
     assert stderr == ""
+    listed = invoke_json("bench", "spmv", "--list")
+    assert listed["matrix"].keys() == {*RECIPES, *spmv.REAL}
+    assert listed["kernel"]["csr-rows"]["backends"] == "cpu"
+    assert "rmat27" in invoke_json("bench", "pagerank", "--list")["graph"]
+
+
+def test_json_is_what_is_written() -> None:
+    options = ("--matrix", "band5", "--kernel", "csr-rows", "--dtype", "float64", "--warm", "-o", "found.json")
+    answer = invoke_json(*QUICK, *options)
+    assert {record["kernel"] for record in answer["records"]} == {"csr-rows", "scipy"}
+    assert answer == json.loads(Path("found.json").read_text())
 
 
 def test_the_host_needs_no_cupy() -> None:
@@ -323,8 +334,8 @@ def test_each_cold_run_is_timed_after_other_data_was_read(monkeypatch) -> None:
         (["--matrix", "band6"], "there is no matrix 'band6' in the benchmark; `mgspmv bench spmv --list` names them"),
         (["--kernel", "csr"], "there is no kernel 'csr' on backend 'cpu'; there are csr-rows, csr-serial, "),
         (["--dtype", "float16"], "--dtype must be one of 'float32', 'float64', 'both', not 'float16'"),
-        (["--json", "no/such/found.json"], "--json no/such/found.json: wanted a file in a folder that is there"),
-        (["--json", "."], "--json .: wanted a file in a folder that is there"),
+        (["--output", "no/such/found.json"], "--output no/such/found.json: wanted a file in a folder that is there"),
+        (["--output", "."], "--output .: wanted a file in a folder that is there"),
         (["--backend", "rocm"], "--backend must be one of 'auto', 'cpu', 'cuda', not 'rocm'"),
     ],
 )

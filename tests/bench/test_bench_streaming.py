@@ -85,7 +85,7 @@ def test_without_a_device_it_is_refused(graph):
 @pytest.mark.gpu
 def test_all_cases(graph, tmp_path):
     path = tmp_path / "found.json"
-    stdout, stderr = invoke("bench", "streaming", "--store", graph, "--iterations", "8", "--json", str(path))
+    stdout, stderr = invoke("bench", "streaming", "--store", graph, "--iterations", "8", "--output", str(path))
     records = json.loads(path.read_text())["records"]
     assert [(r["precision"], r["case"]) for r in records] == [(p, c) for p in ("float32", "exact") for c in SHARES]
     for r in records:

@@ -92,7 +92,7 @@ def test_the_table():
 
 def test_the_command(graph, tmp_path, monkeypatch):
     kept = tmp_path / "found.json"
-    report, _ = invoke("bench", "warm", graph, "--rounds", "1", "--tol", "1e-6", "--json", str(kept))
+    report, _ = invoke("bench", "warm", graph, "--rounds", "1", "--tol", "1e-6", "--output", str(kept))
     assert "| rmat | end |" in report
     assert len(json.loads(kept.read_text())["records"]) == len(CHANGES) * len(RUNS)
     monkeypatch.setattr(warm, "run_warm", lambda *args: [replace(RECORD, is_right=False)])

@@ -202,11 +202,11 @@ SCENES = {
     "docs/benchmarks.md": Scene(
         fill_benchmarks,
         smaller={
-            "bench spmv --json": "bench spmv --matrix band5 --size 2000 --rounds 1 --json",
+            "bench spmv -o": "bench spmv --matrix band5 --size 2000 --rounds 1 -o",
             "--kernel bsr --dtype float32 --warm": "--kernel bsr --dtype float32 --warm --size 2000 --rounds 1",
             "--pattern --matrix rmat24": "--pattern --matrix rmat24 --size 2000 --rounds 1",
             "my.zarr other.zarr": "my.zarr other.zarr --rounds 1",
-            "bench pagerank --json": "bench pagerank --size 2000 --rounds 1 --json",
+            "bench pagerank -o": "bench pagerank --size 2000 --rounds 1 -o",
             "--precision float32 --rounds 10": "--precision float32 --rounds 2 --size 2000",
             "--only rmat24 --only rmat27": "--only rmat24 --only rmat27 --size 2000 --rounds 1",
             "mgspmv bench pagerank --backend cpu": "mgspmv bench pagerank --backend cpu --size 2000 --rounds 1",
