@@ -8,6 +8,7 @@ from typing import Any
 
 from markdown_tables import escape, make_table, show_code, split_default
 
+from mgspmv.pipeline.definition import Reading
 from mgspmv.pipeline.schema import make_schema
 
 BYTES = ["string", "integer"]
@@ -19,7 +20,7 @@ def write_keys() -> str:
     schema = make_schema()
     parts = []
     for heading, model in list_tables("", schema, schema):
-        rows = [_describe(key, value, key in model.get("required", ())) for key, value in model["properties"].items()]
+        rows = [_describe(key, value, key in model.get("required", ())) for key, value in _order(model["properties"])]
         parts += [f"## {heading}\n", f"{escape(model['description'])}\n"]
         parts.append(make_table(("key", "type", "default", "meaning"), rows))
     return "\n".join(parts)
@@ -35,6 +36,12 @@ def list_tables(path: str, model: dict[str, Any], schema: dict[str, Any]) -> Ite
         if "$ref" in inner:
             child = schema["$defs"][inner["$ref"].rpartition("/")[2]]
             yield from list_tables(f"{path}.{key}{suffix}".lstrip("."), child, schema)
+
+
+def _order(properties: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The keys, those that say how files are read at the end."""
+    reads = properties.keys() >= Reading.model_fields.keys()
+    return sorted(properties.items(), key=lambda item: reads and item[0] in Reading.model_fields)
 
 
 def _describe(key: str, value: dict[str, Any], is_required: bool) -> tuple[str, ...]:

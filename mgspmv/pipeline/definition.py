@@ -81,19 +81,19 @@ class Reading(Section):
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None
     """Of the source; default by name and first line, or by what a Zarr group has."""
     n_vertices: int | None = None
-    """Edge lists and tables: ids are 0..n-1."""
+    """Edge lists and tables: ids are 0..n-1; default those that occur."""
     vertices: str | None = None
-    """Edge lists and tables: file with all ids."""
+    """Edge lists and tables: file with all ids; default those that occur."""
     delimiter: str | None = None
-    """Edge lists: between columns."""
+    """Edge lists: between columns; default as the first lines have it."""
     weights: bool | None = None
     """Edge lists and tables: whether the third column is weights; default as it looks."""
     ids: Literal["auto", "int", "string"] | None = None
-    """Edge lists: what ids are."""
+    """Edge lists: what ids are; default auto."""
     extra_columns: Literal["error", "ignore"] | None = None
-    """Edge lists and tables: columns beyond the third."""
+    """Edge lists and tables: columns beyond the third; default error."""
     columns: list[str] | None = None
-    """Tables: names of the columns of sources, targets and, maybe, weights."""
+    """Tables: names of the columns of sources, targets and, maybe, weights; default the first."""
     n_cols: int | None = None
     """Plain CSR arrays without a shape: columns."""
 
@@ -134,7 +134,7 @@ class MatrixSection(Reading):
     path: OneOrMany[str] | None = None
     """What is ingested: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
-    """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded) in place of `path`."""
+    """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
     parameters: dict[str, Any] = {}
     """Of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
     open: str | None = None
@@ -162,7 +162,7 @@ class MatrixSection(Reading):
     scratch: str | None = None
     """Folder for what does not fit into memory; default beside the store."""
     labels: str | None = None
-    """CSV or Parquet file with the columns `id` and `label`, which are shown in tables of the highest ranks."""
+    """CSV or Parquet file with the columns `id` and `label`, which tables of the highest ranks show; default none."""
     update: UpdateSection | None = None
     """Edges by which the matrix is changed; other ones at a later run change it further."""
 
@@ -194,11 +194,12 @@ class RunSection(Section):
     method: Grid[Method] = "power"
     """How iterations go on."""
     personalization: Grid[str] | None = None
-    """Where jumps go: `uniform`, or a file: .npy, or lines `id weight`."""
+    """Where jumps go: `uniform`, or a file: .npy, or lines `id weight`; default uniform."""
     dangling: Grid[str] | None = None
     """Where vertices without out-edges lead: `uniform`, `drop`, `error` or a file; default as jumps."""
     nstart: Grid[str] | None = None
-    """Ranks to start from: `previous`, those of this run as it was; or a file: saved ranks, .npy, or lines."""
+    """Ranks to start from: `previous`, those of this run as it was; or a file: saved ranks, .npy, or lines;
+    default uniform."""
     follow_changes: Grid[bool] = False
     """First pass on what makes `nstart` differ from the ranks, where little changed; in this process on the host."""
     out_weight: Grid[str] | None = None
@@ -327,9 +328,9 @@ class ClusterSection(Section):
     transport: Literal["auto", "nccl", "peer"] = "auto"
     """How slices go from worker to worker."""
     device_memory: Size | None = None
-    """Most of each worker's GPU, such as 80GiB; rows without room come by."""
+    """Most of each worker's GPU, such as 80GiB; rows without room come by; default what is free."""
     host_memory: Size | None = None
-    """Most of each worker's host."""
+    """Most of each worker's host; default what is free."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a worker may be silent."""
     tls: str | None = None
@@ -363,7 +364,7 @@ class OutputSection(Section):
 
 
 class Pipeline(Section):
-    """A checked definition."""
+    """Tables and keys of a definition."""
 
     name: str | None = None
     """Of the pipeline; default the name of the file."""
@@ -374,13 +375,13 @@ class Pipeline(Section):
     cluster: ClusterSection | None = None
     """What computes; default this process."""
     matrix: Annotated[dict[str, MatrixSection], Field(min_length=1)]
-    """Matrices by name."""
+    """Matrices by name; at least one."""
     run: RunsSection | None = None
-    """PageRank runs."""
+    """PageRank runs; default none."""
     batch: dict[str, BatchSection] = {}
-    """Batches of PageRank vectors by name."""
+    """Batches of PageRank vectors by name; default none."""
     product: dict[str, ProductSection] = {}
-    """Products with vectors by name."""
+    """Products with vectors by name; default none."""
     output: OutputSection = OutputSection()
     """What is written."""
 

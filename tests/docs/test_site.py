@@ -244,6 +244,7 @@ def test_types_of_keys(site):
     assert rows["[output]", "formats"] == 'list of "zarr", "parquet", "csv", "jsonl"'
     assert rows["[matrix.NAME]", "parameters"] == "table"
     assert rows["At the top", "matrix"] == "tables by name"
+    assert [row[0] for row in read_reference(site, "toml")["[matrix.NAME]"][1:]][:2] == ["path", "generate"]
 
 
 # --- the API ---------------------------------------------------------------------------------------------------------

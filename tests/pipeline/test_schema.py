@@ -1,9 +1,8 @@
-"""The JSON schema that editors use, and the reference of keys, are those of the models."""
+"""The JSON schema that editors use is that of the models."""
 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,34 +81,3 @@ def find_violations(value: Any, schema: dict[str, Any], root: dict[str, Any], ke
     wrong = [list(find_violations(*own, root, key)) for own in inside]
     if not is_of_kind or value not in schema.get("enum", [value]) or any(wrong):
         yield key
-
-
-HEADINGS = {
-    "Pipeline": "At the top",
-    "MatrixSection": "[matrix.NAME]",
-    "UpdateSection": "[matrix.NAME.update]",
-    "RunSection": "[run] and [run.NAME]",
-    "RunsSection": "[run] and [run.NAME]",
-    "BatchSection": "[batch.NAME]",
-    "ProductSection": "[product.NAME]",
-    "LimitsSection": "[limits]",
-    "ClusterSection": "[cluster]",
-    "OutputSection": "[output]",
-}
-
-
-def test_every_key_is_in_the_docs():
-    """In the table of its section, and no other."""
-    text = (ROOT / "docs" / "pipelines.md").read_text()
-    parts = re.split(r"^### (.*)$", text, flags=re.MULTILINE)
-    tables = dict(zip(parts[1::2], parts[2::2], strict=True))
-    described = {
-        heading: {
-            key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
-        }
-        for heading, table in tables.items()
-    }
-    known: dict[str, set[str]] = {heading: set() for heading in HEADINGS.values()}
-    for model, key in list_keys(make_schema()):
-        known[HEADINGS[model]].add(key)
-    assert described == known
