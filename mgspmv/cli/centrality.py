@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from inspect import signature
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mgspmv.cli.options import (
     Backend,
-    ClusterKind,
-    DeviceMemory,
     DriveName,
     EntriesAsOne,
-    HostMemory,
+    Limits,
     MaxIter,
     Normalized,
     Output,
     Overwrite,
     ProductPrecision,
     Profile,
-    Scheduler,
     Start,
     StorePath,
-    Threads,
-    Timeout,
     Tol,
     TolModeName,
     Top,
-    Workers,
 )
 from mgspmv.cli.place import Place, check_drive
-from mgspmv.cli.program import Answer, set_parameters
+from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_trace, answer_ranks, check_profile
 from mgspmv.cli.watching import listen, save
 from mgspmv.errors import ConvergenceError
@@ -44,7 +37,7 @@ if TYPE_CHECKING:
     from mgspmv.results import Solution
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Iteration:
     """What the commands that stand on power iteration share: their options, and what they do with them."""
 
@@ -57,14 +50,9 @@ class Iteration:
     ignore_weights: EntriesAsOne = False
     precision: ProductPrecision = "float64"
     backend: Backend = "auto"
-    threads: Threads = None
-    cluster: ClusterKind = None
-    workers: Workers = None
-    scheduler: Scheduler = None
+    place: Place
     drive: DriveName = "auto"
-    timeout: Timeout = 30.0
-    device_memory: DeviceMemory = None
-    host_memory: HostMemory = None
+    limits: Limits
     top: Top = 10
     profile: Profile = None
     overwrite: Overwrite = False
@@ -83,13 +71,13 @@ class Iteration:
         from mgspmv.ingest.weights import read_weights
         from mgspmv.results import check_target
 
-        place = Place(self.cluster, self.workers, self.threads, self.scheduler, self.timeout)
+        place = self.place
         check_drive(self.drive, place)
         check_profile(self.profile)
         for path in (*(self.output or []), *targets):
             check_target(path, overwrite=self.overwrite)
-        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "threads")}
-        options |= {name: getattr(self, name) for name in ("drive", "timeout", "device_memory", "host_memory")}
+        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "drive")}
+        options |= {"threads": place.threads, "timeout": place.timeout, **vars(self.limits)}
         options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
         with api.open_matrix(self.store) as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in files}
@@ -109,20 +97,6 @@ class Iteration:
         return answer_ranks(solution, solution.top(self.top), list(targets), failure)
 
 
-def _take_iteration(command: Callable[..., Answer]) -> Callable[..., Answer]:
-    """A command whose first argument is an `Iteration`, with the options of that in its place."""
-    shared, own = signature(Iteration, eval_str=True), signature(command, eval_str=True)
-
-    @wraps(command)
-    def run(**options: Any) -> Answer:
-        iteration = Iteration(**{name: options.pop(name) for name in shared.parameters})
-        return command(iteration, **options)
-
-    set_parameters(run, dict([*shared.parameters.items(), *list(own.parameters.items())[1:]]))
-    return run
-
-
-@_take_iteration
 def hits(
     iteration: Iteration,
     hubs: Annotated[
@@ -141,7 +115,6 @@ def hits(
     return add_trace(both, found.authorities, iteration.profile, "hits")
 
 
-@_take_iteration
 def katz(
     iteration: Iteration,
     alpha: Annotated[float, typer.Option(help="Attenuation, below 1 / (the largest eigenvalue).")] = 0.1,
@@ -154,13 +127,11 @@ def katz(
     return iteration.answer("katz", files, alpha=alpha, beta=beta if files else number, normalized=normalized)
 
 
-@_take_iteration
 def eigenvector(iteration: Iteration) -> Answer:
     """Find the eigenvector centrality of the vertices of a graph."""
     return iteration.answer("eigenvector_centrality")
 
 
-@_take_iteration
 def stationary(
     iteration: Iteration,
     lazy: Annotated[float, typer.Option(help="Probability of staying; periodic chains need one.")] = 0.0,

@@ -35,7 +35,7 @@ def doctor(
     """
     from mgspmv.doctor import examine
 
-    place = Place(cluster, workers, None, scheduler, timeout)
+    place = Place(cluster, workers, scheduler=scheduler, timeout=timeout)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], timeout, progress.phase)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -14,35 +14,17 @@ import typer
 from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import (
     Backend,
-    ClusterKind,
-    Columns,
-    Delimiter,
-    Dtype,
-    Duplicates,
-    ExtraColumns,
-    Format,
-    HasWeights,
-    Ids,
     IgnoreWeights,
     Keep,
-    Kind,
-    Memory,
     Missing,
-    NCols,
-    NVertices,
-    Order,
-    Overwrite,
+    Reading,
     Resume,
-    Scheduler,
-    Scratch,
+    Room,
     SelfLoops,
     StorePath,
+    Storing,
     Symmetrize,
     Threads,
-    Timeout,
-    Transpose,
-    Vertices,
-    Workers,
     given,
 )
 from mgspmv.cli.place import Place, open_client
@@ -63,62 +45,23 @@ def ingest(
         ),
     ],
     store: StorePath,
-    kind: Kind = None,
-    duplicates: Duplicates = None,
-    self_loops: SelfLoops = "keep",
-    symmetrize: Symmetrize = False,
-    ignore_weights: IgnoreWeights = False,
-    transpose: Transpose = False,
-    dtype: Dtype = None,
-    order: Order = "none",
-    overwrite: Overwrite = False,
-    format: Format = None,
-    n_vertices: NVertices = None,
-    vertices: Vertices = None,
-    delimiter: Delimiter = None,
-    weights: HasWeights = None,
-    ids: Ids = None,
-    extra_columns: ExtraColumns = None,
-    columns: Columns = None,
-    n_cols: NCols = None,
-    memory: Memory = None,
-    threads: Threads = None,
-    scratch: Scratch = None,
+    *,
+    storing: Storing,
+    reading: Reading,
+    room: Room,
     resume: Resume = False,
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    timeout: Timeout = 30.0,
+    place: Place,
 ) -> Answer:
     """Read a matrix or graph, of one file or several, into a store."""
     from mgspmv import api
 
-    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
-    options |= {"symmetrize": symmetrize, "ignore_weights": ignore_weights, "transpose": transpose}
-    options |= {"order": order, "overwrite": overwrite, "format": format}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch}
-    edge_list: dict[str, Any] = {
-        "n_vertices": n_vertices,
-        "vertices": vertices,
-        "delimiter": delimiter,
-        "weights": weights,
-    }
-    edge_list |= {"ids": ids, "extra_columns": extra_columns, "columns": columns.split(",") if columns else None}
-    edge_list |= {"n_cols": n_cols}
-    place = Place(cluster, workers, threads, scheduler, timeout)
+    options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room), "resume": resume}
+    options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
     note_kept(GO_ON if resume else f"{store} is as it was; with --resume the next ingest would go on from here")
     with _explain_resuming(resume), open_progress() as progress, open_client(place, progress) as client:
-        info = api.ingest(
-            source[0] if len(source) == 1 else source,
-            store,
-            **options,
-            resume=resume,
-            client=client,
-            timeout=timeout,
-            on_progress=progress.on_progress,
-            **given(edge_list),
-        )
+        options |= {"client": client, "on_progress": progress.on_progress}
+        info = api.ingest(source[0] if len(source) == 1 else source, store, **options)
     return answer_stored(info, time.perf_counter() - began)
 
 
@@ -137,6 +80,7 @@ def _explain_resuming(resume: bool) -> Iterator[None]:
 
 def update(
     store: StorePath,
+    *,
     insert: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to insert, after the deletions.")] = None,
     delete: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to delete; weights do not count.")] = None,
     missing: Missing = "ignore",
@@ -144,115 +88,71 @@ def update(
     symmetrize: Symmetrize = False,
     ignore_weights: IgnoreWeights = False,
     keep: Keep = None,
-    format: Format = None,
-    n_vertices: NVertices = None,
-    vertices: Vertices = None,
-    delimiter: Delimiter = None,
-    weights: HasWeights = None,
-    ids: Ids = None,
-    extra_columns: ExtraColumns = None,
-    columns: Columns = None,
-    n_cols: NCols = None,
-    memory: Memory = None,
+    reading: Reading,
+    room: Room,
     threads: Threads = None,
-    scratch: Scratch = None,
 ) -> Answer:
     """Make a new version of a store, without some entries and with others; who reads the old one goes on."""
     from mgspmv import api
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
-    options |= {"ignore_weights": ignore_weights, "keep": keep, "format": format}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch}
-    edge_list: dict[str, Any] = {"n_vertices": n_vertices, "vertices": vertices, "delimiter": delimiter}
-    edge_list |= {
-        "weights": weights,
-        "ids": ids,
-        "extra_columns": extra_columns,
-        "columns": columns.split(",") if columns else None,
-        "n_cols": n_cols,
-    }
+    options |= {"ignore_weights": ignore_weights, "keep": keep, "threads": threads, **vars(room), **reading.options}
     began = time.perf_counter()
     note_kept(f"{store} is as it was")
     with open_progress() as progress:
-        info = api.update(
-            store, insert=insert, delete=delete, **options, on_progress=progress.on_progress, **given(edge_list)
-        )
+        info = api.update(store, insert=insert, delete=delete, **options, on_progress=progress.on_progress)
     answer = answer_stored(info, time.perf_counter() - began)
     made = info.provenance["updates"][-1]
     changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} were not there"
     return replace(answer, parts=[*answer.parts, changes])
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Of generators, as arguments of `mgspmv.generate`; None for those that are not given."""
+
+    scale: Annotated[int | None, typer.Option(help="rmat: log2 of the vertices.")] = None
+    edge_factor: Annotated[int | None, typer.Option(help="rmat: edges a vertex, default 16.")] = None
+    a: Annotated[float | None, typer.Option("--a", help="rmat: upper left, default 0.57.")] = None
+    b: Annotated[float | None, typer.Option("--b", help="rmat: upper right, default 0.19.")] = None
+    c: Annotated[float | None, typer.Option("--c", help="rmat: lower left, default 0.19.")] = None
+    scramble: Annotated[
+        bool | None, typer.Option("--scramble/--no-scramble", help="rmat: spread vertices of high degree.")
+    ] = None
+    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="uniform: vertices.")] = None
+    n_edges: Annotated[int | None, typer.Option(metavar="N", help="uniform: edges.")] = None
+    weights: Annotated[bool | None, typer.Option("--weights/--no-weights", help="rmat, uniform: values in (0, 1].")] = (
+        None
+    )
+    nx: Annotated[int | None, typer.Option("--nx", help="stencils: cells along x.")] = None
+    ny: Annotated[int | None, typer.Option("--ny", help="stencils: cells along y.")] = None
+    nz: Annotated[int | None, typer.Option("--nz", help="stencil3d: cells along z.")] = None
+    points: Annotated[int | None, typer.Option(help="stencils: 5 or 9; 7 or 27.")] = None
+    n: Annotated[int | None, typer.Option("--n", help="banded: rows.")] = None
+    bandwidth: Annotated[int | None, typer.Option(help="banded: entries on each side of the diagonal.")] = None
+    pattern: Annotated[
+        bool | None, typer.Option("--pattern/--no-pattern", help="stencils, banded: without values.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="rmat, uniform, banded: default 1.")] = None
+
+
 def generate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="rmat, uniform, stencil2d, stencil3d or banded.")],
     store: StorePath,
-    scale: Annotated[int | None, typer.Option(help="rmat: log2 of the vertices.")] = None,
-    edge_factor: Annotated[int | None, typer.Option(help="rmat: edges a vertex, default 16.")] = None,
-    a: Annotated[float | None, typer.Option("--a", help="rmat: upper left, default 0.57.")] = None,
-    b: Annotated[float | None, typer.Option("--b", help="rmat: upper right, default 0.19.")] = None,
-    c: Annotated[float | None, typer.Option("--c", help="rmat: lower left, default 0.19.")] = None,
-    scramble: Annotated[
-        bool | None, typer.Option("--scramble/--no-scramble", help="rmat: spread vertices of high degree.")
-    ] = None,
-    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="uniform: vertices.")] = None,
-    n_edges: Annotated[int | None, typer.Option(metavar="N", help="uniform: edges.")] = None,
-    weights: Annotated[
-        bool | None, typer.Option("--weights/--no-weights", help="rmat, uniform: values in (0, 1].")
-    ] = None,
-    nx: Annotated[int | None, typer.Option("--nx", help="stencils: cells along x.")] = None,
-    ny: Annotated[int | None, typer.Option("--ny", help="stencils: cells along y.")] = None,
-    nz: Annotated[int | None, typer.Option("--nz", help="stencil3d: cells along z.")] = None,
-    points: Annotated[int | None, typer.Option(help="stencils: 5 or 9; 7 or 27.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="banded: rows.")] = None,
-    bandwidth: Annotated[int | None, typer.Option(help="banded: entries on each side of the diagonal.")] = None,
-    pattern: Annotated[
-        bool | None, typer.Option("--pattern/--no-pattern", help="stencils, banded: without values.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="rmat, uniform, banded: default 1.")] = None,
-    kind: Kind = None,
-    duplicates: Duplicates = None,
-    self_loops: SelfLoops = "keep",
-    symmetrize: Symmetrize = False,
-    ignore_weights: IgnoreWeights = False,
-    transpose: Transpose = False,
-    dtype: Dtype = None,
-    order: Order = "none",
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    threads: Threads = None,
-    scheduler: Scheduler = None,
+    *,
+    parameters: Parameters,
+    storing: Storing,
+    place: Place,
     backend: Backend = "auto",
-    memory: Memory = None,
-    scratch: Scratch = None,
-    timeout: Timeout = 30.0,
-    overwrite: Overwrite = False,
+    room: Room,
 ) -> Answer:
     """Make a matrix or graph by rule and store it."""
     from mgspmv import api
 
-    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
-    options |= {
-        "symmetrize": symmetrize,
-        "ignore_weights": ignore_weights,
-        "transpose": transpose,
-        "order": order,
-        "overwrite": overwrite,
-    }
-    parameters = {"scale": scale, "edge_factor": edge_factor, "a": a, "b": b, "c": c, "scramble": scramble}
-    parameters |= {"n_vertices": n_vertices, "n_edges": n_edges, "weights": weights, "nx": nx, "ny": ny, "nz": nz}
-    parameters |= {"points": points, "n": n, "bandwidth": bandwidth, "pattern": pattern, "seed": seed}
-    place = Place(cluster, workers, threads, scheduler, timeout)
-    options |= {"backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
-    options |= {"memory": memory, "scratch": scratch}
+    options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
+    options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
     note_kept(f"{store} is as it was")
     with open_progress() as progress, open_client(place, progress) as client:
-        info = api.generate(
-            model,
-            store,
-            **options,
-            client=client,
-            on_progress=progress.on_progress,
-            **given(parameters),
-        )
+        info = api.generate(model, store, **options, client=client, on_progress=progress.on_progress)
     return answer_stored(info, time.perf_counter() - began)

@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share, and groups of them, which a command has in place of a parameter."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -127,6 +128,57 @@ Columns = Annotated[
     typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
 ]
 NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
+
+
+@dataclass(frozen=True)
+class Storing:
+    """What is stored of a source, as arguments of `mgspmv.ingest` and `generate`."""
+
+    kind: Kind = None
+    duplicates: Duplicates = None
+    self_loops: SelfLoops = "keep"
+    symmetrize: Symmetrize = False
+    ignore_weights: IgnoreWeights = False
+    transpose: Transpose = False
+    dtype: Dtype = None
+    order: Order = "none"
+    overwrite: Overwrite = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read."""
+
+    format: Format = None
+    n_vertices: NVertices = None
+    vertices: Vertices = None
+    delimiter: Delimiter = None
+    weights: HasWeights = None
+    ids: Ids = None
+    extra_columns: ExtraColumns = None
+    columns: Columns = None
+    n_cols: NCols = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those that are given, as arguments of `mgspmv.ingest` and `update`."""
+        return given(vars(self) | {"columns": self.columns.split(",") if self.columns else None})
+
+
+@dataclass(frozen=True)
+class Room:
+    """What sorting may take, as arguments of what makes stores."""
+
+    memory: Memory = None
+    scratch: Scratch = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What workers may take, as arguments of what computes."""
+
+    device_memory: DeviceMemory = None
+    host_memory: HostMemory = None
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

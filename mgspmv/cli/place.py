@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import MODE, say
+from mgspmv.cli.options import ClusterKind, Scheduler, Threads, Timeout, Workers
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
-    cluster: str | None
+    cluster: ClusterKind = None
     """What is started for the command: `local`, or `cuda` for a worker on each GPU."""
-    workers: int | None
+    workers: Workers = None
     """How many of those are started; None for as many as Dask chooses."""
-    threads: int | None
+    threads: Threads = None
     """Of each worker."""
-    scheduler: str | None
+    scheduler: Scheduler = None
     """Address of the cluster that runs already."""
-    timeout: float
+    timeout: Timeout = 30.0
     """Seconds that a worker may be silent."""
 
     def __post_init__(self) -> None:

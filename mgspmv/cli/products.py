@@ -11,15 +11,12 @@ from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import (
     Backend,
     ClusterKind,
-    DeviceMemory,
-    HostMemory,
     Kernel,
+    Limits,
     Overwrite,
     Scheduler,
     StorePath,
-    Threads,
     Timeout,
-    Workers,
 )
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
@@ -31,9 +28,9 @@ if TYPE_CHECKING:
 
 def plan(
     store: StorePath,
+    *,
     workers: Annotated[int | None, typer.Option(help="Number of workers; default 1, or those of the cluster.")] = None,
-    device_memory: DeviceMemory = None,
-    host_memory: HostMemory = None,
+    limits: Limits,
     precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
     stop: Annotated[str, typer.Option(metavar="change|topk:K", help="Of PageRank; topk takes memory too.")] = "change",
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Of PageRank that is kept on the way.")] = False,
@@ -45,9 +42,9 @@ def plan(
     """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
 
-    place = Place(cluster, workers if cluster else None, None, scheduler, timeout)
-    options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
-    options |= {"backend": place.choose_backend(backend), "timeout": timeout, "stop": stop, "checkpoint": checkpoint}
+    place = Place(cluster, workers if cluster else None, scheduler=scheduler, timeout=timeout)
+    options: dict[str, Any] = {**vars(limits), "precision": precision, "stop": stop, "checkpoint": checkpoint}
+    options |= {"backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
@@ -89,6 +86,7 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
 def spmv(
     store: StorePath,
     x: Annotated[str, typer.Argument(metavar="X.npy", help="(n_cols,) or (n_cols, k) array.")],
+    *,
     output: Annotated[str, typer.Option("--output", "-o", metavar="Y.npy", help="Where the product goes.")],
     alpha: Annotated[float, typer.Option(help="Factor of A @ x.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
@@ -99,13 +97,8 @@ def spmv(
     precision: Annotated[
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
     ] = None,
-    threads: Threads = None,
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    device_memory: DeviceMemory = None,
-    host_memory: HostMemory = None,
-    timeout: Timeout = 30.0,
+    place: Place,
+    limits: Limits,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Compute alpha * A @ x + beta * y."""
@@ -116,14 +109,13 @@ def spmv(
     from mgspmv.ingest.weights import read_vector
     from mgspmv.results import check_target
 
-    place = Place(cluster, workers, threads, scheduler, timeout)
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
     note_kept(f"{output} is as it was")
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
-        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
-        options |= {"tune": tune, "backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
-        options |= {"device_memory": device_memory, "host_memory": host_memory}
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, "tune": tune}
+        options |= {**vars(limits), "backend": place.choose_backend(backend)}
+        options |= {"threads": place.threads, "timeout": place.timeout}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, open_client(place, progress) as client:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, NoReturn, get_args
@@ -100,17 +100,36 @@ app = typer.Typer(
 
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-    """Add a command, with the options that all have, and names of choices that a shell completes.
+    """Add a command, with the options of its groups and those that all have, and names of choices that a shell
+    completes.
 
     One that may compute on a cluster is encrypted by --tls.
     """
-    takes_cluster = "scheduler" in signature(command).parameters
-    group.command(name, **options)(_take_spoken(_take_tls(command) if takes_cluster else command))
+    flat = _take_groups(command)
+    takes_cluster = "scheduler" in signature(flat).parameters
+    group.command(name, **options)(_take_spoken(_take_tls(flat) if takes_cluster else flat))
+
+
+def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, called with the fields of the dataclasses among its parameters in place of these, at any depth."""
+    own = signature(call, eval_str=True).parameters
+    groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
+    makers = {name: _take_groups(group) for name, group in groups.items()}
+    fields = {name: signature(make).parameters for name, make in makers.items()}
+
+    @wraps(call)
+    def run(**given: Any) -> Any:
+        made = {name: make(**{field: given.pop(field) for field in fields[name]}) for name, make in makers.items()}
+        return call(**given, **made)
+
+    taken = [p for name, parameter in own.items() for p in fields.get(name, {name: parameter}).values()]
+    _set_parameters(run, {p.name: p.replace(kind=Parameter.KEYWORD_ONLY) for p in taken})
+    return run
 
 
 def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
     """The same command, within TLS where it is asked for."""
-    own = dict(signature(command, eval_str=True).parameters)
+    own = signature(command).parameters
     tls = Parameter("tls", Parameter.KEYWORD_ONLY, default=None, annotation=Tls)
     at = [*own].index("scheduler") + 1
 
@@ -128,14 +147,13 @@ def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
         with use_tls(where):
             return command(**given)
 
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own.values()]
-    set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
+    keywords = [*own.values()]
+    _set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
     return run
 
 
 def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:
     own = signature(command, eval_str=True).parameters
-    spoken = {name: kind for name, kind in _SPOKEN.items() if name not in own}
 
     @wraps(command)
     def run(**given: Any) -> Any:
@@ -143,13 +161,13 @@ def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:
 
     added = {
         name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in spoken.items()
+        for name, (kind, default) in _SPOKEN.items()
     }
-    set_parameters(run, {**own, **added})
+    _set_parameters(run, {**own, **added})
     return run
 
 
-def set_parameters(function: Callable[..., Any], parameters: Mapping[str, Parameter]) -> None:
+def _set_parameters(function: Callable[..., Any], parameters: Mapping[str, Parameter]) -> None:
     """Give a function that takes keywords the parameters that Typer is to see."""
     taken: Any = function
     taken.__signature__ = signature(function, eval_str=True).replace(parameters=list(parameters.values()))

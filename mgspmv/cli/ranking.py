@@ -11,28 +11,22 @@ import typer
 from mgspmv.cli.mode import MODE
 from mgspmv.cli.options import (
     Backend,
-    ClusterKind,
     Dangling,
-    DeviceMemory,
     DriveName,
     EntriesAsOne,
-    HostMemory,
     Kernel,
+    Limits,
     MaxIter,
     OutWeight,
     Overwrite,
     Precision,
     Profile,
     Reverse,
-    Scheduler,
     StorePath,
-    Threads,
-    Timeout,
     Tol,
     TolModeName,
     Top,
     Transport,
-    Workers,
 )
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
@@ -44,6 +38,7 @@ from mgspmv.monitor.showing import find_change
 
 def pagerank(
     store: StorePath,
+    *,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,15 +77,10 @@ def pagerank(
     precision: Precision = "exact",
     kernel: Kernel = "auto",
     backend: Backend = "auto",
-    threads: Threads = None,
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    timeout: Timeout = 30.0,
+    place: Place,
     drive: DriveName = "auto",
     transport: Transport = "auto",
-    device_memory: DeviceMemory = None,
-    host_memory: HostMemory = None,
+    limits: Limits,
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="PLACE", help="Keep the ranks there now and then: a folder or URL, for --resume."),
@@ -120,22 +110,18 @@ def pagerank(
     from mgspmv.results import check_target, generate_csv
     from mgspmv.scores import Scaler
 
-    place = Place(cluster, workers, threads, scheduler, timeout)
     check_drive(drive, place)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--scaler", scaler, get_args(Scaler))
     targets, prints = [path for path in output or [] if path != "-"], "-" in (output or [])
-    check_profile(profile)
-    if prints and MODE.get().as_json:
-        raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
+    _check_ways_out(profile, prints=prints)
     for path in targets:
         check_target(path, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
-    options |= {"backend": place.choose_backend(backend), "transport": transport}
-    options |= {"threads": threads, "drive": drive, "timeout": timeout}
-    options |= {"device_memory": device_memory, "host_memory": host_memory}
+    options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
+    options |= {"drive": drive, "transport": transport, **vars(limits)}
     options |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         strings = matrix.info.vertex_ids == "string"
@@ -153,8 +139,16 @@ def pagerank(
     return replace(answer, lines=generate_csv(solution)) if prints else answer
 
 
+def _check_ways_out(profile: str | None, *, prints: bool) -> None:
+    """Refuse a trace that has no folder, and two answers on standard output."""
+    check_profile(profile)
+    if prints and MODE.get().as_json:
+        raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
+
+
 def pagerank_batch(
     store: StorePath,
+    *,
     seeds: Annotated[
         str | None,
         typer.Option(
@@ -181,14 +175,9 @@ def pagerank_batch(
         int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
     ] = None,
     backend: Backend = "auto",
-    threads: Threads = None,
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    timeout: Timeout = 30.0,
+    place: Place,
     transport: Transport = "auto",
-    device_memory: DeviceMemory = None,
-    host_memory: HostMemory = None,
+    limits: Limits,
     profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
@@ -201,7 +190,6 @@ def pagerank_batch(
     from mgspmv.model import check_choice
     from mgspmv.results import check_target
 
-    place = Place(cluster, workers, threads, scheduler, timeout)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--width", width, (*WIDTHS, None))
     check_profile(profile)
@@ -209,8 +197,8 @@ def pagerank_batch(
         check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
-    options |= {"backend": place.choose_backend(backend), "threads": threads, "timeout": timeout}
-    options |= {"transport": transport, "device_memory": device_memory, "host_memory": host_memory}
+    options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
+    options |= {"transport": transport, **vars(limits)}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import Keep, Memory, Overwrite, Scratch, StorePath, Threads, given
+from mgspmv.cli.options import Keep, Overwrite, Room, StorePath, Threads, given
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
@@ -48,6 +48,7 @@ def reorder(
     target: Annotated[
         str | None, typer.Argument(metavar="[TARGET]", help="Where the renumbered matrix goes; default in place.")
     ] = None,
+    *,
     method: Annotated[
         str,
         typer.Option(
@@ -56,15 +57,14 @@ def reorder(
         ),
     ] = "rcm",
     overwrite: Overwrite = False,
-    memory: Memory = None,
+    room: Room,
     threads: Threads = None,
-    scratch: Scratch = None,
 ) -> Answer:
     """Renumber rows and columns for locality; results stay in the source's numbers."""
     from mgspmv import api
 
     options: dict[str, Any] = {"method": method, "overwrite": overwrite}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    options |= {"threads": threads, **vars(room)}
     began = time.perf_counter()
     note_kept(f"{target or store} is as it was")
     with open_progress() as progress:
@@ -75,6 +75,7 @@ def reorder(
 def subgraph(
     store: StorePath,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the part goes: local path or URL.")],
+    *,
     vertices: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Of a graph: ids that stay, one a line, or a .npy file of ids or of a mask."),
@@ -88,9 +89,8 @@ def subgraph(
     without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges that go, likewise.")] = None,
     symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Of both, (j, i) is meant too with (i, j).")] = False,
     overwrite: Overwrite = False,
-    memory: Memory = None,
+    room: Room,
     threads: Threads = None,
-    scratch: Scratch = None,
 ) -> Answer:
     """Write a part of a store as a store of its own: what is between some vertices, or edges that are picked."""
     from mgspmv import api
@@ -99,7 +99,7 @@ def subgraph(
     from mgspmv.store import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch, "symmetrize": symmetrize}
+    options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}
     began, of = time.perf_counter(), open_store(store).info
     if vertices is not None:
         options["vertices"] = read_selection(vertices, string_ids=of.vertex_ids == "string")
@@ -119,6 +119,7 @@ def export(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help=".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")
     ],
+    *,
     format: Annotated[
         str | None,
         typer.Option(
@@ -128,16 +129,15 @@ def export(
     vertices: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the ids too, one a line, for `ingest --vertices`.")
     ] = None,
-    memory: Memory = None,
+    room: Room,
     threads: Threads = None,
-    scratch: Scratch = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Write a stored matrix as its source had it, for other programs."""
     from mgspmv import api
 
     options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite}
-    options |= {"memory": memory, "threads": threads, "scratch": scratch}
+    options |= {"threads": threads, **vars(room)}
     began = time.perf_counter()
     note_kept(f"{target} is as it was")
     with open_progress() as progress:
