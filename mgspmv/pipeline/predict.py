@@ -12,14 +12,14 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.files import is_url
 from mgspmv.ingest.files import find_files
-from mgspmv.ingest.generate import make_generator
+from mgspmv.ingest.generate import GeneratedSource, make_generator
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.write import BATCH_BYTES, LEAST_SORTING
 from mgspmv.iterate.batch import count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.kernels.many import WIDTHS
-from mgspmv.model import Precision, default_threads
+from mgspmv.model import Precision, default_threads, index_dtype
 from mgspmv.order import estimate_bytes
 from mgspmv.pipeline.computing import Computing
 from mgspmv.pipeline.definition import MatrixSection
@@ -28,8 +28,6 @@ from mgspmv.pipeline.places import fetch_input
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import StepRecord
 
-ENTRY_BYTES = 24
-"""That an entry takes at most while it is sorted: row, column and value, or their ids."""
 EXPANSION = 8
 """Bytes that a byte of a source takes at most while it is sorted; compressed texts have few for an entry."""
 BESIDE_BYTES = 256 << 20
@@ -51,16 +49,25 @@ def predict_matrix(section: MatrixSection, threads: int | None, limit: int, *, o
     """
     if section.update is None and (on_workers or section.open is not None):
         return 0
-    least = BESIDE_BYTES + LEAST_SORTING + BATCH_BYTES * (threads or default_threads())
+    least = BESIDE_BYTES + LEAST_SORTING + BATCH_BYTES  # of one thread; where there is no room for more, less are taken
+    more = BATCH_BYTES * ((threads or default_threads()) - 1)
     if section.generate is None:
         names = [name for name in (section.path, *_list_changes(section)) if name is not None]
-        return min(max(limit, least), least + EXPANSION * sum(map(_measure_source, names)))
-    source = make_generator(section.generate, **section.parameters)
-    n_entries = source.n_slots * (2 if section.symmetrize else 1)
-    n_sorted = n_entries * (2 if section.transpose or section.order != "none" else 1)
-    if section.order != "none":  # for which there is half
-        least += 2 * estimate_bytes(section.order, source.layout().shape[0], n_entries)
-    return min(max(limit, least), least + ENTRY_BYTES * n_sorted)
+        more += EXPANSION * sum(map(_measure_source, names))
+    else:
+        source = make_generator(section.generate, **section.parameters)
+        n_entries = source.n_slots * (2 if section.symmetrize else 1)
+        more += n_entries * _count_sorted(section, source)
+        if section.order != "none":  # for which there is half
+            least += 2 * estimate_bytes(section.order, source.layout().shape[0], n_entries)
+    return min(max(limit, least), least + more)
+
+
+def _count_sorted(section: MatrixSection, source: GeneratedSource) -> int:
+    """Bytes that sorting takes for an entry: twice what it is held in, and again where rows are sorted twice."""
+    values = None if section.ignore_weights else source.make_entries(0, min(1, source.n_slots)).values
+    held = 2 * index_dtype(max(source.layout().shape)).itemsize + (0 if values is None else values.itemsize)
+    return 2 * held * (2 if section.transpose or section.order != "none" else 1)
 
 
 def _list_changes(section: MatrixSection) -> list[Any]:

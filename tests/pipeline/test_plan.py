@@ -11,6 +11,7 @@ from cards import read_card
 from definitions import THREE, WEB, list_files, write_definition, write_sources
 
 import mgspmv as mg
+from mgspmv.ingest.write import BATCH_BYTES
 from mgspmv.order import estimate_bytes
 from mgspmv.pipeline import plan_pipeline, run_pipeline
 from mgspmv.pipeline.definition import MatrixSection, RunSection
@@ -144,15 +145,27 @@ class TestPredictions:
         assert predict_matrix(more, 1, 2**40) == one + EXPANSION * size
         assert predict_matrix(more, 1, 0) == one - EXPANSION * size  # the least that does
         assert predict_matrix(MatrixSection(path="none"), 1, 2**40) == one - EXPANSION * size
-        generated = MatrixSection(generate="rmat", parameters={"scale": 10, "edge_factor": 4})
         least = one - EXPANSION * size
-        assert predict_matrix(generated, 1, 2**40) == least + 24 * 4096
+        assert predict_matrix(MatrixSection(path="none"), 5, 2**40) == least + 4 * BATCH_BYTES
+        assert predict_matrix(MatrixSection(path="none"), 64, 0) == least  # of one thread, which is then taken
+
+    def test_bytes_of_generated_matrices(self):
+        """What a sorter holds of them in memory, and as much again while it sorts."""
+        least = predict_matrix(MatrixSection(path="none"), 1, 2**40)
+        generated = MatrixSection(generate="rmat", parameters={"scale": 10, "edge_factor": 4})
+        assert predict_matrix(generated, 1, 2**40) == least + 2 * 8 * 4096
         assert predict_matrix(generated, 1, least + 1000) == least + 1000
         assert predict_matrix(generated, 1, 0) == least
         both = generated.model_copy(update={"symmetrize": True, "transpose": True})
-        assert predict_matrix(both, 1, 2**40) == least + 4 * 24 * 4096
+        assert predict_matrix(both, 1, 2**40) == least + 4 * 2 * 8 * 4096
         ordered = generated.model_copy(update={"order": "degree"})
         assert predict_matrix(ordered, 1, 0) == least + 2 * estimate_bytes("degree", 1024, 4096)
+        weighted = generated.model_copy(update={"parameters": {"scale": 10, "edge_factor": 4, "weights": True}})
+        assert predict_matrix(weighted, 1, 2**40) == least + 2 * 16 * 4096
+        pattern = weighted.model_copy(update={"ignore_weights": True})
+        assert predict_matrix(pattern, 1, 2**40) == predict_matrix(generated, 1, 2**40)
+
+    def test_bytes_of_a_store_that_is_there(self):
         assert predict_matrix(MatrixSection(open="x.zarr"), 1, 2**40) == 0
 
     @pytest.mark.parametrize(
