@@ -74,6 +74,13 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
     return MatrixIdentity(key, options, inputs, base, update)
 
 
+def list_sources(section: MatrixSection) -> list[str | list[str]]:
+    """The paths that a matrix is made of."""
+    own = section.given("path", "vertices")
+    changes = {} if section.update is None else section.update.given("insert", "delete", "vertices")
+    return [*own.values(), *changes.values()]
+
+
 def _identify_changes(section: MatrixSection, checksums: Checksums) -> dict[str, str]:
     assert section.update is not None
     names = section.update.given("insert", "delete")
@@ -92,16 +99,20 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
     ------
     SourceError, OptionError : as of `Checksums.identify`
     """
-    files = {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
-    labels = pipeline.matrix[step.matrix].labels
-    if labels is not None and step.kind != "product":
-        files["labels"] = labels
+    files = list_files(step, pipeline)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
     options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
     key = digest([version("mgspmv"), step.kind, _leave_out(options, *files), inputs])
     return Identity(key, options, inputs)
+
+
+def list_files(step: Step, pipeline: Pipeline) -> dict[str, str]:
+    """The files that results are made of, by what the step calls them."""
+    files = {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
+    labels = pipeline.matrix[step.matrix].labels
+    return files if labels is None or step.kind == "product" else files | {"labels": labels}
 
 
 def find_file(section: Any, name: str) -> str | None:

@@ -15,13 +15,13 @@ from mgspmv.model import MatrixInfo, free_memory
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
 from mgspmv.pipeline.definition import LimitsSection, Pipeline
-from mgspmv.pipeline.identity import Identity, identify_matrix, identify_result
+from mgspmv.pipeline.identity import Identity, identify_matrix, identify_result, list_files, list_sources
 from mgspmv.pipeline.make_matrix import find_info
 from mgspmv.pipeline.outputs import Results
 from mgspmv.pipeline.predict import predict_matrix, predict_result
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
-from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.sources import Checksums, check_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.results import to_json
@@ -234,6 +234,8 @@ class _Planner:
     def _plan_matrix(self, step: Step) -> PlannedStep:
         try:
             look = look_at_matrix(step, self.records, self.checksums, needs_identity=False)
+            if look.identity is None:
+                _check_all_there(list_sources(step.section))
         except MgspmvError as error:
             return _fail(step, error)
         inputs = {} if look.identity is None else look.identity.inputs
@@ -248,10 +250,16 @@ class _Planner:
         )
 
     def _wait(self, step: Step, matrix: PlannedStep) -> PlannedStep:
-        state: Any = "failing" if matrix.state == "failing" else "to make"
-        if state == "to make" and self.records.read_step(step.name) is not None:
-            state = "unknown"
-        why = f"needs {matrix.name}, which {'cannot be made' if state == 'failing' else 'is made first'}"
+        if matrix.state == "failing":
+            state: Any = "failing"
+            why = f"needs {matrix.name}, which cannot be made"
+        else:
+            try:
+                _check_all_there([*list_files(step, self.pipeline).values()])
+            except MgspmvError as error:
+                return _fail(step, error)
+            state = "to make" if self.records.read_step(step.name) is None else "unknown"
+            why = f"needs {matrix.name}, which is made first"
         return PlannedStep(step.name, step.kind, state, why, step.target, {}, self._list_outputs(step))
 
     def _plan_result(self, step: Step, opened: OpenedMatrix) -> PlannedStep:
@@ -274,6 +282,11 @@ class _Planner:
         tops = ["csv", "json", *(["jsonl"] if "jsonl" in formats else [])]
         names = [*(f"ranks.{format}" for format in formats), *(f"top.{format}" for format in tops)]
         return [f"{step.target}/{name}" for name in names]
+
+
+def _check_all_there(names: list[str | list[str]]) -> None:
+    for own in names:
+        check_there(own)
 
 
 def is_turned(step: Step) -> bool:

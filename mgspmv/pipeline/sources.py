@@ -84,6 +84,20 @@ class Checksums:
         return digest
 
 
+def check_there(names: str | list[str]) -> None:
+    """Look whether there is something at these paths, of which none is read; of URLs nothing is asked.
+
+    Raises
+    ------
+    SourceNotFoundError : there is nothing
+    SourceError, OptionError : as of `mgspmv.ingest.files.find_files`
+    """
+    paths = [name for name in ([names] if isinstance(names, str) else names) if not is_url(name)]
+    for path in [paths[0]] if len(paths) == 1 and is_group_path(paths[0]) else find_files(paths) if paths else []:
+        if not os.path.exists(path):
+            raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
+
+
 def compute_checksum(path: Path) -> str:
     """SHA-256 of a file."""
     with open(path, "rb") as file:
