@@ -86,7 +86,8 @@ async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> st
 
 
 def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
-    reason = str(error.__cause__ or "") or str(error) or "silence"
+    said = str(error.__cause__ or "") or str(error) or "silence"
+    reason = said.rpartition(">: ")[2]  # less Dask's object that failed
     return SchedulerNotFoundError(
         f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
         "address, such as tcp://10.0.0.1:8786?"

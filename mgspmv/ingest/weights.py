@@ -99,14 +99,17 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     SourceError : no such file, not a `.npy` file, another number of dimensions, not real numbers
     """
     try:
-        vector = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            vector: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=str(path)) from error
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", source=str(path)) from error
     except (ValueError, EOFError) as error:
         raise SourceError(f"not a .npy file of numbers ({error})", source=str(path)) from error
-    if not isinstance(vector, np.ndarray) or not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":
-        found = f"{vector.dtype} of shape {vector.shape}" if isinstance(vector, np.ndarray) else "an archive"
+    if not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":
         wanted = "one-dimensional" if max_ndim == 1 else "one- or two-dimensional"
+        found = f"{vector.dtype} of shape {vector.shape}"
         raise SourceError(f"wanted a {wanted} array of real numbers, found {found}", source=str(path))
     return vector
 

@@ -54,6 +54,7 @@ def test_nobody_answers(graph):
     message = refused(graph, "tcp://127.0.0.1:1", SchedulerNotFoundError, timeout=1)
     assert message.startswith("no Dask scheduler answers at tcp://127.0.0.1:1 within 1 s (")
     assert message.endswith("); is it running, and is this its address, such as tcp://10.0.0.1:8786?")
+    assert " object at 0x" not in message
 
 
 @pytest.mark.parametrize("address", ["", "carrier-pigeon://10.0.0.1:8786", "tcp://somewhere"])

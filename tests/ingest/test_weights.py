@@ -119,11 +119,13 @@ def test_several_vectors(tmp_path):
 def test_what_is_no_npy_is_refused(tmp_path):
     np.savez(tmp_path / "z.npz", x=np.ones(2))
     (tmp_path / "z.npz").rename(tmp_path / "z.npy")
-    with pytest.raises(SourceError, match="found an archive"):
-        read_vector(tmp_path / "z.npy")
     np.save(tmp_path / "o.npy", np.array([object()]), allow_pickle=True)
     (tmp_path / "t.npy").write_text("1 2 3")
     (tmp_path / "e.npy").write_text("")
-    for name in ("o.npy", "t.npy", "e.npy"):
-        with pytest.raises(SourceError, match=r"not a \.npy file of numbers"):
+    (tmp_path / "p.npy").write_bytes(b"PK\x03\x04")
+    for name in ("z.npy", "o.npy", "t.npy", "e.npy", "p.npy"):
+        with pytest.raises(SourceError, match=r"not a \.npy file of numbers") as caught:
             read_vector(tmp_path / name)
+        assert "unsafe" not in str(caught.value)
+    with pytest.raises(SourceError, match="cannot be read: Is a directory"):
+        read_vector(tmp_path)
