@@ -47,8 +47,9 @@ class Records:
             self._locate("begun", record.name).unlink()
 
     def read_begun(self, name: str) -> dict[str, Any] | None:
-        """What is being made of a matrix, or was when it was broken off."""
-        return _read_json(self._locate("begun", name))
+        """What is being made of a matrix, or was when it was broken off; None where it is not to be read."""
+        found = _read_json(self._locate("begun", name)) or {}
+        return found if found.keys() >= {"key", "stage", "before", "updates"} else None
 
     def write_begun(self, name: str, begun: dict[str, Any]) -> None:
         """Write down what is being made."""

@@ -121,7 +121,8 @@ def _read(path: Path) -> dict[str, list[Any]]:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):  # then files are read again
         return {}
-    return found if isinstance(found, dict) else {}
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}
 
 
 def _write(path: Path, known: dict[str, list[Any]]) -> None:

@@ -317,6 +317,17 @@ class TestKept:
         assert find_states(second) == {"web": "made", "web/pagerank": "kept"}
         assert find_digests(second) == find_digests(first)
 
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"key": "k"}'])
+    def test_notes_that_cannot_be_read_are_as_if_they_were_not_there(self, text):
+        run(RUN)
+        kept = Path("out/.mgspmv")
+        for note in (kept / "sources.json", kept / "begun/web.json"):
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(text.replace("x", os.path.abspath("edges.txt")))
+        assert set(find_states(run()).values()) == {"kept"}
+        Path("edges.txt").write_text("1 2\n2 1\n")
+        assert find_states(run()) == {"web": "made", "web/pagerank": "made"}
+
     def test_records_of_another_program_do_not_count(self, monkeypatch):
         run(RUN)
         monkeypatch.setattr("mgspmv.pipeline.identity.version", lambda name: "99")
