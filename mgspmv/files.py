@@ -51,7 +51,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     StoreError : it cannot be written
     OptionError, MissingDependencyError : as for `exists`
     """
-    if not is_url(path := _plain(path)):
+    if not is_url(path := strip_file_scheme(path)):
         with write_beside(path) as part, open(part, "wb") as file:
             yield file
         return
@@ -74,7 +74,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
     MissingDependencyError : fsspec lacks the library of the protocol
     StoreError : it cannot be found out
     """
-    if not is_url(path := _plain(path)):
+    if not is_url(path := strip_file_scheme(path)):
         return os.path.lexists(path)
     system, name = _find_system(path)
     try:
@@ -83,7 +83,8 @@ def exists(path: str | os.PathLike[str]) -> bool:
         raise StoreError(f"cannot look for {path}: {error}") from error
 
 
-def _plain(path: str | os.PathLike[str]) -> str:
+def strip_file_scheme(path: str | os.PathLike[str]) -> str:
+    """A path or URL; of a URL of a local file its path."""
     return os.fspath(path).removeprefix("file://")
 
 

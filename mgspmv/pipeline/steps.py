@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mgspmv.files import strip_file_scheme
 from mgspmv.pipeline.definition import Pipeline, ProductSection, list_points
 from mgspmv.report.record import StepKind
 
@@ -39,7 +40,7 @@ def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
 def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
     yield Step(matrix, "matrix", matrix, pipeline.matrix[matrix], locate_store(pipeline, folder, matrix))
     tables: dict[StepKind, Any] = {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
-    results = (pipeline.output.folder or folder).rstrip("/")
+    results = strip_file_scheme(pipeline.output.folder or folder).rstrip("/")
     for kind, sections in tables.items():
         for name, section in sections.items():
             if matrix in list_matrices(pipeline, section):
@@ -60,4 +61,4 @@ def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
 def locate_store(pipeline: Pipeline, folder: str, matrix: str) -> str:
     """Where the store of a matrix is."""
     section = pipeline.matrix[matrix]
-    return section.open or section.store or str(Path(folder) / f"{matrix}.zarr")
+    return strip_file_scheme(section.open or section.store or Path(folder) / f"{matrix}.zarr")

@@ -86,6 +86,12 @@ class TestSteps:
         [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
         assert [step.target for step in lane] == ["out/web.zarr", "s3://bucket/ranks/web/pagerank"]
 
+    def test_urls_of_local_files_are_paths(self):
+        text = WEB + "store = 'file:///data/web.zarr'\n[run]\n[output]\nfolder = 'file:///data/ranks/'\n"
+        definition = read_pipeline(write_definition(text))
+        [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
+        assert [step.target for step in lane] == ["/data/web.zarr", "/data/ranks/web/pagerank"]
+
     def test_names_and_folders_by_default(self):
         definition = read_pipeline(write_definition(WEB.replace('folder = "out"', ""), "nightly.toml"))
         assert (definition.name, str(definition.folder)) == ("nightly", "nightly")
