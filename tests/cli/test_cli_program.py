@@ -243,9 +243,9 @@ def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, sai
     assert not Path("r.zarr").exists()
 
 
-def test_a_log_before_bench_leaves_json_a_file():
-    mode = find_mode(["--log", "l.jsonl", "bench", "spmv", "--json", "found.json"])
-    assert (mode.log, mode.as_json) == ("l.jsonl", False)
+def test_a_log_is_found_before_the_command_too():
+    mode = find_mode(["--log", "l.jsonl", "bench", "spmv", "--json"])
+    assert (mode.log, mode.as_json) == ("l.jsonl", True)
 
 
 def test_quiet_on_a_terminal():
