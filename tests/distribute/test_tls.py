@@ -54,11 +54,16 @@ def cluster(certificates):
         yield started
 
 
-def list_ports(own=None):
-    """Where a process listens, by default this one, and each of its children."""
-    own = own or psutil.Process()
+@pytest.fixture(scope="module", autouse=True)
+def others():
+    """Where this process and its children listened before."""
+    return find_ports(psutil.Process())
+
+
+def find_ports(own, others=frozenset()):
+    """Where a process and its children listen, but for some."""
     found = [process.net_connections("tcp") for process in (own, *own.children(recursive=True))]
-    return [{end.laddr for end in ends if end.status == "LISTEN"} for ends in found]
+    return {end.laddr for ends in found for end in ends if end.status == "LISTEN"} - others
 
 
 def make_context(certificates=None):
@@ -81,20 +86,18 @@ def speak(address, context):
             return b""
 
 
-def test_no_port_answers_who_has_no_certificate(cluster, certificates, store, tmp_path):
-    others = make_certificates(tmp_path / "others")
+def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, store, tmp_path):
+    foreign = make_certificates(tmp_path / "foreign")
     with use_tls(certificates.folder), Client(cluster, set_as_default=False) as client:
         mg.pagerank(mg.open_matrix(store), client=client)
-        mine, *workers = list_ports()
-        ports = mine.union(*workers)
-        assert len(ports) >= 4 + 4, "scheduler, its pages, two nannies; two workers and theirs"
-        assert sum(bool(own) for own in workers) >= 2
+        ports = find_ports(psutil.Process(), others)
+        assert len(ports) == 4 + 4, "scheduler, its pages, two nannies; two workers and their pages"
         assert {port.ip for port in ports} == {"127.0.0.1"}
         pages = 0
         for port in sorted(ports):
             assert speak(port, None) == b"", port
             assert speak(port, make_context()) == b"", port
-            assert speak(port, make_context(others)) == b"", port
+            assert speak(port, make_context(foreign)) == b"", port
             pages += speak(port, make_context(certificates)).startswith(b"HTTP/1.1 200")
         assert pages == 3, "of the scheduler and two workers: who has a certificate sees them"
 
@@ -117,7 +120,7 @@ def test_commands_of_dask_find_them_by_their_configuration(certificates, store, 
         with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=60)
             assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
-            ports = set().union(*(own for process in started for own in list_ports(psutil.Process(process.pid))))
+            ports = set().union(*(find_ports(psutil.Process(process.pid)) for process in started))
             assert len(ports) >= 2 + 3, "scheduler and its pages; nanny, worker and its pages"
             for port in sorted(ports):
                 assert speak(port, None) == b"", port
@@ -192,6 +195,7 @@ def captured():
 @pytest.mark.parametrize("where", [None, "temporary"])
 def test_nothing_on_the_wire_is_to_be_read(where, store):
     """Without TLS the same capture finds the store's name, which the client sends, and how workers greet each other."""
+    before = find_ports(psutil.Process())
     with (
         captured() as packets,
         use_tls(where),
@@ -199,7 +203,7 @@ def test_nothing_on_the_wire_is_to_be_read(where, store):
         Client(cluster, set_as_default=False) as client,
     ):
         mg.pagerank(mg.open_matrix(store), client=client)
-        ports = {end.port for own in list_ports() for end in own}
+        ports = {end.port for end in find_ports(psutil.Process(), before)}
     wire = b"".join(packet for packet in packets if ports & set(read_ports(packet)))
     assert len(wire) > 10_000
     words = [store.name.encode(), b"compression", b"mgspmv_link", b"identity"]
