@@ -362,6 +362,7 @@ def describe_run(run: Run) -> str:
         "edges / s": _format(run.edges_per_s, "{:.3g}"),
         "memory allows": _format(run.ceiling_edges_per_s or math.nan, "{:.3g} edges / s"),
         "restarts": str(run.restarts),
+        "checkpoints": _describe_checkpoints(run),
         "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.drive}, {run.transport}",
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most by a worker, for its rows and vectors",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
@@ -372,6 +373,13 @@ def describe_run(run: Run) -> str:
     lines = [f"<b>{name}</b> {escape(value)}" for name, value in facts.items() if value]
     errors = [f"<b>error</b> {escape(error)}" for error in run.errors]
     return f"<b>{escape(run.operation)} {escape(run.run)}</b><br>" + "<br>".join([*errors, *lines])
+
+
+def _describe_checkpoints(run: Run) -> str:
+    if run.since_checkpoint_s is None:
+        return ""
+    last = f"the last of iteration {run.checkpoint_iteration:,}, {run.checkpoint_bytes / 1e6:,.1f} MB"
+    return f"{run.checkpoints:,}, {last}, {run.since_checkpoint_s:,.0f} s ago"
 
 
 def _describe_row(run: Run) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.metrics import Histogram
+
 RUNS_KEPT = 20
 """Runs that are kept: those that go on, and the last ones."""
 MOST_POINTS = 2000
@@ -21,6 +23,8 @@ MOST_BINS, FEWEST_BINS, MOST_CELLS = 200, 40, 20_000
 """Bins of iterations, for each of which every worker has a cell: fewer for many workers."""
 MOST_ERRORS = 20
 """Errors that are kept of a run."""
+CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Up to which checkpoints are counted."""
 PHASES = ("product", "exchange", "wait")
 """Of an iteration."""
 
@@ -162,6 +166,14 @@ class Run:
     errors: list[str] = field(default_factory=list)
     restarts: int = 0
     """From checkpoints."""
+    checkpoints: int = 0
+    """Written so far."""
+    checkpoint_iteration: int = 0
+    """The last one that was written is of."""
+    checkpoint_bytes: int = 0
+    """Of that one, of all workers."""
+    checkpointed: float | None = None
+    """When it was written; None where none was."""
     iterations: int = 0
     change: float = float("nan")
     """Of the last iteration."""
@@ -201,6 +213,11 @@ class Run:
     def elapsed_s(self) -> float:
         """From its begin to the last message."""
         return self.changed - self.began
+
+    @property
+    def since_checkpoint_s(self) -> float | None:
+        """From the last checkpoint to the last message; None where none was written."""
+        return None if self.checkpointed is None else self.changed - self.checkpointed
 
     @property
     def edges(self) -> int:
@@ -249,6 +266,10 @@ class Runs:
         """Received by workers, by operation."""
         self.seconds: dict[tuple[str, str], float] = {}
         """Of runs that ended, by operation and phase."""
+        self.checkpoint_bytes: Counter[str] = Counter()
+        """Written, by operation."""
+        self.checkpoint_seconds: dict[str, Histogram] = {}
+        """That writing each checkpoint took, by operation."""
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
         """Take a message. One of a run that is not known, or has ended, says nothing.
@@ -263,7 +284,8 @@ class Runs:
             self._begin(message, now)
         elif (run := self.by_id.get(name)) is not None and run.is_running:
             run.changed = now
-            {"phase": self._enter, "iterations": self._iterate, "end": self._end}[kind](run, message)
+            take = {"phase": self._enter, "iterations": self._iterate, "checkpoint": self._keep, "end": self._end}
+            take[kind](run, message)
         else:
             return
         self.version += 1
@@ -324,6 +346,14 @@ class Runs:
         run.iterations_per_s = n / elapsed_s if elapsed_s > 0 else float("nan")
         self.iterations[run.operation] += n
         self.edges[run.operation] += n * run.edges
+
+    def _keep(self, run: Run, message: dict[str, Any]) -> None:
+        """Take that a checkpoint was written: of which iteration, in how many seconds, of how many bytes in all."""
+        run.checkpoints += 1
+        run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
+        run.checkpointed = run.changed
+        self.checkpoint_bytes[run.operation] += message["n_bytes"]
+        self.checkpoint_seconds.setdefault(run.operation, Histogram(CHECKPOINT_SECONDS)).add(message["seconds"])
 
     def _end(self, run: Run, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})

@@ -32,6 +32,10 @@ def iterate(rank, first, n, run="r", *, epoch=0, seconds=(1.0, 0.5, 0.25)):
     return pack_events(events, [rank]) | {"taken": [{"host_peak_bytes": 5000 + rank}]}
 
 
+def checkpoint(iteration, seconds=0.5, n_bytes=2_000_000, run="r"):
+    return {"kind": "checkpoint", "run": run, "iteration": iteration, "seconds": seconds, "n_bytes": n_bytes}
+
+
 def end(run="r", status="converged", error=None):
     seconds, memory = {"product": 2.0, "start": 1.0}, {"host_peak_bytes": [6000, 6001]}
     told = {"status": status, "error": error, "seconds": seconds, "memory": memory, "transport": "peer"}

@@ -7,7 +7,7 @@ import pytest
 from bokeh.document import Document
 from bokeh.document.events import ColumnDataChangedEvent, ColumnsPatchedEvent, ColumnsStreamedEvent
 from bokeh.models import ColumnDataSource
-from messages import begin, end, iterate
+from messages import begin, checkpoint, end, iterate
 
 from mgspmv.monitor.page import MOST_SHOWN, PATCHED, PHASES, Page, describe_run, send
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
@@ -200,6 +200,15 @@ def test_what_users_wrote_is_text():
     text = describe_run(runs.by_id["<b>"])
     assert not {"<script>", "<img", "<i>"} & {tag for tag in ("<script>", "<img", "<i>") if tag in text}
     assert "ValueError: &lt;i&gt;" in text
+
+
+def test_the_head_says_how_long_ago_a_checkpoint_was_written():
+    runs = Runs()
+    for at, message in enumerate([begin(), iterate(0, 1, 8), checkpoint(4), checkpoint(8), iterate(0, 9, 8)]):
+        runs.hear(message, 30.0 * at)
+    assert "<b>checkpoints</b> 2, the last of iteration 8, 2.0 MB, 30 s ago" in describe_run(runs.by_id["r"])
+    runs.hear(begin("without"))
+    assert "checkpoints" not in describe_run(runs.by_id["without"])
 
 
 def test_hundreds_of_workers_send_little():

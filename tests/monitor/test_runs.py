@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import begin, end, iterate
+from messages import begin, checkpoint, end, iterate
 
 from mgspmv.monitor import runs as module
 from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
@@ -175,6 +175,21 @@ def test_a_restart_goes_on_where_its_checkpoint_was():
     assert (run.restarts, run.iterations) == (1, 6)
     assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
     assert run.bins.seconds[:, 0, 0].tolist() == [1.0] * 4 + [4.0] * 2
+
+
+def test_checkpoints_are_counted():
+    runs = hear_all(begin())
+    run = runs.by_id["r"]
+    assert (run.checkpoints, run.checkpointed, run.since_checkpoint_s) == (0, None, None)
+    runs.hear(checkpoint(8, seconds=0.02), 10.0)
+    runs.hear(checkpoint(16, seconds=5.0, n_bytes=10), 20.0)
+    runs.hear({"kind": "phase", "run": "r", "phase": "residual"}, 23.5)
+    assert (run.checkpoints, run.checkpoint_iteration, run.checkpoint_bytes) == (2, 16, 10)
+    assert (run.checkpointed, run.since_checkpoint_s) == (20.0, 3.5)
+    assert runs.checkpoint_bytes == {"pagerank": 2_000_010}
+    seconds = runs.checkpoint_seconds["pagerank"]
+    assert (seconds.count, seconds.sum) == (2, 5.02)
+    assert run.state == "residual", "writing one is no phase"
 
 
 def test_runs_end_with_their_client():
