@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.metrics import Histogram
+from mgspmv.metrics import Collector, Family, Histogram
 
 BOUNDS = (0.25, 0.5, 1.0, 4.0)
 VALUES = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0, 3.0, 4.0, 4.5, 1e9])
@@ -36,3 +36,72 @@ def test_histograms_take_one_number_or_many(values):
     histogram = Histogram(BOUNDS)
     histogram.add(values)
     assert histogram.counts.tolist() == [0, np.size(values), 0, 0, 0]
+
+
+# --- families and collectors -----------------------------------------------------------------------------------------
+
+
+class Counting(Collector):
+    families = (
+        Family("mgspmv_test_things_total", "counter", "Things.", ("kind",)),
+        Family("mgspmv_test_size_bytes", "gauge", "Their size."),
+        Family("mgspmv_test_seconds", "histogram", "Their time.", ("kind",)),
+    )
+
+    def list_samples(self):
+        histogram = Histogram((0.5, 1.0))
+        histogram.add([0.1, 0.7, 5.0])
+        return {
+            "mgspmv_test_things_total": [(("a",), 2), (("b",), 3)],
+            "mgspmv_test_size_bytes": [],
+            "mgspmv_test_seconds": [(("a",), histogram)],
+        }
+
+
+@pytest.fixture
+def counting():
+    collector = Counting()
+    collector.register()
+    yield collector
+    prometheus_client.REGISTRY.unregister(collector)
+
+
+WANTED = """\
+# HELP mgspmv_test_things_total Things.
+# TYPE mgspmv_test_things_total counter
+mgspmv_test_things_total{kind="a"} 2.0
+mgspmv_test_things_total{kind="b"} 3.0
+# HELP mgspmv_test_size_bytes Their size.
+# TYPE mgspmv_test_size_bytes gauge
+# HELP mgspmv_test_seconds Their time.
+# TYPE mgspmv_test_seconds histogram
+mgspmv_test_seconds_bucket{kind="a",le="0.5"} 1.0
+mgspmv_test_seconds_bucket{kind="a",le="1.0"} 2.0
+mgspmv_test_seconds_bucket{kind="a",le="+Inf"} 3.0
+mgspmv_test_seconds_count{kind="a"} 3.0
+mgspmv_test_seconds_sum{kind="a"} 5.8
+"""
+
+
+def test_collectors_are_on_what_dask_serves(counting):
+    assert WANTED in prometheus_client.generate_latest().decode()
+
+
+def test_registering_twice_changes_nothing(counting):
+    counting.register()
+    assert prometheus_client.generate_latest().decode().count("# TYPE mgspmv_test_size_bytes") == 1
+
+
+def test_another_collector_of_the_same_families_is_refused(counting):
+    with pytest.raises(ValueError, match="mgspmv_test_size_bytes"):
+        Counting().register()
+
+
+def test_registering_asks_for_no_numbers():
+    class Silent(Counting):
+        def list_samples(self):
+            pytest.fail("nobody has scraped")
+
+    silent = Silent()
+    silent.register()
+    prometheus_client.REGISTRY.unregister(silent)

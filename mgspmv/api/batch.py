@@ -229,7 +229,7 @@ def _rank_distributed(
 
     keeper.make_room()
     batch = (matrix, queries, options, threshold, start, keeper.keep, emit)
-    with publish_run([matrix], asked["run"], "pagerank_batch", "superstep", options) as news:
+    with publish_run([matrix], asked["run"], "pagerank_batch", "superstep", options, threshold) as news:
         outcome = run_batch(*batch, on_progress=news.report(on_progress), **asked)
         status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
         news.end(status, outcome.seconds, outcome.memory, outcome.transport)

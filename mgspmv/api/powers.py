@@ -261,7 +261,8 @@ class Place:
         from mgspmv.monitor.stream import publish_run
 
         assert self.drive in ("superstep", "scheduler")
-        with publish_run(self.matrices, name, run.operation, self.drive, run.options) as news:
+        threshold = run.options.threshold(len(x))
+        with publish_run(self.matrices, name, run.operation, self.drive, run.options, threshold) as news:
             report = news.report(run.on_progress)
             outcome = self._iterate(run, update, x, name, news.follow(run.emit), report)
             news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)

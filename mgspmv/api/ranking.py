@@ -354,7 +354,7 @@ def _rank_distributed(
     from mgspmv.distribute.drives import run_distributed
     from mgspmv.monitor.stream import publish_run
 
-    told = publish_run([matrix], computing["run"], "pagerank", computing["drive"], options)
+    told = publish_run([matrix], computing["run"], "pagerank", computing["drive"], options, threshold)
     with told as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
             keeper.tell = tell_all(keeper.tell, news.tell_kept)

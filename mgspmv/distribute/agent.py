@@ -16,12 +16,14 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
+from distributed.protocol.pickle import loads
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.publish import publish_iterations
-from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, begin
+from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import find_nccl_problem
@@ -62,6 +64,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._sessions: dict[str, Linked] = {}
         self._made: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a task that still runs holds its own
+        METRICS.register()
+        METRICS.holders.add(self)
         worker.handlers.update(
             {
                 PING_OP: self.ping,
@@ -75,6 +79,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         )
 
     def teardown(self, worker: Worker) -> None:
+        METRICS.holders.discard(self)
         for holder in self._list_held():
             holder.close("the worker closed")
         for made in self._made.values():
@@ -83,15 +88,18 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             held.clear()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Let go of what a task made when its result is released."""
+        """Let go of what a task made when its result is released; count tasks that failed."""
         if finish in ("released", "forgotten"):
             self._let_go(key)
+        if finish == "error" and str(key).startswith("mgspmv-"):
+            METRICS.count_failure(type(loads(self._worker.state.tasks[key].exception.data)).__name__)
 
     # --- for the tasks
 
     def hold_part(self, key: str, part: Part) -> None:
         """Keep it until the key is released."""
         self._parts[key] = part
+        METRICS.has_device |= part.backend == "cuda"
 
     def hold_session(self, key: str, session: Linked) -> None:
         """Keep it until the key is released."""
@@ -133,6 +141,11 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if key not in self._sessions:
             raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")
         return self._sessions[key]
+
+    def measure_held(self) -> tuple[int, int]:
+        """Bytes of rows, and of what runs hold, rows and vectors."""
+        rows = sum(part.nbytes for part in [*self._parts.values()])
+        return rows, sum(held.held_bytes for held in [*self._sessions.values()] if isinstance(held, Share))
 
     # --- for clients and other workers
 
@@ -309,7 +322,7 @@ def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
     """See `Session.advance`. What the iterations did is published too."""
     session = _get_session(key)
     events, status = session.advance(n)
-    publish_iterations(session.rank, events, session.measure_memory())
+    publish_iterations(session, events)
     return events, status
 
 

@@ -240,7 +240,7 @@ def advance_batch(key: str, n: int) -> BatchReport:
     """See `BatchSession.advance`. What the passes did is published too."""
     session = _get(key)
     report = session.advance(n)
-    publish_iterations(session.rank, [event for event, _ in report.events], session.measure_memory())
+    publish_iterations(session, [event for event, _ in report.events])
     return report
 
 

@@ -72,8 +72,8 @@ class DevicePart(Part):
     @property
     def nbytes(self) -> int:
         """Bytes as of `Part`, and on the device of blocks, layouts and what other devices write into."""
-        streamed = (made for made in self._products.values() if isinstance(made, StreamedCsr))
-        held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in self._layouts.values())]
+        streamed = [made for made in [*self._products.values()] if isinstance(made, StreamedCsr)]
+        held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in [*self._layouts.values()])]
         shared = 0 if self.group is None else self.group.nbytes
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 

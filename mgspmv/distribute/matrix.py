@@ -505,6 +505,7 @@ def _specify(
             address,
             rank,
             plan.bounds,
+            own.nnz,
             dtype,
             threads or w.threads,
             places.backends[rank],

@@ -29,6 +29,8 @@ class PartSpec:
     """Which of the workers it is."""
     bounds: tuple[int, ...]
     """First row of each worker, and the number of rows."""
+    nnz: int
+    """Entries of its rows."""
     dtype: str | None
     """Of the values to read at once; None for none."""
     threads: int | None
@@ -63,6 +65,7 @@ class Part:
 
     Attributes
     ----------
+    rank, nnz : of the worker that holds it, and entries of its rows
     run, links : what links to other workers are known by, and these, where there are some
     out_weights : of the rows' vertices, where the matrix is a graph
     """
@@ -71,7 +74,7 @@ class Part:
 
     def __init__(self, spec: PartSpec) -> None:
         self.stored: StoredMatrix = spec.address.open()
-        self.rank, self.bounds = spec.rank, spec.bounds
+        self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.threads = spec.threads or default_threads()
         self.run: str | None = None
         self.links: DaskLinks | None = None

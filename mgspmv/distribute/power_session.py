@@ -112,6 +112,10 @@ class PowerSession(Session):
         self.computes = _describe(parts[0], spec)
 
     @property
+    def parts(self) -> Sequence[Part]:
+        return self._parts
+
+    @property
     def transport(self) -> str:
         return "peer"
 

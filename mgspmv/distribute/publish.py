@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from distributed import get_worker
 
+from mgspmv.distribute.worker_metrics import METRICS, PHASES
 from mgspmv.model import Event
+
+if TYPE_CHECKING:
+    from mgspmv.distribute.session import Share
 
 TOPIC = "mgspmv"
 """Under which Dask logs the messages; `Client.get_events` and `Client.subscribe_topic` take it."""
 MOST_GROUPS = 128
 """Groups of iterations in a message at most: iterations of small graphs come by the ten thousand a second."""
-
 SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float64, "exchanged_bytes": np.int64}
 """What is told of groups."""
 
@@ -38,34 +41,19 @@ def pack_events(events: Sequence[Event], ranks: Sequence[int]) -> dict[str, Any]
     `change` of that; by rank lists of what the iterations of each group took together, `product_s`, `exchange_s`,
     `wait_s` and `exchanged_bytes`; and by rank the `held_bytes` after the last one.
     """
-    size = -(-len(events) // MOST_GROUPS)
-    starts = np.arange(0, len(events), size)
-    lasts = [events[min(start + size, len(events)) - 1] for start in starts.tolist()]
-
-    last = events[-1]
-    return {
-        "kind": "iterations",
-        "run": last.run,
-        "epoch": last.epoch,
-        "ranks": [*ranks],
-        "first": events[0].iteration,
-        "iteration": [event.iteration for event in lasts],
-        "change": [float(event.change) for event in lasts],
-        **{name: np.add.reduceat(rows, starts, axis=0).T.tolist() for name, rows in _tabulate(events).items()},
-        "held_bytes": [int(n_bytes) for n_bytes in last.memory_bytes],
-    }
+    return _pack(events, _tabulate(events), ranks)
 
 
-def publish_iterations(rank: int, events: Sequence[Event], taken: dict[str, int]) -> None:
-    """Send what the iterations of a task did on this worker; does not wait.
-
-    Parameters
-    ----------
-    rank : of this worker in the run
-    taken : bytes that it took so far, of `mgspmv.kernels.device.measure_memory`
-    """
-    if events:
-        get_worker().log_event(TOPIC, pack_events(events, [rank]) | {"taken": [taken]})
+def publish_iterations(share: Share, events: Sequence[Event]) -> None:
+    """Count what the iterations of a task did on this worker, and send it; does not wait."""
+    if not events:
+        return
+    columns = _tabulate(events)
+    seconds = np.array([columns[f"{phase}_s"][:, 0] for phase in PHASES])
+    edges = len(events) * sum(part.nnz for part in share.parts)
+    METRICS.count_iterations(seconds, edges, int(columns["exchanged_bytes"].sum()))
+    share.held_bytes = events[-1].memory_bytes[0]
+    get_worker().log_event(TOPIC, _pack(events, columns, [share.rank]) | {"taken": [share.measure_memory()]})
 
 
 def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
@@ -77,4 +65,23 @@ def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
     return {
         name: np.fromiter(chain.from_iterable(map(attrgetter(name), events)), dtype).reshape(len(events), -1)
         for name, dtype in SUMMED.items()
+    }
+
+
+def _pack(events: Sequence[Event], columns: dict[str, np.ndarray], ranks: Sequence[int]) -> dict[str, Any]:
+    """See `pack_events`."""
+    size = -(-len(events) // MOST_GROUPS)
+    starts = np.arange(0, len(events), size)
+    lasts = [events[min(start + size, len(events)) - 1] for start in starts.tolist()]
+    last = events[-1]
+    return {
+        "kind": "iterations",
+        "run": last.run,
+        "epoch": last.epoch,
+        "ranks": [*ranks],
+        "first": events[0].iteration,
+        "iteration": [event.iteration for event in lasts],
+        "change": [float(event.change) for event in lasts],
+        **{name: np.add.reduceat(rows, starts, axis=0).T.tolist() for name, rows in columns.items()},
+        "held_bytes": [int(n_bytes) for n_bytes in last.memory_bytes],
     }

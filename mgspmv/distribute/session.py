@@ -145,6 +145,13 @@ class Share(Linked):
     def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
         super().__init__(worker, part.rank, spec, hello)
         self._part = part
+        self.held_bytes = 0
+        """For rows and vectors, after the last iteration that was told of."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What an iteration multiplies."""
+        return [self._part]
 
     def measure_memory(self) -> dict[str, int]:
         """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""

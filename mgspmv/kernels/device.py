@@ -11,6 +11,7 @@ import queue
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -109,6 +110,25 @@ def measure_memory(*, has_device: bool) -> dict[str, int]:
     import cupy
 
     return peak | {"device_bytes": int(cupy.get_default_memory_pool().total_bytes())}
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of the current device."""
+
+    total: int
+    free: int
+    """Of no process."""
+    used: int
+    """What CuPy holds for this process."""
+
+
+def measure_device_memory() -> DeviceMemory:
+    """Bytes of the current device, for a process that computes on it: any other would take memory by asking."""
+    import cupy
+
+    free, total = cupy.cuda.runtime.memGetInfo()
+    return DeviceMemory(int(total), int(free), int(cupy.get_default_memory_pool().total_bytes()))
 
 
 def release_device_memory(stream: Any = None, *, beyond: int = 0) -> None:

@@ -31,7 +31,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
-from mgspmv.monitor.runs import PHASES, Run, Runs
+from mgspmv.distribute.worker_metrics import PHASES
+from mgspmv.monitor.runs import Run, Runs
 
 if TYPE_CHECKING:
     from bokeh.document import Document

@@ -1,4 +1,4 @@
-"""What a scheduler of Dask keeps of runs: a plugin with their state, and a page of the dashboard that shows it.
+"""What a scheduler of Dask keeps of runs: a plugin with their state, metrics of it, and a page of the dashboard.
 
 A run gives it to its scheduler, whoever started that. `dask scheduler --preload mgspmv.monitor.plugin` has it from the
 start.
@@ -16,7 +16,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
 from mgspmv.distribute.publish import TOPIC
+from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
+from mgspmv.monitor.targets import add_targets
 
 PAGE = "pagerank"
 """Its address on the dashboard, and its name in the navigation."""
@@ -35,17 +37,25 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         self._is_started = False
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take what was published before, and add the page where there is a dashboard."""
+        """Take what was published before, count for `/metrics`, and add the page where there is a dashboard."""
         if self._is_started:  # Dask starts what was preloaded again
             return
         self._is_started = True
         for at, message in scheduler.get_events(TOPIC):
             with suppress(KeyError, TypeError):  # of another program, or another version of this
                 self.runs.hear(message, at)
+        COLLECTOR.runs = self.runs
+        COLLECTOR.register()
+        add_targets(scheduler)
         try:
             add_page(scheduler, self.runs)
         except Exception:  # of a dashboard that is another than we know; runs do without it
             logger.warning("the dashboard gets no page on runs", exc_info=True)
+
+    async def close(self) -> None:
+        """Numbers of runs end with their scheduler, unless another one has begun."""
+        if COLLECTOR.runs is self.runs:
+            COLLECTOR.runs = Runs()
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take a message; other topics are not ours."""

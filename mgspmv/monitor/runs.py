@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.metrics import Histogram
+from mgspmv.model import Status
 
 RUNS_KEPT = 20
 """Runs that are kept: those that go on, and the last ones."""
@@ -24,9 +26,10 @@ MOST_BINS, FEWEST_BINS, MOST_CELLS = 200, 40, 20_000
 MOST_ERRORS = 20
 """Errors that are kept of a run."""
 CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""Up to which checkpoints are counted."""
-PHASES = ("product", "exchange", "wait")
-"""Of an iteration."""
+PHASE_SECONDS = (*CHECKPOINT_SECONDS, 3000.0, 10_000.0, 30_000.0)
+"""Up to which seconds checkpoints, and phases of runs, are counted."""
+ENDS = (*map(str, Status), "failed", "abandoned")
+"""How runs end."""
 
 
 class Curve:
@@ -155,6 +158,8 @@ class Run:
     """By rank; see `mgspmv.monitor.stream.describe_workers`."""
     transport: str | None
     backend: str | None
+    threshold: float
+    """Of the change, below which it has converged; 0 where the number of iterations is fixed."""
     began: float
     """Seconds since 1970, by the clock of the scheduler, as all times here."""
     changed: float
@@ -162,7 +167,7 @@ class Run:
     phase: str = "start"
     """What it does, while it runs."""
     status: str | None = None
-    """How it ended, of `mgspmv.model.Status`; `failed`; `abandoned`, when its client went away. None while it runs."""
+    """How it ended, of `ENDS`: `abandoned` when its client went away. None while it runs."""
     errors: list[str] = field(default_factory=list)
     restarts: int = 0
     """From checkpoints."""
@@ -264,8 +269,12 @@ class Runs:
         """That iterations went along, by operation."""
         self.exchanged_bytes: Counter[str] = Counter()
         """Received by workers, by operation."""
-        self.seconds: dict[tuple[str, str], float] = {}
-        """Of runs that ended, by operation and phase."""
+        self.seconds: dict[tuple[str, str], Histogram] = {}
+        """Of each run that ended, by operation and phase."""
+        self.restarts: Counter[str] = Counter()
+        """From checkpoints, by operation."""
+        self.lost_workers = 0
+        """Workers that left while they took part in a run."""
         self.checkpoint_bytes: Counter[str] = Counter()
         """Written, by operation."""
         self.checkpoint_seconds: dict[str, Histogram] = {}
@@ -298,15 +307,17 @@ class Runs:
 
     def lose_worker(self, address: str) -> None:
         """Note with the runs of a worker that it went away."""
-        for run in self.by_id.values():
-            names = [worker["name"] for worker in run.workers if worker["address"] == address]
-            if names and run.is_running:
-                _note(run, f"worker {names[0]} ({address}) left the cluster")
-                self.version += 1
+        lost = [(run, worker) for run in self.by_id.values() if run.is_running for worker in run.workers]
+        noted = [(run, worker["name"]) for run, worker in lost if worker["address"] == address]
+        for run, name in noted:
+            _note(run, f"worker {name} ({address}) left the cluster")
+        self.lost_workers += bool(noted)
+        self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
-        names = ("run", "operation", "drive", "client", "matrix", "options", "workers", "transport", "backend")
-        run = Run(**{name: message[name] for name in names}, began=now, changed=now)
+        what = ("run", "operation", "matrix", "options", "threshold", "client")
+        how = ("drive", "transport", "backend", "workers")
+        run = Run(**{name: message[name] for name in (*what, *how)}, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
@@ -318,6 +329,7 @@ class Runs:
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
         lasts, operation = message["iteration"], run.operation
         if message["epoch"] > run.restarts:
+            self.restarts[operation] += message["epoch"] - run.restarts
             run.restarts = message["epoch"]
             run.curve.cut(message["first"])
             run.bins.cut(message["first"])
@@ -365,7 +377,7 @@ class Runs:
             _note(run, message["error"])
         self.ended[run.operation, message["status"]] += 1
         for phase, elapsed_s in run.seconds.items():
-            self.seconds[run.operation, phase] = self.seconds.get((run.operation, phase), 0.0) + elapsed_s
+            self.seconds.setdefault((run.operation, phase), Histogram(PHASE_SECONDS)).add(elapsed_s)
 
 
 def _note(run: Run, error: str) -> None:

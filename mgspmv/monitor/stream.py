@@ -52,6 +52,7 @@ class News:
     operation : what is computed
     options : of which what is a string or a number is told
     drive : of `scheduler`, iterations are told from here
+    threshold : of the change, below which it has converged
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class News:
         operation: str,
         drive: Literal["superstep", "scheduler"],
         options: Any,
+        threshold: float,
     ) -> None:
         self._matrices, self._run, self._drive = matrices, run, drive
         self._client = matrices[0].client
-        self._what = {"operation": operation, "options": _list_plain(vars(options)), "drive": drive}
+        self._what: dict[str, Any] = {"operation": operation, "drive": drive, "threshold": float(threshold)}
+        self._what["options"] = _list_plain(vars(options))
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
         self._is_heard = False
@@ -144,12 +147,13 @@ def publish_run(
     operation: str,
     drive: Literal["superstep", "scheduler"],
     options: Any,
+    threshold: float,
 ) -> Iterator[News]:
     """Tell the scheduler of a run, from here to the end of the context; parameters as of `News`.
 
     Who uses it says how the run ended; that it failed is told when the context ends with an error.
     """
-    news = News(matrices, run, operation, drive, options)
+    news = News(matrices, run, operation, drive, options, threshold)
     if install_monitor(matrices[0].client):
         news.begin()
     try:

@@ -21,7 +21,8 @@ def begin(run="r", n_workers=2, *, operation="pagerank", client="c", edges_per_s
     ]
     matrix = {"url": "/data/web.zarr", "shape": [20, 20], "nnz": 300}
     said = {"operation": operation, "drive": "superstep", "client": client, "transport": "peer", "backend": "cpu"}
-    return {"kind": "begin", "run": run, "matrix": matrix, "workers": workers, "options": {"alpha": 0.85}} | said
+    said |= {"matrix": matrix, "workers": workers, "options": {"alpha": 0.85}, "threshold": 1e-6}
+    return {"kind": "begin", "run": run} | said
 
 
 def iterate(rank, first, n, run="r", *, epoch=0, seconds=(1.0, 0.5, 0.25)):

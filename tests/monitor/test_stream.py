@@ -70,6 +70,7 @@ def test_the_state_of_a_run_is_its_solution(drive, A, in_process):
         assert (run.operation, run.drive, run.backend) == ("pagerank", drive, "cpu")
         assert (run.edges, run.matrix["shape"]) == (A.nnz, list(A.shape))
         assert run.options["alpha"] == 0.85
+        assert run.threshold == 1e-9
         assert [w["rows"] for w in run.workers] == np.diff(D.bounds).tolist()
         assert [w["address"] for w in run.workers] == [member.address for member in D.members]
         assert run.planned_bytes("host").tolist() == solution.memory["planned_bytes"]
@@ -82,7 +83,7 @@ def test_centralities_are_runs_of_both_their_matrices(drive, A, in_process):
         found = mg.hits(D, transpose=T, drive=drive, tol=1e-3)
     run = find_run(client, found.hubs)
     check_run(run, found.hubs, client)
-    assert (run.operation, run.edges) == ("HITS", 2 * A.nnz)
+    assert (run.operation, run.edges, run.threshold) == ("HITS", 2 * A.nnz, 1e-3)
     assert run.planned_bytes("host").tolist() == found.hubs.memory["planned_bytes"]
 
 
@@ -181,7 +182,7 @@ def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
 
     matrices, calls = make_matrices(answer)
     for _ in range(2):
-        with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5)) as news:
+        with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5), 1e-6) as news:
             news.end("converged", {"start": 1.0}, {}, "nccl")
     [record] = caplog.records
     assert record.levelno == logging.WARNING
@@ -196,7 +197,7 @@ def test_a_scheduler_that_is_gone_is_not_asked_again(error, caplog):
             raise error
 
     matrices, calls = make_matrices(answer)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
         news.report(None)("start", 0, None)
     assert [call["msg"]["kind"] for call in calls if "msg" in call] == ["begin"]
     assert not caplog.records
@@ -207,7 +208,7 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
         raise TimeoutError
 
     matrices, calls = make_matrices(answer)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
         news.end("converged", {}, {}, None)
     assert not caplog.records
     assert len(calls) == 1, "it was waited for once"
@@ -226,7 +227,7 @@ def test_the_page_is_given_once_to_each_connection():
 
 def test_every_wait_has_an_end():
     matrices, calls = make_matrices(lambda function, arguments: None)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()):
+    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0):
         pass
     assert [call["callback_timeout"] for call in calls] == [stream.TELL_S] * 2
     assert isinstance(pickle.loads(calls[0]["plugin"]), RunsPlugin)
@@ -244,9 +245,10 @@ def test_devices_have_a_ceiling():
 def test_options_are_what_any_program_reads():
     matrices, calls = make_matrices(lambda function, arguments: None)
     options = SimpleNamespace(alpha=0.5, tol=None, top=3, vector=np.ones(2), most=math.inf)
-    with publish_run(matrices, "r", "p", "superstep", options):
+    with publish_run(matrices, "r", "p", "superstep", options, np.float64(1e-6)):
         pass
     assert calls[1]["msg"]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
+    assert type(calls[1]["msg"]["threshold"]) is float
 
 
 def test_stochastic_matrices_are_told_of_as_graphs_are(in_process, tmp_path):
