@@ -14,12 +14,14 @@ from clusters import start_cluster, wait_for
 from distributed import Client
 from distributed.client import ClosedClientError
 from messages import begin, end, iterate
+from scraping import scrape
 
 import mgspmv as mg
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.errors import ClusterError
 from mgspmv.monitor import plugin as module
 from mgspmv.monitor.plugin import RunsPlugin, add_page
+from mgspmv.monitor.run_metrics import COLLECTOR
 
 OWN = "prefers-color-scheme: dark"
 """What no other page of Dask has."""
@@ -86,6 +88,30 @@ def test_workers_that_leave_are_noted(cluster):
     assert monitor.runs.by_id["r"].errors == ["worker w0 (tcp://0) left the cluster"]
 
 
+def test_the_runs_of_the_last_scheduler_are_on_metrics():
+    """Of several, one after the other in a process; each has its own counts."""
+    before = COLLECTOR.runs
+    for operation in ("one", "two"):
+        with start_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+            client.register_plugin(RunsPlugin())
+            client.log_event(TOPIC, begin(operation=operation, client=client.id))
+            found = scrape(f"127.0.0.1:{cluster.scheduler.http_server.port}")
+            assert [sample.labels["operation"] for sample in found.find("mgspmv_runs_active")] == [operation]
+    assert COLLECTOR.runs not in (before, None)
+    assert not COLLECTOR.runs.by_id, "what has ended is not told of for ever"
+
+
+def test_the_end_of_an_older_scheduler_changes_nothing(cluster):
+    with Client(cluster, set_as_default=False) as client:
+        older, newer = RunsPlugin(), RunsPlugin()
+        for plugin in (older, newer):
+            client.sync(plugin.start, cluster.scheduler)
+        client.sync(older.close)
+        assert COLLECTOR.runs is newer.runs
+        client.sync(newer.close)
+        assert COLLECTOR.runs is not newer.runs
+
+
 def test_without_a_dashboard_there_is_no_page(in_process):
     client = in_process(1)
     scheduler = client.cluster.scheduler
@@ -146,6 +172,8 @@ def test_a_scheduler_may_have_it_from_the_start():
             assert client.run_on_scheduler(count_pages) == (1, 1)
         page = urllib.request.urlopen(found[1].replace("/status", "/pagerank")).read().decode()
         assert OWN in page
+        address = found[1].removeprefix("http://").removesuffix("/status")
+        assert scrape(address).get("mgspmv_workers_lost_total") == 0
     finally:
         process.terminate()
         process.wait()

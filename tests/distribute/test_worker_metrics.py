@@ -1,0 +1,187 @@
+"""What workers count for Prometheus, beside the events of their iterations."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import prometheus_client
+import pytest
+from scraping import Scraped, run_promtool
+
+import mgspmv as mg
+from mgspmv.distribute import worker_metrics as module
+from mgspmv.distribute.agent import multiply_part
+from mgspmv.distribute.worker_metrics import METRICS, PHASES, SECONDS, WorkerMetrics
+from mgspmv.kernels.device import DeviceMemory
+
+
+def collect(metrics):
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(metrics)
+    return Scraped(prometheus_client.generate_latest(registry).decode())
+
+
+@pytest.fixture
+def metrics():
+    return WorkerMetrics()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("metrics") / "web.zarr"
+    mg.generate("rmat", path, scale=7, seed=1, transpose=True)
+    return path
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_iterations_are_counted_by_phase(metrics):
+    metrics.count_iterations(np.array([[0.002, 0.02], [0.001, 0.001], [0.0, 7e6]]), 600, 80)
+    metrics.count_iterations(np.full((3, 1), 0.5), 300, 40)
+    found = collect(metrics)
+    assert found.get("mgspmv_worker_iterations_total") == 3
+    assert found.get("mgspmv_worker_edges_total") == 900
+    assert found.get("mgspmv_worker_exchanged_bytes_total") == 120
+    assert found.get("mgspmv_worker_iteration_seconds_count", phase="product") == 3
+    assert found.get("mgspmv_worker_iteration_seconds_sum", phase="product") == pytest.approx(0.522)
+    assert found.get("mgspmv_worker_iteration_seconds_bucket", phase="product", le="0.0025") == 1
+    assert found.get("mgspmv_worker_iteration_seconds_bucket", phase="wait", le=str(SECONDS[0])) == 1
+    assert found.get("mgspmv_worker_iteration_seconds_bucket", phase="wait", le=str(SECONDS[-1])) == 2
+
+
+def test_threads_may_count_at_once(metrics):
+    def count(k):
+        for _ in range(200):
+            metrics.count_iterations(np.full((3, 5), 0.5), 7, 3)
+            metrics.count_failure(f"E{k % 2}")
+
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(count, range(8))]
+    found = collect(metrics)
+    assert found.get("mgspmv_worker_iterations_total") == 8 * 200 * 5
+    assert found.get("mgspmv_worker_edges_total") == 8 * 200 * 7
+    assert found.get("mgspmv_worker_iteration_seconds_count", phase="wait") == 8 * 200 * 5
+    assert found.get("mgspmv_worker_task_failures_total", error="E1") == 4 * 200
+
+
+def test_what_was_collected_does_not_change(metrics):
+    """While it is written down, others count on."""
+    [(_, histogram), *_] = metrics.list_samples()["mgspmv_worker_iteration_seconds"]
+    metrics.count_iterations(np.full((3, 5), 0.5), 7, 3)
+    assert histogram.count == 0
+
+
+class Holding:
+    def __init__(self, *held):
+        self._held = held
+
+    def measure_held(self):
+        return self._held
+
+
+def test_bytes_of_all_workers_of_a_process_are_added_up(metrics):
+    assert collect(metrics).get("mgspmv_worker_rows_bytes") == 0
+    one, two = Holding(10, 5), Holding(100, 50)
+    metrics.holders.update([one, two])
+    found = collect(metrics)
+    assert found.get("mgspmv_worker_rows_bytes") == 110
+    assert found.get("mgspmv_worker_runs_bytes") == 55
+    del two
+    assert collect(metrics).get("mgspmv_worker_rows_bytes") == 10, "one that is gone holds nothing"
+
+
+def test_a_device_is_only_asked_where_one_computes(metrics, monkeypatch):
+    monkeypatch.setattr(module, "measure_device_memory", lambda: pytest.fail("it would take memory"))
+    assert not collect(metrics).find("mgspmv_worker_device_memory_bytes")
+    monkeypatch.setattr(module, "measure_device_memory", lambda: DeviceMemory(total=80, free=30, used=40))
+    metrics.has_device = True
+    found = collect(metrics)
+    numbers = [found.get(f"mgspmv_worker_device_memory_{name}bytes") for name in ("", "free_", "used_")]
+    assert numbers == [80, 30, 40]
+
+
+def test_promtool_has_nothing_to_say(metrics, monkeypatch):
+    monkeypatch.setattr(module, "measure_device_memory", lambda: DeviceMemory(80, 30, 40))
+    metrics.has_device = True
+    metrics.count_failure("OptionError")
+    checked = run_promtool("check", "metrics", given=collect(metrics).text)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+# --- of workers that share this process ------------------------------------------------------------------------------
+
+
+def count_since(before, name, **labels):
+    return collect(METRICS).get(name, **labels) - before.get(name, **labels)
+
+
+@pytest.mark.parametrize("call", [mg.pagerank, mg.katz])
+def test_workers_count_what_their_events_say(call, store, in_process):
+    client = in_process(2)
+    with mg.open_matrix(store) as A, A.distribute(client) as D:
+        before = collect(METRICS)
+        assert before.get("mgspmv_worker_rows_bytes") > 0
+        solution = call(D, tol_mode="fixed", max_iter=20)
+        assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.iterations
+        assert count_since(before, "mgspmv_worker_edges_total") == A.nnz * solution.iterations
+    received = sum(sum(event.exchanged_bytes) for event in solution.events)
+    assert count_since(before, "mgspmv_worker_exchanged_bytes_total") == received
+    for phase in PHASES:
+        elapsed_s = sum(sum(getattr(event, f"{phase}_s")) for event in solution.events)
+        assert count_since(before, "mgspmv_worker_iteration_seconds_sum", phase=phase) == pytest.approx(elapsed_s)
+        assert count_since(before, "mgspmv_worker_iteration_seconds_count", phase=phase) == 2 * solution.iterations
+
+
+def test_both_matrices_of_an_iteration_count(store, in_process):
+    client = in_process(2)
+    with mg.open_matrix(store) as A, A.distribute(client) as D, A.T.distribute(client) as T:
+        before = collect(METRICS)
+        found = mg.hits(D, transpose=T, tol=1e-3)
+        assert count_since(before, "mgspmv_worker_edges_total") == 2 * A.nnz * found.hubs.iterations
+
+
+def test_passes_of_batches_count(store, in_process):
+    client = in_process(2)
+    before = collect(METRICS)
+    solution = mg.pagerank_batch(mg.open_matrix(store), [[1], [2], [3]], client=client)
+    assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.options["steps"]
+
+
+def test_runs_hold_bytes_while_they_go_on(store, in_process):
+    held = []
+
+    def look(event):
+        held.append((collect(METRICS).get("mgspmv_worker_runs_bytes"), sum(event.memory_bytes)))
+
+    with mg.open_matrix(store) as A, A.distribute(in_process(2)) as D:
+        solution = mg.pagerank(D, tol_mode="fixed", max_iter=300, on_event=look)
+    assert held[-1][0] == held[-1][1] == sum(solution.memory["held_bytes"])
+    assert collect(METRICS).get("mgspmv_worker_runs_bytes") == 0
+
+
+def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
+    client = in_process(2)
+    [address, *_] = client.scheduler_info()["workers"]
+    with mg.open_matrix(store) as A, A.distribute(client):
+        before = collect(METRICS).find("mgspmv_worker_task_failures_total", error="ClosedError")
+        asked = ("no part", np.ones(1), None, 1.0, 0.0, "float64", "auto", 1, False)
+        for key in ("mgspmv-test-failing", "of somebody else"):
+            failing = client.submit(multiply_part, *asked, key=key, workers=[address], pure=False)
+            assert isinstance(failing.exception(), mg.errors.ClosedError)
+            failing.release()
+        found = collect(METRICS).get("mgspmv_worker_task_failures_total", error="ClosedError")
+    assert found - sum(sample.value for sample in before) == 1, "and not what others submit"
+
+
+def test_a_worker_that_closes_is_asked_no_more():
+    from mgspmv.distribute.agent import Agent
+
+    agent, worker = Agent(), SimpleNamespace(handlers={})
+    before = len(METRICS.holders)
+    agent.setup(worker)
+    assert len(METRICS.holders) == before + 1
+    agent.teardown(worker)
+    assert len(METRICS.holders) == before
