@@ -28,6 +28,8 @@ MOST_ERRORS = 20
 CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 PHASE_SECONDS = (*CHECKPOINT_SECONDS, 3000.0, 10_000.0, 30_000.0)
 """Up to which seconds checkpoints, and phases of runs, are counted."""
+RUN_PHASES = ("queue", "start", "product", "exchange", "schedule", "residual", "collect")
+"""What there are seconds of from the first run on: rates of numbers that begin with a run would not have that run."""
 ENDS = (*map(str, Status), "failed", "abandoned")
 """How runs end."""
 
@@ -320,6 +322,8 @@ class Runs:
         run = Run(**{name: message[name] for name in (*what, *how)}, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
+        for phase in RUN_PHASES:
+            self._count_seconds(run.operation, phase)
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
             del self.by_id[old.run]
 
@@ -377,7 +381,10 @@ class Runs:
             _note(run, message["error"])
         self.ended[run.operation, message["status"]] += 1
         for phase, elapsed_s in run.seconds.items():
-            self.seconds.setdefault((run.operation, phase), Histogram(PHASE_SECONDS)).add(elapsed_s)
+            self._count_seconds(run.operation, phase, elapsed_s)
+
+    def _count_seconds(self, operation: str, phase: str, *elapsed_s: float) -> None:
+        self.seconds.setdefault((operation, phase), Histogram(PHASE_SECONDS)).add(elapsed_s)
 
 
 def _note(run: Run, error: str) -> None:

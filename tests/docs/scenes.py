@@ -107,6 +107,11 @@ def fill_doctor(client: Any) -> dict[str, Any]:
     return {}
 
 
+def fill_metrics(client: Any) -> dict[str, Any]:
+    make_web()
+    return GIVEN
+
+
 def fill_nothing(client: Any) -> dict[str, Any]:
     return GIVEN
 
@@ -247,6 +252,7 @@ SCENES = {
         afresh={"-o ranks.parquet": "ranks.parquet"},
     ),
     "docs/doctor.md": Scene(fill_doctor),
+    "docs/metrics.md": Scene(fill_metrics),
     "docs/dashboard.md": Scene(fill_nothing, smaller={"--workers 4": "--workers 2"}),
     "docs/ingest.md": Scene(
         fill_ingest,

@@ -138,7 +138,7 @@ def test_counts_are_of_all_runs():
     assert runs.iterations == {"pagerank": 4}
     assert runs.edges == {"pagerank": 4 * 300}
     assert runs.exchanged_bytes == {"pagerank": 80}
-    assert {key: (own.count, own.sum) for key, own in runs.seconds.items()} == {
+    assert {key: (own.count, own.sum) for key, own in runs.seconds.items() if own.count} == {
         ("pagerank", "product"): (2, 4.0),
         ("pagerank", "start"): (2, 2.0),
     }
