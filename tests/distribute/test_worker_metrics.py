@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import prometheus_client
 import pytest
-from scraping import Scraped, run_promtool
+from clusters import start_cluster
+from distributed import Client
+from scraping import Scraped, list_workers, run_promtool, scrape
 
 import mgspmv as mg
 from mgspmv.distribute import worker_metrics as module
@@ -174,6 +176,21 @@ def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
             failing.release()
         found = collect(METRICS).get("mgspmv_worker_task_failures_total", error="ClosedError")
     assert found - sum(sample.value for sample in before) == 1, "and not what others submit"
+
+
+@pytest.mark.gpu
+def test_memory_of_a_device_is_told_by_who_computes_on_it(store):
+    with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
+        [server] = list_workers(client).values()
+        with mg.open_matrix(store) as A:
+            mg.pagerank(A, client=client, backend="cpu")
+            assert not scrape(server).find("mgspmv_worker_device_memory_bytes")
+            with A.distribute(client, backend="cuda") as D:
+                mg.pagerank(D)
+                found = scrape(server)
+        total, free, used = (found.get(f"mgspmv_worker_device_memory_{name}bytes") for name in ("", "free_", "used_"))
+        assert 0 < used <= total - free < total
+        assert found.get("mgspmv_worker_rows_bytes") > 0
 
 
 def test_a_worker_that_closes_is_asked_no_more():
