@@ -40,6 +40,9 @@ PHASE = Family(
 CHECKPOINTS = Family("mgspmv_checkpoints_total", "counter", "Checkpoints that were written.", BY_OPERATION)
 CHECKPOINT_BYTES = Family("mgspmv_checkpoint_bytes_total", "counter", "Bytes of checkpoints written.", BY_OPERATION)
 CHECKPOINT = Family("mgspmv_checkpoint_seconds", "histogram", "Seconds that writing a checkpoint took.", BY_OPERATION)
+CHECKPOINT_FAILURES = Family(
+    "mgspmv_checkpoint_failures_total", "counter", "Checkpoints that could not be written.", BY_OPERATION
+)
 
 BY_RUN = ("run",)
 INFO = Family(
@@ -112,7 +115,7 @@ class RunsCollector(Collector):
 
     families = (
         *(STARTED, ENDED, ACTIVE, RESTARTS, LOST, ITERATIONS, EDGES, EXCHANGED, PHASE),
-        *(CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT),
+        *(CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT, CHECKPOINT_FAILURES),
         *(INFO, STATE, RUN_ACTIVE, START, MESSAGE, ITERATION, CHANGE, TOLERANCE, RATE, CEILING, IMBALANCE),
         *(RUN_CHECKPOINTS, CHECKPOINTED, PLANNED, USED),
     )
@@ -145,6 +148,7 @@ def _add_counts(samples: dict[str, list[Sample]], runs: Runs) -> None:
         EDGES: runs.edges,
         EXCHANGED: runs.exchanged_bytes,
         CHECKPOINT_BYTES: runs.checkpoint_bytes,
+        CHECKPOINT_FAILURES: runs.checkpoint_failures,
     }
     for family, counted in counts.items():
         samples[family.name] += [((operation,), counted[operation]) for operation in runs.begun]

@@ -281,22 +281,30 @@ class Runs:
         """Written, by operation."""
         self.checkpoint_seconds: dict[str, Histogram] = {}
         """That writing each checkpoint took, by operation."""
+        self.checkpoint_failures: Counter[str] = Counter()
+        """Checkpoints that could not be written, by operation."""
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
-        """Take a message. One of a run that is not known, or has ended, says nothing.
+        """Take a message. One of a run that is not known, or has ended, says nothing, and one of an unknown kind.
 
         Parameters
         ----------
         at : when it came; None for now
         """
         now = time.time() if at is None else at
-        kind, name = message["kind"], message["run"]
+        kind, run = message["kind"], self.by_id.get(message["run"])
+        takes = {
+            "phase": self._enter,
+            "iterations": self._iterate,
+            "checkpoint": self._keep,
+            "checkpoint_failed": self._miss,
+            "end": self._end,
+        }
         if kind == "begin":
             self._begin(message, now)
-        elif (run := self.by_id.get(name)) is not None and run.is_running:
+        elif run is not None and run.is_running and kind in takes:
             run.changed = now
-            take = {"phase": self._enter, "iterations": self._iterate, "checkpoint": self._keep, "end": self._end}
-            take[kind](run, message)
+            takes[kind](run, message)
         else:
             return
         self.version += 1
@@ -370,6 +378,11 @@ class Runs:
         run.checkpointed = run.changed
         self.checkpoint_bytes[run.operation] += message["n_bytes"]
         self.checkpoint_seconds.setdefault(run.operation, Histogram(CHECKPOINT_SECONDS)).add(message["seconds"])
+
+    def _miss(self, run: Run, message: dict[str, Any]) -> None:
+        """Note why there is no checkpoint of an iteration."""
+        self.checkpoint_failures[run.operation] += 1
+        _note(run, f"no checkpoint of iteration {message['iteration']}: {message['error']}")
 
     def _end(self, run: Run, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})

@@ -37,6 +37,10 @@ def checkpoint(iteration, seconds=0.5, n_bytes=2_000_000, run="r"):
     return {"kind": "checkpoint", "run": run, "iteration": iteration, "seconds": seconds, "n_bytes": n_bytes}
 
 
+def miss(iteration, error="OSError: no room", run="r"):
+    return {"kind": "checkpoint_failed", "run": run, "iteration": iteration, "error": error}
+
+
 def end(run="r", status="converged", error=None):
     seconds, memory = {"product": 2.0, "start": 1.0}, {"host_peak_bytes": [6000, 6001]}
     told = {"status": status, "error": error, "seconds": seconds, "memory": memory, "transport": "peer"}

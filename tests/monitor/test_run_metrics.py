@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from messages import begin, checkpoint, end, iterate
+from messages import begin, checkpoint, end, iterate, miss
 from prometheus_client import CollectorRegistry, generate_latest
 from scraping import Scraped, run_promtool
 
@@ -43,6 +43,7 @@ def tell_all(watched):
     slow = (2.0, 0.5, 0.25)
     watched.hear(begin(edges_per_s=1e6), begin("s", operation="HITS"), end("s", "failed", "Error: no"))
     watched.hear(iterate(0, 1, 4), iterate(1, 1, 4, seconds=slow), checkpoint(4, 0.02), checkpoint(4, 5.0))
+    watched.hear(miss(5))
     return watched.scrape()
 
 
@@ -58,6 +59,7 @@ def test_counts_are_those_of_the_runs(watched):
         "mgspmv_checkpoints_total": 2,
         "mgspmv_checkpoint_bytes_total": 4_000_000,
         "mgspmv_checkpoint_seconds_count": 2,
+        "mgspmv_checkpoint_failures_total": 1,
         "mgspmv_checkpoint_seconds_sum": 5.02,
     }.items():
         assert found.get(name, operation="pagerank") == value, name

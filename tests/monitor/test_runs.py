@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import begin, checkpoint, end, iterate
+from messages import begin, checkpoint, end, iterate, miss
 
 from mgspmv.monitor import runs as module
 from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
@@ -193,6 +193,19 @@ def test_checkpoints_are_counted():
     seconds = runs.checkpoint_seconds["pagerank"]
     assert (seconds.count, seconds.sum) == (2, 5.02)
     assert run.state == "residual", "writing one is no phase"
+
+
+def test_checkpoints_that_failed_are_noted():
+    runs = hear_all(begin(), miss(8))
+    run = runs.by_id["r"]
+    assert (run.checkpoints, run.is_running, runs.checkpoint_failures) == (0, True, {"pagerank": 1})
+    assert run.errors == ["no checkpoint of iteration 8: OSError: no room"]
+
+
+def test_messages_of_unknown_kinds_change_nothing():
+    runs = hear_all(begin(), {"kind": "of a later version", "run": "r"})
+    assert runs.version == 1
+    assert runs.by_id["r"].changed == 0.0
 
 
 def test_runs_end_with_their_client():
