@@ -44,7 +44,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         for at, message in scheduler.get_events(TOPIC):
             with suppress(KeyError, TypeError):  # of another program, or another version of this
                 self.runs.hear(message, at)
-        COLLECTOR.runs = self.runs
+        COLLECTOR.watch(self.runs)
         COLLECTOR.register()
         add_targets(scheduler)
         try:
@@ -53,9 +53,8 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
             logger.warning("the dashboard gets no page on runs", exc_info=True)
 
     async def close(self) -> None:
-        """Numbers of runs end with their scheduler, unless another one has begun."""
-        if COLLECTOR.runs is self.runs:
-            COLLECTOR.runs = Runs()
+        """Numbers of runs end with their scheduler."""
+        COLLECTOR.forget(self.runs)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take a message; other topics are not ours."""

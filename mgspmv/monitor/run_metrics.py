@@ -123,8 +123,20 @@ class RunsCollector(Collector):
     def __init__(self, tell_time: Callable[[], float] = time.time) -> None:
         super().__init__()
         self._tell_time = tell_time
-        self.runs = Runs()
-        """Of the scheduler that began last in this process."""
+        self._watched: list[Runs] = []
+
+    @property
+    def runs(self) -> Runs:
+        """Those of the scheduler that began last, of those that there are in this process."""
+        return self._watched[-1] if self._watched else Runs()
+
+    def watch(self, runs: Runs) -> None:
+        """Tell of the runs of a scheduler that begins."""
+        self._watched.append(runs)
+
+    def forget(self, runs: Runs) -> None:
+        """Tell no more of those of one that ends."""
+        self._watched = [each for each in self._watched if each is not runs]
 
     def list_samples(self) -> dict[str, list[Sample]]:
         """As of `Collector`."""

@@ -13,8 +13,11 @@ from distributed import Client
 from scraping import list_workers, need, run_promtool, scrape, start_prometheus
 
 import mgspmv as mg
+from mgspmv.distribute.connect import start_local
+from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.errors import ClosedError
+from mgspmv.monitor.plugin import RunsPlugin
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "monitoring"
 PATIENCE_S = 60
@@ -191,6 +194,26 @@ def test_prometheus_answers_what_the_solution_says(matrix, client, address, tmp_
         assert sum(len(group["rules"]) for group in groups) >= 14
         assert prometheus.query('ALERTS{alertstate="firing"}') == {}
         check_failure(prometheus, matrix)
+
+
+@pytest.mark.slow
+def test_with_certificates_prometheus_gets_in(tmp_path):
+    pytest.importorskip("cryptography", reason="certificates are made with it")
+    need("prometheus")
+    own = make_certificates(tmp_path / "certificates")
+    files = {"ca_file": str(own.ca), "cert_file": str(own.cert), "key_file": str(own.key)}
+    with use_tls(own.folder), start_local(2, 1) as started, Client(started, set_as_default=False) as client:
+        client.register_plugin(RunsPlugin())
+        path = deploy(f"127.0.0.1:{started.scheduler.http_server.port}", tmp_path)
+        config = yaml.safe_load(path.read_text())
+        for job in config["scrape_configs"]:
+            job |= {"scheme": "https", "tls_config": files}
+        [discovery] = job["http_sd_configs"]
+        discovery |= {"url": discovery["url"].replace("http:", "https:"), "tls_config": files}
+        path.write_text(yaml.safe_dump(config))
+        with start_prometheus(path, tmp_path / "data") as prometheus:
+            prometheus.wait_for('up{job="mgspmv-scheduler"} == 1')
+            prometheus.wait_for('up{job="mgspmv-workers"} == 1', 2)
 
 
 def check_failure(prometheus, matrix):

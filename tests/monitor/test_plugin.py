@@ -90,26 +90,28 @@ def test_workers_that_leave_are_noted(cluster):
 
 def test_the_runs_of_the_last_scheduler_are_on_metrics():
     """Of several, one after the other in a process; each has its own counts."""
-    before = COLLECTOR.runs
+    before = COLLECTOR.runs.begun
     for operation in ("one", "two"):
         with start_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
             client.register_plugin(RunsPlugin())
             client.log_event(TOPIC, begin(operation=operation, client=client.id))
             found = scrape(f"127.0.0.1:{cluster.scheduler.http_server.port}")
             assert [sample.labels["operation"] for sample in found.find("mgspmv_runs_active")] == [operation]
-    assert COLLECTOR.runs not in (before, None)
-    assert not COLLECTOR.runs.by_id, "what has ended is not told of for ever"
+    assert COLLECTOR.runs.begun == before, "what has ended is not told of for ever"
 
 
-def test_the_end_of_an_older_scheduler_changes_nothing(cluster):
+@pytest.mark.parametrize("first_to_end", ["older", "newer"])
+def test_one_of_two_schedulers_that_ends_leaves_the_other(first_to_end, cluster):
     with Client(cluster, set_as_default=False) as client:
-        older, newer = RunsPlugin(), RunsPlugin()
-        for plugin in (older, newer):
+        plugins = {"older": RunsPlugin(), "newer": RunsPlugin()}
+        for plugin in plugins.values():
             client.sync(plugin.start, cluster.scheduler)
-        client.sync(older.close)
-        assert COLLECTOR.runs is newer.runs
-        client.sync(newer.close)
-        assert COLLECTOR.runs is not newer.runs
+        assert COLLECTOR.runs is plugins["newer"].runs
+        client.sync(plugins.pop(first_to_end).close)
+        [left] = plugins.values()
+        assert COLLECTOR.runs is left.runs
+        client.sync(left.close)
+        assert COLLECTOR.runs is not left.runs
 
 
 def test_without_a_dashboard_there_is_no_page(in_process):

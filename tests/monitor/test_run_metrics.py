@@ -20,7 +20,7 @@ class Watched:
     def __init__(self):
         self.runs, self.now = Runs(), 1000.0
         self.collector = RunsCollector(lambda: self.now)
-        self.collector.runs = self.runs
+        self.collector.watch(self.runs)
 
     def hear(self, *messages):
         for message in messages:
