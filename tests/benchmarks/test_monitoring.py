@@ -91,6 +91,26 @@ def test_other_ranks_fail(command: list[str], monkeypatch: pytest.MonkeyPatch, c
     assert "WRONG: the ranks differ" in capsys.readouterr().out
 
 
+def test_with_off_nothing_is_counted_for_metrics(cluster: Any, tmp_path: Path) -> None:
+    mg.generate("rmat", tmp_path / "web.zarr", scale=SCALE)
+    with Client(cluster, set_as_default=False) as client, mg.open_matrix(tmp_path / "web.zarr") as A:
+        mg.pagerank(A, client=client)
+        counted = client.run(_count_iterations)
+        with monitoring.silenced(client):
+            mg.pagerank(A, client=client)
+        assert client.run(_count_iterations) == counted
+        mg.pagerank(A, client=client)
+        assert client.run(_count_iterations) != counted
+
+
+def _count_iterations() -> float:
+    """That the worker of a process has for `/metrics`."""
+    from mgspmv.distribute.worker_metrics import METRICS
+
+    [(_, n)] = METRICS.list_samples()["mgspmv_worker_iterations_total"]
+    return n
+
+
 @pytest.mark.parametrize(
     ("n", "places"), [(3, (0, 2)), (6, (0, 5)), (8, (0, 7)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))]
 )
