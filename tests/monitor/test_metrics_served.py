@@ -14,6 +14,7 @@ from scraping import list_workers, need, run_promtool, scrape, start_prometheus
 
 import mgspmv as mg
 from mgspmv.distribute.connect import start_local
+from mgspmv.distribute.publish import TOPIC
 from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.errors import ClosedError
@@ -154,6 +155,26 @@ def check_after(found, run, solution, matrix):
         labels = {"run": run, "worker": str(member.name), "where": "host"}
         assert found.get("mgspmv_run_worker_planned_bytes", **labels) == planned
         assert found.get("mgspmv_run_worker_used_bytes", **labels) == used
+
+
+def test_checkpoints_of_a_run_are_counted(client, address, tmp_path):
+    mg.generate("rmat", tmp_path / "web.zarr", scale=8, seed=1)
+    asked = {"checkpoint": tmp_path / "kept.zarr", "checkpoint_every": 0.0, "tol_mode": "fixed", "max_iter": 2000}
+    with mg.open_matrix(tmp_path / "web.zarr") as A:
+        solution = mg.pagerank(A, client=client, **asked)
+    [run] = {event.run for event in solution.events}
+    told = [message for _, message in client.get_events(TOPIC) if message["run"] == run]
+    written = [message for message in told if message["kind"] == "checkpoint"]
+    assert written
+    found = scrape(address)
+    assert found.get("mgspmv_run_checkpoints", run=run) == len(written)
+    assert found.get("mgspmv_checkpoints_total", operation="pagerank") == len(written)
+    total = sum(message["n_bytes"] for message in written)
+    assert found.get("mgspmv_checkpoint_bytes_total", operation="pagerank") == total > 0
+    seconds = found.get("mgspmv_checkpoint_seconds_sum", operation="pagerank")
+    assert seconds == pytest.approx(sum(message["seconds"] for message in written))
+    last = found.get("mgspmv_run_last_checkpoint_timestamp_seconds", run=run)
+    assert last <= found.get("mgspmv_run_last_message_timestamp_seconds", run=run)
 
 
 def deploy(address, folder):

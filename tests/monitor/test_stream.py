@@ -218,7 +218,7 @@ def test_the_page_is_given_once_to_each_connection():
     matrices, calls = make_matrices(lambda function, arguments: None)
     client = matrices[0].client
     for n_given in (1, 1, 2):
-        with publish_run(matrices, "r", "p", "superstep", SimpleNamespace()) as news:
+        with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
             news.end("converged", {}, {}, None)
         assert sum("plugin" in call for call in calls) == n_given
         if len(calls) > 3:
