@@ -341,7 +341,7 @@ class Runs:
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
         lasts, operation = message["iteration"], run.operation
         if message["epoch"] > run.restarts:
-            self.restarts[operation] += message["epoch"] - run.restarts
+            self.restarts[operation] += 1  # those before were counted with the runs before
             run.restarts = message["epoch"]
             run.curve.cut(message["first"])
             run.bins.cut(message["first"])

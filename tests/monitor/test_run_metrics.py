@@ -150,7 +150,7 @@ def test_every_end_is_told_of_from_the_first_run_on(watched):
 
 
 def test_restarts_and_workers_that_leave_are_counted(watched):
-    watched.hear(begin("a"), begin("b"), iterate(0, 1, 8, "a"), iterate(0, 5, 2, "a", epoch=1))
+    watched.hear(begin("a"), begin("b"), iterate(0, 1, 8, "a"), iterate(0, 5, 2, "a", epoch=3))
     watched.runs.lose_worker("tcp://1")
     watched.runs.lose_worker("tcp://of nobody")
     watched.hear(end("a"), end("b"))
