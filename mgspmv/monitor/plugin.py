@@ -15,6 +15,7 @@ from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
+from mgspmv.distribute import tls
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
@@ -96,5 +97,7 @@ def add_page(scheduler: Scheduler, runs: Runs) -> bool:
 
 
 async def dask_setup(scheduler: Scheduler) -> None:
-    """For `--preload`."""
+    """For `--preload`, which takes the place of what the configuration for TLS preloads."""
+    if tls.is_tls_required():
+        await tls.dask_setup(scheduler)
     await scheduler.register_scheduler_plugin(RunsPlugin(), idempotent=True)

@@ -103,7 +103,8 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
 
 
 @pytest.mark.slow
-def test_commands_of_dask_find_them_by_their_configuration(certificates, store, tmp_path):
+@pytest.mark.parametrize("preloaded", [(), ("--preload", "mgspmv.monitor.plugin")], ids=["alone", "with the page"])
+def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificates, store, tmp_path):
     environment = os.environ | {"DASK_CONFIG": str(certificates.folder / "dask.yaml")}
     file, started = tmp_path / "scheduler.json", []
 
@@ -113,7 +114,7 @@ def test_commands_of_dask_find_them_by_their_configuration(certificates, store, 
         started.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
 
     try:
-        start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+        start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", *preloaded)
         assert wait_for(file.exists, 60)
         address = json.loads(file.read_text())["address"]
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
