@@ -779,7 +779,7 @@ class Version:
         claims : the fields of `MatrixInfo` that are not of the version, as JSON values
         """
         claims |= {
-            "provenance": json.loads(hide_secrets(json.dumps(claims["provenance"]))),
+            "provenance": json.loads(hide_secrets(json.dumps(claims.get("provenance", {})))),
             "has_transpose": any(name.startswith("transpose/") for name in digests),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -25,7 +25,7 @@ from distributed.protocol.pickle import dumps
 
 from mgspmv.distribute.matrix import DistributedMatrix, Progress
 from mgspmv.distribute.publish import TOPIC, pack_events
-from mgspmv.errors import hide_secrets
+from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.iterate.keeping import Kept
 from mgspmv.model import Event
 from mgspmv.monitor.plugin import RunsPlugin
@@ -118,7 +118,9 @@ class News:
         self._tell("end", status=str(status), error=None, seconds=plain, memory=taken, transport=transport)
 
     def fail(self, error: BaseException) -> None:
-        """Tell what ended it."""
+        """Tell what ended it, unless that is a scheduler that does not answer, for which nobody waits once more."""
+        if isinstance(error, SchedulerNotFoundError):
+            return
         self._flush()
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         self._tell("end", status="failed", error=said, seconds={}, memory={}, transport=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import json
+import logging
 import os
 import re
 import shlex
@@ -172,11 +173,18 @@ class Runner(AbstractContextManager["Runner"]):
         self._services: list[subprocess.Popen[bytes]] = []
         self._folder, self._bin = folder, _write_programs(folder / "bin")
         self._printed: str | None = None
+        self._logger = logging.getLogger("mgspmv")
+        self._logs = self._logger.level, [*self._logger.handlers]
 
     def __exit__(self, kind: type | None, value: BaseException | None, where: TracebackType | None) -> None:
         for made in self._names.values():
             if isinstance(made, Client):
                 made.close()
+        level, handlers = self._logs
+        self._logger.setLevel(level)
+        for handler in [own for own in self._logger.handlers if own not in handlers]:
+            self._logger.removeHandler(handler)
+            handler.close()
         for process in reversed(self._services):
             process.send_signal(signal.SIGINT)
             try:
