@@ -111,6 +111,7 @@ class Cluster:
         self.patience = PATIENCE * self.timeout
         self._silent: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
+        self._is_silent = False  # the scheduler, which passes on what workers are told
         self.is_owner = not isinstance(client, Client)
         self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
         if self.client.asynchronous:
@@ -337,7 +338,9 @@ class Cluster:
             Future(key, self.client).release()
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
-        """Let go of what a key holds on each member, at once where the member answers."""
+        """Let go of what a key holds on each member, at once where the member answers; nobody else is waited for."""
+        if self._is_silent:
+            return
         messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
         self._sync(self._tell_each(members, messages, min(FREE_S, self.timeout)))
 
@@ -381,11 +384,14 @@ class Cluster:
     async def _ask(self, request: Awaitable[T], phase: str) -> T:
         """The answer of the scheduler, which may be silent for as long as a worker."""
         try:
-            return await asyncio.wait_for(request, self.patience)
+            answer = await asyncio.wait_for(request, self.patience)
         except (OSError, TimeoutError) as error:
+            self._is_silent = True
             raise SchedulerNotFoundError(
                 f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
             ) from error
+        self._is_silent = False
+        return answer
 
     async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
         """Do the work unless a member is lost or silent."""
