@@ -111,6 +111,8 @@ def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int =
     folder = Path(folder)
     if days < 1:
         raise OptionError(f"days must be at least 1, not {days}")
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is a file; name a folder for the certificates, which is made if it is not there")
     for name in ("ca.pem", "cert.pem", "key.pem"):
         if (folder / name).exists():
             raise OptionError(f"{folder / name} is there already; take it away, or choose another folder")

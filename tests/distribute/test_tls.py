@@ -302,6 +302,8 @@ def test_what_is_not_made(tmp_path, monkeypatch):
     with pytest.raises(OptionError, match="is there already; take it away, or choose another folder"):
         make_certificates(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
+    with pytest.raises(OptionError, match=r"ca.pem is a file; name a folder for the certificates"):
+        make_certificates(tmp_path / "ca.pem")
     with pytest.raises(OptionError, match="days must be at least 1, not 0"):
         make_certificates(tmp_path / "new", days=0)
     with pytest.raises(OptionError, match="'zürich' is neither a name nor an address of a machine"):
