@@ -24,6 +24,7 @@ from mgspmv.results import (
     Solution,
     check_source,
     check_target,
+    find_non_finite,
     open_ranks,
     read_array,
     read_ids,
@@ -108,6 +109,7 @@ class BatchSolution:
         if self.values is None:
             raise OptionError(f"of vector {label!r} only the highest ranks were kept: see top(); leave top out for all")
         options = self.options | {"alpha": float(self.alphas[k])}
+        reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
         return Solution(
             values=self.values[k],
             status=self.statuses[k],
@@ -118,6 +120,7 @@ class BatchSolution:
             vertex_ids=self.vertex_ids,
             options=options,
             matrix=self.matrix,
+            non_finite=find_non_finite(*reached, is_rank=True),
         )
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,9 +29,11 @@ import zarr
 from zarr.errors import ContainsGroupError
 
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
+from mgspmv.marks import Marks, make_marks, mark
 from mgspmv.store import (
     CHUNK_ELEMENTS,
     StoreLike,
+    check_links,
     describe_store,
     digest_array,
     find_address,
@@ -45,6 +47,8 @@ from mgspmv.store import (
 FORMAT_VERSION = 1
 STATES_KEPT = 2
 """The last ones."""
+MARK_S = 1.0
+"""Seconds between two looks at whether a slice gets on that is being written."""
 
 _KEY, _STATE_KEY = "mgspmv_checkpoints", "mgspmv_state"
 _STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
@@ -135,10 +139,11 @@ class SliceWriter:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "mgspmv-checkpoint")
         self._writing: Future[WrittenSlice] | None = None
+        self._marks = Marks()
 
     def begin(self, address: StateAddress, start: int, x: np.ndarray) -> None:
         """Begin to write a slice, which is not to be changed any more; see `write_slice`."""
-        self._writing = self._pool.submit(write_slice, address, start, x)
+        self._writing = self._pool.submit(self._write, address, start, x)
 
     def find_written(self, wait: bool) -> WrittenSlice | str | None:
         """The slice that was begun last, once it is written; why it could not be; None while it is being written.
@@ -150,6 +155,7 @@ class SliceWriter:
         assert self._writing is not None
         if not wait and not self._writing.done():
             return None
+        self._await(self._writing)
         try:
             return self._writing.result()
         except Exception as error:  # libraries of object stores have errors of their own
@@ -158,6 +164,18 @@ class SliceWriter:
     def close(self) -> None:
         """Begin nothing any more; what is being written goes on, and nobody waits for it."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _write(self, address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
+        with make_marks() as self._marks:
+            return write_slice(address, start, x)
+
+    def _await(self, writing: Future[WrittenSlice]) -> None:
+        """Wait until it is written. Each mark of what writes is one of who waits."""
+        n_seen = self._marks.n
+        while wait([writing], MARK_S).not_done:
+            if self._marks.n != n_seen:
+                n_seen = self._marks.n
+                mark()
 
 
 def describe_failure(error: BaseException) -> str:
@@ -240,13 +258,28 @@ class Checkpoints:
         return StateAddress(self.place, f"s{self._number:06d}-{secrets.token_hex(4)}")
 
     def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: Reached) -> None:
-        """Make a state the current one, whose slices are all there: the last write. Older ones then go."""
+        """Make a state the current one, whose slices are all there: the last write. Older ones then go.
+
+        Raises
+        ------
+        CheckpointError : slices are not there, as who wrote them has a folder of this name of its own
+        """
+        self._check_there(address, slices)
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
         self._kept = [*self._kept, address.name][-STATES_KEPT:]
         for name in self._list_states():
             if name not in self._kept:
                 self._remove(name)
+
+    def _check_there(self, address: StateAddress, slices: Sequence[WrittenSlice]) -> None:
+        there = set(list_dir(locate_store(self.place), address.path))
+        missing = sum(own.n > 0 and own.name not in there for own in slices)
+        if missing:
+            raise CheckpointError(
+                f"{missing} of the {len(slices)} slices that workers wrote are not there; name a place that all of "
+                "them reach (--checkpoint)"
+            )
 
     def drop(self, address: StateAddress) -> None:
         """Remove what was written of a state that will not be finished, as far as that can be done."""
@@ -255,6 +288,7 @@ class Checkpoints:
 
     def _look(self) -> bool:
         """Whether checkpoints may be there."""
+        check_links(locate_store(self.place), "", below=True)
         attributes = read_root_attributes(self.place, self.url)
         if attributes is None or (attributes.get(_KEY, 0) is None):  # its making was broken off
             return False
@@ -324,7 +358,11 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
         if not isinstance(array, zarr.Array) or (array.shape, array.dtype.name) != ((own.n,), out.dtype.name):
             raise ValueError(f"{own.name} is another array than was written")
         for first in range(0, own.n, CHUNK_ELEMENTS):
-            out[first : first + CHUNK_ELEMENTS] = array[first : first + CHUNK_ELEMENTS]
+            last = min(first + CHUNK_ELEMENTS, own.n)
+            try:
+                out[first:last] = array[first:last]
+            except _DAMAGES as error:
+                raise ValueError(f"{own.name}, elements {first} to {last - 1}: {describe_failure(error)}") from error
     if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
         raise ValueError(f"{own.name} does not match its digest")
 

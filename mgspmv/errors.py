@@ -7,7 +7,7 @@ came and what to do. `exit_code` is what the command line ends with.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 _SECRETS = re.compile(
     r"(?<=://)(?P<user>[^/@\s:'\"]*):[^/@\s'\"]+(?=@)"
@@ -33,6 +33,16 @@ class MgspmvError(Exception):
         # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone;
         # Python refuses that for CapacityError and others of two bases, and Dask sends a plain Exception instead.
         return type(self), self.args, self.__dict__
+
+
+E = TypeVar("E", bound=MgspmvError)
+
+
+def say_more(error: E, said: str) -> E:
+    """The same error, which says something besides."""
+    more = type(error)(f"{error}; {said}")
+    more.__dict__.update(error.__dict__)
+    return more
 
 
 def hide_secrets(text: str) -> str:
@@ -169,6 +179,10 @@ class DanglingError(MgspmvError, ValueError):
     exit_code = 3
 
 
+class CorruptionError(MgspmvError, RuntimeError):
+    """Ranks are not what they must be: memory or a processor failed, or the program."""
+
+
 class ConvergenceError(MgspmvError, RuntimeError):
     """The iteration ended without meeting the tolerance; `solution` holds what was reached."""
 
@@ -185,14 +199,17 @@ class ClusterError(MgspmvError):
     Attributes
     ----------
     worker : name of the worker that it is about, None where it is about no single one
+    rank : its number among the workers of the matrix or run, None where it is about no single one, or has none yet
     phase : what was being done, such as `load` or `step`
     """
 
     exit_code = 7
 
-    def __init__(self, message: str, *, worker: str | None = None, phase: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, worker: str | None = None, rank: int | None = None, phase: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.worker, self.phase = worker, phase
+        self.worker, self.rank, self.phase = worker, rank, phase
 
 
 class SchedulerNotFoundError(ClusterError, ConnectionError):
@@ -209,6 +226,10 @@ class WorkerLostError(ClusterError, ConnectionError):
 
 class WorkerTimeoutError(ClusterError, TimeoutError):
     """A worker did not answer or did not get on within the time-out."""
+
+
+class WorkerCorruptionError(ClusterError, CorruptionError):
+    """As `CorruptionError`, on a worker or on the way from one to another, noticed at the end of a superstep."""
 
 
 class RunAbortedError(ClusterError, RuntimeError):
@@ -231,6 +252,16 @@ class PipelineBusyError(PipelineError):
     """Another run works in the folder of a pipeline."""
 
     exit_code = 4
+
+
+class RunBusyError(MgspmvError):
+    """A detached run computes the same already."""
+
+    exit_code = 4
+
+
+class RunLostError(MgspmvError):
+    """The process of a detached run is gone, and did not say how it ended."""
 
 
 class StepsFailedError(MgspmvError, RuntimeError):

@@ -2,8 +2,11 @@
 
     mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
     mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change. INFO a checkpoint
-                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes
-    mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended
+                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes. WARNING it went on after a
+                      worker was lost, INFO with new workers: run, epoch, kind, iteration, resumed_after, elapsed_s,
+                      worker, workers_before, workers_after
+    mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended,
+                      ERROR a task hangs: worker, phase, stacks
     mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
 
 Nothing is said anywhere until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from mgspmv.errors import OptionError, StoreError, hide_secrets
 
 if TYPE_CHECKING:
-    from mgspmv.model import Event
+    from mgspmv.model import Event, Recovery
 
 logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would print errors, which are raised as well
 
@@ -194,6 +197,19 @@ def log_kept(kept: Any) -> None:
         RUNS.info("checkpoint of iteration %d: %.3g s", kept.iteration, kept.seconds, extra=fields)
     else:
         RUNS.warning("no checkpoint of iteration %d: %s", kept.iteration, kept.error, extra=fields)
+
+
+def log_recovery(recovery: Recovery, epoch: int) -> None:
+    """Log how a run went on with other workers than before."""
+    fields = {"run": _RUN.get(), "epoch": epoch, "iteration": recovery.iteration, "elapsed_s": recovery.seconds}
+    fields |= {"kind": recovery.kind, "resumed_after": recovery.resumed_after, "worker": recovery.worker}
+    fields |= {"workers_before": recovery.workers_before, "workers_after": recovery.workers_after}
+    told = (recovery.resumed_after, recovery.workers_after, recovery.workers_before, recovery.seconds)
+    if recovery.kind == "joined":
+        RUNS.info("goes on from iteration %d with %d workers instead of %d after %.3g s", *told, extra=fields)
+    else:
+        said = "%s; goes on from iteration %d with %d workers of %d after %.3g s"
+        RUNS.warning(said, recovery.error, *told, extra=fields)
 
 
 def choose_own_log(worker: Any) -> Callable[[Event], None]:

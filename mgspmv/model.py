@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,6 +21,8 @@ SelfLoops = Literal["keep", "drop", "error"]
 OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
 TolMode = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
+Progress = Callable[[str, int, int | None], None]
+"""Called with (phase, done, total or None)."""
 Held = Literal["device", "host", "store"]
 """Where the rows of a worker are between iterations."""
 
@@ -363,6 +366,30 @@ class Followed:
     """Likewise at the end."""
 
 
+RECOVERIES = ("lost", "silent", "joined")
+"""Kinds of recoveries."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a run on a cluster went on with other workers than before."""
+
+    kind: str
+    """`lost`: a worker was gone; `silent`: it did not answer; `joined`: new workers were there."""
+    iteration: int
+    """Iterations that had been made."""
+    resumed_after: int
+    """Iterations that the run went on from; those after it were made again."""
+    worker: str | None
+    """Name of the one that was lost or silent; None of `joined`."""
+    error: str
+    """What was raised, in words; empty of `joined`."""
+    seconds: float
+    """From when the run had ended on the other workers until it iterated again."""
+    workers_before: int
+    workers_after: int
+
+
 FIXED_POINT = 2.0**62
 """Scale of ranks in exact fixed point: 1.0 is 2^62, so that a sum of ranks fits an int64."""
 CHANGE_POINT = 2.0**61
@@ -391,6 +418,57 @@ class StepSums:
             self.dangling + other.dangling,
             self.n_wrong + other.n_wrong,
         )
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """What is found by looking at some rows between two steps. Blocks and workers are added exactly."""
+
+    total: int = 0
+    """Sum of x, in units of 2^-61, of which it has 64 bits."""
+    n_off: int = 0
+    """Rows whose z is not what x and out-weight give, or whose x is no rank."""
+    dangling: int = 0
+    """Sum of x over dangling vertices, in units of 2^-62, of which it has 64 bits."""
+
+    def __add__(self, other: RowCheck) -> RowCheck:
+        total, dangling = self.total + other.total, self.dangling + other.dangling
+        return RowCheck(total % 2**64, self.n_off + other.n_off, dangling % 2**64)
+
+    @property
+    def sum(self) -> float:
+        """Of x."""
+        return self.total / CHANGE_POINT
+
+    @property
+    def mass(self) -> float:
+        """Sum of x over dangling vertices."""
+        return self.dangling / FIXED_POINT
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Of the slices of z that a worker sent last and holds; each has an element for each worker, by rank."""
+
+    sent: tuple[int, ...]
+    """Of what was sent to each; at its own place of its whole slice, as it was made."""
+    held: tuple[int, ...]
+    """Of what is held of each."""
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """Where the values of an iteration became none."""
+
+    vertex: int | str
+    """The first one, in the order of the source, by its id there."""
+    value: float
+    """NaN or infinite; of ranks in fixed point, where products leave its range, a number that is not in 0..2."""
+    iteration: int
+    """In which it became that."""
+
+    def __str__(self) -> str:
+        return f"the first is that of vertex {self.vertex}, which became {self.value:.6g} in iteration {self.iteration}"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from mgspmv.errors import (
 )
 from mgspmv.files import is_url, write_beside
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, Followed, MatrixInfo, Stability, Status
+from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.traces import write_trace
 
@@ -98,6 +98,12 @@ class Solution:
     resumed_after: int = 0
     """Of the iterations, those that were made by the run whose checkpoint this one went on from; `seconds` and `events`
     are without them."""
+    non_finite: NonFinite | None = None
+    """Where values became none, where `status` is `non_finite`; None also where none of them did, as numbers on their
+    way left the range first."""
+    recoveries: tuple[Recovery, ...] = ()
+    """How a run on a cluster went on when workers were lost, or when new ones came; `changes` and `events` are those of
+    iterations that count, and not of those that were made again."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -246,6 +252,8 @@ class Solution:
             "stability": None if self.stability is None else asdict(self.stability),
             "followed": None if self.followed is None else asdict(self.followed),
             "resumed_after": self.resumed_after,
+            "non_finite": None if self.non_finite is None else asdict(self.non_finite),
+            "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "options": self.options,
             "matrix": self.matrix,
         }
@@ -387,8 +395,12 @@ def open_group(url: str) -> Any:
     """The Zarr group at a path or URL; None where there is none."""
     import zarr
 
+    from mgspmv.store import check_links
+
     try:
-        return zarr.open_group(url, mode="r")
+        group = zarr.open_group(url, mode="r")
+        check_links(group.store, "", below=True)
+        return group
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -559,6 +571,8 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "stability": None if solution.stability is None else asdict(solution.stability),
         "followed": None if solution.followed is None else asdict(solution.followed),
         "resumed_after": solution.resumed_after,
+        "non_finite": None if solution.non_finite is None else asdict(solution.non_finite),
+        "recoveries": [asdict(recovery) for recovery in solution.recoveries],
         "digest": solution.digest(),
     }
     return {key: to_json(value) for key, value in described.items()}
@@ -601,6 +615,8 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         stability=_to_stability(described.get("stability")),
         followed=_to_followed(described.get("followed")),
         resumed_after=described.get("resumed_after", 0),
+        non_finite=_to_non_finite(described.get("non_finite")),
+        recoveries=tuple(Recovery(**recovery) for recovery in described.get("recoveries", ())),
     )
     if solution.digest() != described["digest"]:
         raise ChecksumError(f"{path}: the ranks do not match their digest")
@@ -619,6 +635,31 @@ def _to_followed(described: dict[str, Any] | None) -> Followed | None:
         return None
     numbers = {name: float(described[name]) for name in ("equivalents", "residual_before", "residual_after")}
     return Followed(**(described | numbers))
+
+
+def _to_non_finite(described: dict[str, Any] | None) -> NonFinite | None:
+    return None if described is None else NonFinite(**(described | {"value": float(described["value"])}))
+
+
+def find_non_finite(
+    values: np.ndarray, vertex_ids: np.ndarray | None, status: Status, iteration: int, *, is_rank: bool
+) -> NonFinite | None:
+    """Where values became none in the last iteration; None where the status is another, or all are some.
+
+    Parameters
+    ----------
+    values : (n,) in the order of the source
+    vertex_ids : of a `Solution`
+    is_rank : whether they must be in 0..2 too
+    """
+    if status != Status.NON_FINITE:
+        return None
+    is_right = (values >= 0) & (values <= 2) if is_rank else np.isfinite(values)
+    if is_right.all():
+        return None
+    place = int(is_right.argmin())
+    vertex = place if vertex_ids is None else vertex_ids[place]
+    return NonFinite(vertex if isinstance(vertex, str) else int(vertex), float(values[place]), iteration)
 
 
 def to_event(described: dict[str, Any]) -> Event:

@@ -61,11 +61,14 @@ from mgspmv.errors import (
     TruncatedArrayError,
     hide_secrets,
 )
+from mgspmv.marks import mark
 from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number
 
 FORMAT_VERSION = 1
 CHUNK_ELEMENTS = 1 << 20
 """Elements of a chunk, whatever their size: 4 MiB of int32, 8 MiB of int64 or float64. Also the unit of the digests."""
+MOST_CHUNK = 1 << 24
+"""Elements of a chunk that is read: of more, which were not written here, few bytes could unpack to all memory."""
 MANY_CHUNKS = 16
 """Of an array, beside which some more in memory are few."""
 
@@ -546,7 +549,7 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
         writable = zarr.open_group(locate_store(store), mode="r+", zarr_format=3, use_consolidated=False)
         _name_versions(writable, names[-keep:])
         for name in dropped:
-            del writable[f"versions/{name}"]
+            _drop(writable, f"versions/{name}")
     return dropped
 
 
@@ -563,6 +566,7 @@ def _open_place(store: StoreLike) -> tuple[zarr.Group, str]:
     if path is not None and not path.exists():
         raise _not_found(url)
     place = _StrictStore(locate_store(store))
+    check_links(place, "zarr.json", "versions", "versions/zarr.json")
     try:
         return _open_root(place, url), url
     except FileNotFoundError as error:
@@ -619,7 +623,11 @@ def _list_named(root: zarr.Group, url: str) -> list[str]:
         )
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
-    return [*attributes.get("older", []), attributes["current"]]
+    names = [*attributes.get("older", []), attributes["current"]]
+    for name in names:  # which would lead elsewhere, or remove what is there
+        if not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
+            raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {_MEND}")
+    return names
 
 
 def _name_versions(root: zarr.Group, names: list[str]) -> None:
@@ -637,6 +645,7 @@ def _find_version(names: list[str], version: str | int, url: str) -> str:
 
 def _get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
     path = f"versions/{name}"
+    check_links(root.store, path, below=True)
     with _blame_metadata(url, path):
         group = root.get(path)
     if not isinstance(group, zarr.Group):
@@ -672,6 +681,8 @@ def _check_arrays(stored: StoredMatrix) -> None:
         array = _get_array(stored.group, name, url)
         if array.shape != (length,):
             raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {_MEND}")
+        if array.chunks[0] > MOST_CHUNK:
+            raise StoreDamagedError(f"{url}: {array.path} has chunks of {array.chunks[0]:,} elements; {_MEND}")
         found = "string" if _is_string(array) else array.dtype.name
         if found != dtype:
             raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {_MEND}")
@@ -862,6 +873,7 @@ def begin_version(
     StoreError : nothing can be written there; another version than `base` is the current one
     """
     is_new = check_target(store, overwrite=overwrite)
+    check_links(locate_store(store), "zarr.json", "versions", "versions/zarr.json")
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
     try:
         root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
@@ -886,8 +898,16 @@ def begin_version(
         raise
     if version.is_named:
         for other in numbers.keys() - set(version.names):
-            del versions[other]
+            _drop(versions, other)
         _remove_broken_off(store)
+
+
+def _drop(group: zarr.Group, name: str) -> None:
+    """Remove a group; where it is a symbolic link, that and nothing behind it."""
+    if type(group.store) is LocalStore and (place := group.store.root / group.path / name).is_symlink():
+        place.unlink()
+    else:
+        del group[name]
 
 
 def _remove_broken_off(store: StoreLike) -> None:
@@ -1089,6 +1109,7 @@ class GrowingArray:
             self._n_written, self._n_held = self._n_written + self._n_held, 0
         while len(self._writing) > self._n_ahead:
             self._hashes.append(self._writing.popleft().result())
+        mark()
 
     def _write(self, first: int, elements: np.ndarray) -> bytes:
         assert self._put is not None
@@ -1211,8 +1232,11 @@ def digest_array(array: Any, threads: int | None = None) -> str:
     """SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, so that pieces can be hashed apart."""
     pieces = list(_pieces(0, len(array)))
     with ThreadPoolExecutor(threads or default_threads()) as pool:
-        hashes = pool.map(lambda piece: hashlib.sha256(_encode(array[piece])).digest(), pieces)
-        return hashlib.sha256(b"".join(hashes)).hexdigest()
+        whole = hashlib.sha256()
+        for digest in pool.map(lambda piece: hashlib.sha256(_encode(array[piece])).digest(), pieces):
+            whole.update(digest)
+            mark()
+        return whole.hexdigest()
 
 
 def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
@@ -1302,6 +1326,42 @@ def _local_path(store: StoreLike) -> Path | None:
     return None if "://" in text else Path(text)
 
 
+def check_links(store: Store, *paths: str, below: bool = False) -> None:
+    """See that no symbolic link leads out of a local store; the store itself may be reached by one.
+
+    Parameters
+    ----------
+    paths : what is looked at
+    below : whether what is in folders is, too
+
+    Raises
+    ------
+    StoreError : one does
+    """
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if not isinstance(store, LocalStore):
+        return
+    root = store.root.resolve()
+    for path in paths:
+        for name in _list_below(root, path) if below else (path,):
+            if (place := root / name).is_symlink() and not place.resolve().is_relative_to(root):
+                raise StoreError(
+                    f"{store.root}: {name} is a symbolic link that leads out of the store, to {os.readlink(place)}; "
+                    "put a copy of what it leads to in its place, or get the store anew from whom you trust"
+                )
+
+
+def _list_below(root: Path, path: str) -> Iterator[str]:
+    """A path, and the symbolic links and folders below it; no link is followed."""
+    yield path
+    if (root / path).is_dir() and not (root / path).is_symlink():
+        with os.scandir(root / path) as entries:
+            for entry in entries:
+                if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                    yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
+
+
 def find_path(store: StoreLike) -> Path | None:
     """Where a local store is; None for what is elsewhere."""
     path = store.root if type(store) is LocalStore else _local_path(store)
@@ -1374,4 +1434,4 @@ def _pieces(start: int, stop: int) -> Iterator[slice]:
 def _run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
     with ThreadPoolExecutor(threads or default_threads()) as pool:
         for _ in pool.map(work, _pieces(start, stop)):
-            pass
+            mark()

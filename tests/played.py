@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankVectors
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, StepSums
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
 
 class PlayedDevice:
     """The steps of `RankSteps`, one after the other; parameters as for it, with the matrix as a block."""
 
     nbytes, received_bytes, streams, entry_rounding = 1234, 0, False, 0.0
+    damage: Callable[[np.ndarray], None] | None = None
+    """Something done to the ranks, once, after a step."""
 
     def __init__(self, block: CsrBlock, precision: Precision = "exact") -> None:
         self.kernel = bind_kernel(block, precision)
-        self.layout = block
+        self.layout, self.precision, self.has_values = block, precision, block.data is not None
         self.calls: list[str] = []
         """Methods that were called, but `advance`."""
         self.asked: list[int] = []
@@ -58,7 +61,13 @@ class PlayedDevice:
         change = (self._sums.change_linf if rules.by_largest else self._sums.change_l1) / CHANGE_POINT
         self._has_stopped = before.n_wrong > 0 or self._sums.n_wrong > 0 or change < rules.threshold
         self.n_made += 1
+        if self.damage is not None:
+            self.damage(self._x)
+            self.damage = None
         return self._sums
+
+    def check_rows(self) -> RowCheck:
+        return self.kernel.check_rows(self._x, self._vectors.weight, self._z)
 
     def residual(self, mass: float) -> float:
         self.calls.append("residual")

@@ -60,6 +60,7 @@ def test_vectors_are_found_by_label_and_by_number():
     batch = make_batch(ids=NAMES)
     one = batch["b"]
     assert isinstance(one, Solution)
+    assert (one.non_finite, str(batch["c"].non_finite)[:30]) == (None, "the first is that of vertex am")
     assert (one.status, one.iterations, one.changes) == (Status.MAX_ITER, 3, (0.3, 0.2, 0.1))
     assert (one.error_bound_l1, one.options["alpha"], one.seconds) == (0.5, 0.5, {})
     assert one.values.tolist() == batch[1].values.tolist() == [0.7, 0.1, 0.1, 0.1]
@@ -214,3 +215,19 @@ def test_files_that_are_not_what_they_should_be(tmp_path):
     pq.write_table(pa.table({"vector": [1]}), tmp_path / "other.parquet")
     with pytest.raises(StoreFormatError, match="something else than ranks"):
         mg.load_batch(tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize("top", [None, 2])
+def test_a_flipped_bit_of_each_array(tmp_path, top):
+    path = tmp_path / "ranks.zarr"
+    make_batch(ids=NAMES, top=top).save(path)
+    names = sorted(zarr.open_group(str(path), mode="r").array_keys())
+    assert names == (["values", "vertex_ids"] if top is None else ["top_ids", "top_ranks"])
+    for name in names:
+        chunk = next(part for part in (path / name / "c").rglob("*") if part.is_file())
+        sound = chunk.read_bytes()
+        chunk.write_bytes(sound[:-9] + bytes([sound[-9] ^ 4]) + sound[-8:])
+        with pytest.raises(ChecksumError, match=f"a chunk of {name} is damaged"):
+            mg.load_batch(path)
+        chunk.write_bytes(sound)
+    mg.load_batch(path)

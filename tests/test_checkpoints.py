@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, describe_failure, write_slice
-from mgspmv.errors import CheckpointError, OptionError, StoreExistsError
+from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
@@ -48,6 +49,20 @@ def open_checkpoints(place, *iterations, **options):
     for iteration in iterations:
         keep(checkpoints, iteration, **options)
     return checkpoints
+
+
+def test_slices_that_workers_wrote_elsewhere(tmp_path):
+    """As workers of other machines do, whose folder of this name is another one."""
+    checkpoints = open_checkpoints(tmp_path / "here", 1)
+    address, x = checkpoints.name_next(), make_x(2)
+    slices = [
+        write_slice(address, 0, x[:600]),
+        write_slice(replace(address, place=tmp_path / "there"), 600, x[600:]),
+        write_slice(replace(address, place=tmp_path / "there"), N, x[N:]),
+    ]
+    with pytest.raises(CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place that"):
+        checkpoints.commit(address, slices, reach(2))
+    assert checkpoints.restore().reached.iteration == 1
 
 
 def list_states(place):
@@ -156,6 +171,23 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         Checkpoints(tmp_path).restore()
 
 
+@pytest.mark.parametrize("start", [0, 400])
+def test_a_flipped_bit_of_each_slice_is_named(tmp_path, start):
+    open_checkpoints(tmp_path, 5, cuts=(0, 400, N))
+    chunk = find_state(tmp_path, -1) / f"x{start:012}" / "c" / "0"
+    sound = chunk.read_bytes()
+    for place in range(0, len(sound), len(sound) // 5):
+        bits = bytearray(sound)
+        bits[place] ^= 1 << place % 8
+        chunk.write_bytes(bits)
+        with pytest.raises(
+            CheckpointError, match=rf"state s\S+ is damaged \(x{start:012}(, elements 0 to| does not match)"
+        ):
+            Checkpoints(tmp_path).restore()
+    chunk.write_bytes(sound)
+    assert Checkpoints(tmp_path).restore().x.tobytes() == make_x(5).tobytes()
+
+
 def test_slices_must_be_all_of_it(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     address = checkpoints.name_next()
@@ -237,3 +269,18 @@ def test_passwords_are_shown_to_nobody():
     checkpoints = Checkpoints("s3://name:secret@bucket/c.zarr")
     assert checkpoints.url == "s3://name:***@bucket/c.zarr"
     assert describe_failure(OSError("no\nanswer of s3://name:secret@bucket")) == "no answer of s3://name:***@bucket"
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])
+def test_links_that_lead_elsewhere_are_refused(tmp_path, name):
+    place, moved = tmp_path / "run", tmp_path / "moved"
+    open_checkpoints(place, 3)
+    path = place / name.replace("S", f"states/{list_states(place)[0]}")
+    shutil.move(path, moved)
+    path.symlink_to(moved)
+    for use in (lambda: Checkpoints(place).restore(), lambda: Checkpoints(place).prepare(is_shared=False)):
+        with pytest.raises(
+            StoreError, match=rf": {path.relative_to(place)} is a symbolic link that leads out of the store"
+        ):
+            use()
+    assert moved.exists()

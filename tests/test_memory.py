@@ -78,10 +78,10 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], P
     [
         (1, False, "exact"),
         (2, True, "exact"),
-        (1, True, "float64"),
+        pytest.param(1, True, "float64", marks=pytest.mark.exhaustive),
         (2, False, "float64"),
         (1, True, "float32"),
-        (2, False, "float32"),
+        pytest.param(2, False, "float32", marks=pytest.mark.exhaustive),
     ],
 )
 def test_ranking_takes_what_was_planned(
@@ -94,7 +94,10 @@ def test_ranking_takes_what_was_planned(
         assert_as_planned(plan.memory_bytes, lambda store=store: rank(store, precision, threads))
 
 
-@pytest.mark.parametrize(("precision", "k"), [("exact", 10), ("exact", 1 << 16), ("float64", 10), ("float32", 10)])
+@pytest.mark.parametrize(
+    ("precision", "k"),
+    [("exact", 10), ("exact", 1 << 16), pytest.param("float64", 10, marks=pytest.mark.exhaustive), ("float32", 10)],
+)
 def test_proving_the_highest_takes_what_was_planned(
     graphs: dict[tuple[int, bool], Path], precision: Any, k: int
 ) -> None:

@@ -28,7 +28,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
 )
-from mgspmv.model import Event, Status
+from mgspmv.model import Event, Recovery, Status
 from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution
 from mgspmv.scores import summarize_scores
 
@@ -61,7 +61,7 @@ def assert_same(left, right):
     else:
         assert left.vertex_ids.dtype == right.vertex_ids.dtype
         assert left.vertex_ids.tolist() == right.vertex_ids.tolist()
-    for name in ("status", "iterations", "seconds", "options", "matrix", "events", "memory"):
+    for name in ("status", "iterations", "seconds", "options", "matrix", "events", "memory", "recoveries"):
         assert getattr(left, name) == getattr(right, name), name
     for name in ("changes", "error_bound_l1"):
         np.testing.assert_equal(getattr(left, name), getattr(right, name))
@@ -86,6 +86,18 @@ def test_non_finite_and_empty_are_kept(tmp_path, suffix):
     empty = make_solution((), events=(), changes=())
     empty.save(tmp_path / f"empty{suffix}")
     assert_same(load_solution(tmp_path / f"empty{suffix}"), empty)
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+def test_recoveries_are_kept(tmp_path, suffix):
+    recoveries = (
+        Recovery("lost", 12, 8, "3", "worker 3 is gone", 4.5, 4, 3),
+        Recovery("joined", 20, 20, None, "", 1.5, 3, 4),
+    )
+    solution = make_solution(recoveries=recoveries)
+    solution.save(tmp_path / f"r{suffix}")
+    assert_same(load_solution(tmp_path / f"r{suffix}"), solution)
+    assert [recovery["worker"] for recovery in solution.to_dict()["recoveries"]] == ["3", None]
 
 
 def test_several_chunks(tmp_path, monkeypatch):
@@ -475,3 +487,13 @@ class TestDamagedParquet:
         pq.write_table(pa.table({"id": [1], "rank": [1.0]}), path)
         with pytest.raises(StoreFormatError, match="something else than ranks"):
             load_solution(path)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "values", "values/c/0"])
+def test_links_that_lead_out_of_saved_ranks_are_refused(tmp_path, name):
+    ranks = tmp_path / "ranks.zarr"
+    make_solution().save(ranks)
+    (ranks / name).rename(tmp_path / "moved")
+    (ranks / name).symlink_to(tmp_path / "moved")
+    with pytest.raises(StoreError, match=rf"ranks.zarr: {name} is a symbolic link that leads out of the store"):
+        load_solution(ranks)

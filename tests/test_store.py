@@ -930,6 +930,16 @@ def test_flipped_bits(damaged, name):
     read_all(damaged)
 
 
+def test_flipped_bits_of_an_order(tmp_path):
+    mgspmv.ingest(make_scipy(6, 6, 0.6), tmp_path / "web.zarr", kind="graph", order="degree")
+    group = find_group(tmp_path / "web.zarr")
+    assert sorted(path.name for path in group.iterdir() if path.is_dir()) == sorted([*OWN[:-1], "order"])
+    chunk = group / "order" / "c" / "0"
+    chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 2]) + chunk.read_bytes()[1:])
+    with pytest.raises(ChecksumError, match=r"/order, elements 0 to \d are damaged"):
+        open_store(tmp_path / "web.zarr").read_order()
+
+
 @pytest.mark.parametrize("name", ARRAYS)
 def test_truncated_chunk(damaged, name):
     chunk = find_group(damaged) / name / "c" / "0"
@@ -1563,3 +1573,102 @@ def test_a_url_that_cannot_be_reached(work, monkeypatch):
         StoreError, match=r"memory://x cannot be reached: Unable to locate credentials; check the address"
     ):
         work("memory://x")
+
+
+# --- what leads out of the store -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A store, and a folder beside it that is nobody's business."""
+    store, secret = tmp_path / "store", tmp_path / "secret"
+    write_store(store, make_arrays(make_scipy(50, 40)))
+    (secret / "v000009-00000000").mkdir(parents=True)
+    (secret / "v000009-00000000" / "file").write_text("mine")
+    return store, secret
+
+
+def find_version(store):
+    [version] = (store / "versions").glob("v*")
+    return version
+
+
+def replace_by_link(path, secret, *, is_folder):
+    """Move what is there to the secret place, where a link leads to it: who follows that reads what was there."""
+    moved = secret / path.name
+    shutil.move(path, moved)
+    path.symlink_to(moved, target_is_directory=is_folder)
+
+
+LINKS = ["zarr.json", "versions", "versions/zarr.json", "V", "V/zarr.json", "V/indices", "V/indices/zarr.json"]
+LINKS += ["V/indices/c", "V/indices/c/0"]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_that_lead_out_of_a_store_are_refused(planted, name):
+    store, secret = planted
+    name = name.replace("V", f"versions/{find_version(store).name}")
+    replace_by_link(store / name, secret, is_folder=(store / name).is_dir())
+    for use in (open_store, list_versions if "indices" not in name else open_store):
+        with pytest.raises(StoreError) as caught:
+            use(store)
+        assert f": {name} is a symbolic link that leads out of the store, to {secret}" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_links_within_a_store_and_to_it_are_followed(planted, tmp_path):
+    store, _ = planted
+    chunk = find_version(store) / "indices" / "c" / "0"
+    chunk.rename(chunk.with_name("kept"))
+    chunk.symlink_to("kept")
+    (tmp_path / "there").symlink_to(store)
+    assert (
+        open_store(tmp_path / "there").read_array("indices").tobytes()
+        == open_store(store).read_array("indices").tobytes()
+    )
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc", "v000009-00000000/../../../secret", "", 7, None, "v1"])
+@pytest.mark.parametrize("where", ["current", "older"])
+def test_attributes_that_name_no_version_are_refused_and_nothing_is_removed(planted, name, where):
+    store, secret = planted
+    root = json.loads((store / "zarr.json").read_text())
+    own = root["attributes"]["mgspmv"]
+    own |= {"current": name} if where == "current" else {"older": [name]}
+    (store / "zarr.json").write_text(json.dumps(root))
+    uses = [open_store, list_versions, lambda place: drop_versions(place, keep=1)]
+    for use in uses:
+        with pytest.raises(
+            StoreUnfinishedError if name is None and where == "current" else StoreDamagedError
+        ) as caught:
+            use(store)
+        assert repr(name) in str(caught.value) or name is None
+    assert (secret / "v000009-00000000" / "file").read_text() == "mine"
+
+
+def test_nothing_is_written_or_removed_through_links(planted):
+    store, secret = planted
+    shutil.rmtree(store / "versions")
+    (store / "versions").symlink_to(secret)
+    before = sorted(path.name for path in secret.rglob("*"))
+    with pytest.raises(StoreError, match="versions is a symbolic link that leads out of the store"):
+        write_store(store, make_arrays(make_scipy(5, 5)), overwrite=True)
+    assert sorted(path.name for path in secret.rglob("*")) == before
+
+
+def test_a_version_that_is_a_link_is_not_followed_when_it_is_removed(planted):
+    store, secret = planted
+    (store / "versions" / "v000002-00000000").symlink_to(secret)
+    write_store(store, make_arrays(make_scipy(5, 5, seed=5)), overwrite=True)
+    assert (secret / "v000009-00000000" / "file").read_text() == "mine"
+    assert open_store(store).info.shape == (5, 5)
+
+
+def test_chunks_that_could_unpack_to_all_memory_are_refused(planted):
+    store, _ = planted
+    path = find_version(store) / "indices" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 60]
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(StoreDamagedError, match=r"indices has chunks of 1,152,921,504,606,846,976 elements"):
+        open_store(store)
