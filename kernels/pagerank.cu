@@ -19,6 +19,15 @@ scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int6
     add_sums(own, sums);
 }
 
+// Looks at x, and at the z that was made of it: see `check_row`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+check_rows(int64 n_rows, const RANK* x, const double* weight, double unit, const Z* z, uint64* found) {
+    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
+    uint64 own[3] = {0, 0, 0};
+    if (row < n_rows) check_row(double(x[row]), weight[row], 1.0 / unit, &z[row], own);
+    add_found(own, found);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, double unit, Z* z, double alpha,
        double alpha_mass, double jump, const double* dangling, int d_stride, const double* personalization,

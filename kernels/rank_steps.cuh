@@ -144,6 +144,18 @@ start(Run run) {
     add_sums(own, run.own_sums(0));
 }
 
+// Looks at the ranks after the last step, and at the z that was made of them: see `check_row`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+check_rows(Run run, uint64* found) {
+    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
+    uint64 own[3] = {0, 0, 0};
+    if (row < run.n_rows) {
+        const Z* made = run.write[(run.state[2] + 1) & 1];
+        check_row<Real>(Real(run.x[row]), run.weight[row], Real(run.per_z_unit), row < run.n_sent ? made + row : nullptr, own);
+    }
+    add_found(own, found);
+}
+
 // Adds the sums that the slices of all devices brought, and ends the step; called by all threads, 4 or more, of the only block.
 __device__ __forceinline__ void add_slices(const Run& run, int64 made, int64 n_devices, const int64* tails) {
     const int s = threadIdx.x;

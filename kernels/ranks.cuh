@@ -45,6 +45,27 @@ __device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight
     quantize(ratio, &z);
 }
 
+// Adds a rank to own[0], in units of 2^-61, and, if it is dangling, to own[2], in units of 2^-62; and 1 to own[1] where it is none,
+// or where z, unless that is null, is not what `finish_row` makes of it.
+template <typename Real, typename Weight>
+__device__ __forceinline__ void check_row(Real rank, Weight weight, Real per_unit, const Z* z, uint64 (&own)[3]) {
+    int64 sums[4] = {0, 0, 0, 0};
+    Z made;
+    finish_row(Real(0), rank, weight, per_unit, made, sums);
+    const bool is_rank = rank >= 0 && rank < 2;
+    own[0] += is_rank ? uint64(round_up_or_down(rank * Real(CHANGE_POINT))) : 0;
+    own[1] += !is_rank || (z && *z != made);
+    own[2] += is_rank ? uint64(sums[2]) : 0;
+}
+
+// Adds what the threads of a block found, by additions alone.
+__device__ __forceinline__ void add_found(uint64 (&own)[3], uint64* found) {
+    for (int s = 0; s < 3; ++s) {
+        for (int distance = 16; distance > 0; distance /= 2) own[s] += __shfl_down_sync(0xffffffffu, own[s], distance);
+        if (threadIdx.x % 32 == 0 && own[s] != 0) atomicAdd(found + s, own[s]);
+    }
+}
+
 // Adds what the threads of a block found to sums: [1] by maximum, the others by addition. Integers, which no order changes.
 __device__ __forceinline__ void add_sums(int64 (&own)[4], int64* sums) {
     __shared__ int64 all[4][THREADS / 32];

@@ -1,7 +1,9 @@
 """Connections between the workers of a run over Dask's own comms, so that TCP, TLS and UCX are what the cluster uses.
 
 Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages go one way
-without an answer, which halves their number, and a connection that breaks says at once that a worker is gone.
+without an answer, which halves their number, and a connection that breaks says at once that a worker is gone. Beside
+messages a worker says several times in its patience that its task runs, and whether that is at work or waits itself:
+who waits for one that is at work may wait for as long as it is.
 
 Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
 """
@@ -21,9 +23,12 @@ from distributed.comm import connect
 from distributed.protocol import to_serialize
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.marks import Marks, find_marks
 
 LINK_OP = "mgspmv_link"
 """What a worker asks of another one to open a link; see `DaskLinks.accept`."""
+FAIL_S = 1.0
+"""Seconds for the others to read why the run ends, before the connections are closed."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,22 @@ class Member:
 
     def __str__(self) -> str:
         return self.address if self.name == self.address else f"{self.name} ({self.address})"
+
+
+def blame(
+    kind: type[ClusterError], members: Sequence[Member], rank: int, phase: str, what: str, why: str = ""
+) -> ClusterError:
+    """An error that is about the worker of a rank.
+
+    Parameters
+    ----------
+    phase : what was being done
+    what : what the worker did, or did not
+    why : more on that, in a clause of its own
+    """
+    member, more = members[rank], f"; {why}" if why else ""
+    message = f"worker {member} {what} (during {phase}, rank {rank}){more}"
+    return kind(message, worker=str(member.name), rank=rank, phase=phase)
 
 
 class DaskLinks:
@@ -71,8 +92,18 @@ class DaskLinks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
         self._is_active = False
+        self._failure: ClusterError | None = None
+        self._marks = Marks()
         self.phase = "connect"
+
+    @property
+    def phase(self) -> str:
         """What the run is doing, for messages."""
+        return self._marks.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._marks.phase = phase
 
     def connect(self) -> dict[int, dict[str, Any]]:
         """Open links to all others; their first messages, by rank.
@@ -111,18 +142,23 @@ class DaskLinks:
         Raises
         ------
         WorkerLostError : the link of one that is missing is broken
-        WorkerTimeoutError : one that is missing was silent for too long
+        WorkerTimeoutError : one that is missing was silent for too long, or a task hangs
         RunAbortedError : the run was ended from outside
         """
-        while True:
-            now = time.monotonic()
-            heard = self._check(missing, now)
-            try:
-                rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
-            except queue.Empty:
-                continue
-            if message is not None:
-                return rank, message
+        self._marks.waits = True
+        try:
+            while True:
+                now = time.monotonic()
+                heard = self._check(missing, now)
+                try:
+                    rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
+                except queue.Empty:
+                    continue
+                if message is not None:
+                    return rank, message
+        finally:
+            self._marks.mark()
+            self._marks.waits = False
 
     def begin_wait(self) -> None:
         """Others may be silent from now on for as long as is allowed."""
@@ -138,28 +174,58 @@ class DaskLinks:
 
     def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
         """When each of these was heard; raises as `receive` does."""
+        if self._failure is not None:
+            raise self._failure
         if self._end is not None:
             raise RunAbortedError(self._end, phase=self.phase)
         for rank in self._gone.intersection(missing):
-            raise self._describe(WorkerLostError, rank, "closed its connection; it died, or gave the run up")
+            about = (rank, self.phase, "closed its connection", "it died, or gave the run up")
+            raise blame(WorkerLostError, self._members, *about)
         heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
         for rank in missing:
             if now - heard[rank] > self._patience:
-                raise self._describe(
-                    WorkerTimeoutError,
-                    rank,
-                    f"was silent for {self._patience:g} s; it hangs, or its threads are taken by other tasks",
-                )
+                why = "it hangs, or its threads are taken by other tasks"
+                what = f"was silent for {self._patience:g} s"
+                raise blame(WorkerTimeoutError, self._members, rank, self.phase, what, why)
         return heard
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """While a task of the run is running: tell the others that it is."""
+    def active(self, phase: str) -> Iterator[Marks]:
+        """While a task of the run is running: tell the others that it is. Errors without one get its place.
+
+        Parameters
+        ----------
+        phase : what is being done at first
+
+        Returns
+        -------
+        The marks of the task.
+        """
+        self._marks = find_marks()
+        self._marks.on_hang, self.phase = self.fail, phase
+        self.begin_wait()
         self._is_active = True
         try:
-            yield
+            yield self._marks
+        except ClusterError as error:
+            if error.worker is None and not isinstance(error, RunAbortedError):
+                raise blame(type(error), self._members, self._rank, self.phase, "failed", str(error)) from error
+            raise
         finally:
             self._is_active = False
+            self._marks.on_hang = None
+
+    def fail(self, what: str, why: str) -> None:
+        """End it because the task here hangs: the others raise a `WorkerTimeoutError`. Does not wait.
+
+        Parameters
+        ----------
+        what, why : as of `blame`
+        """
+        error = blame(WorkerTimeoutError, self._members, self._rank, self.phase, what, why)
+        self._failure = error  # if what hangs is a wait, it ends
+        self._inbox.put((self._rank, None))
+        self._loop.call_soon_threadsafe(self._start_task, self._tell_failure, error)
 
     def close(self, reason: str) -> None:
         """End it: whoever waits is told the reason."""
@@ -207,8 +273,7 @@ class DaskLinks:
             while self._end is None:
                 message = await comm.read()
                 self._heard[rank] = time.monotonic()
-                if message:  # an empty one says that the worker is alive
-                    self._inbox.put((rank, message))
+                self._take(rank, message)
         except OSError:
             pass  # closed by the other side, or by the end of the run
         finally:
@@ -227,12 +292,29 @@ class DaskLinks:
             await asyncio.sleep(self._patience / 5)
             if self._is_active:
                 for rank in self._comms.keys() - self._gone:
-                    await self._write(rank, {})
+                    await self._write(rank, {"works": not self._marks.waits})
+
+    async def _tell_failure(self, error: ClusterError) -> None:
+        """Tell the others, and end it here."""
+        told = {"failure": str(error), "worker": error.worker, "rank": error.rank, "phase": error.phase}
+        writing = [asyncio.ensure_future(self._write(rank, told)) for rank in self._comms.keys() - self._gone]
+        if writing:
+            await asyncio.wait(writing, timeout=FAIL_S)  # to some it may not be possible
+            await asyncio.sleep(FAIL_S)
+        self.close(str(error))
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        """Take a message of another worker, or what it says of itself."""
+        if "works" in message:
+            if message["works"] and self._marks.waits:
+                self._marks.mark()
+        elif "failure" in message:
+            said = {name: message[name] for name in ("worker", "rank", "phase")}
+            self._failure = WorkerTimeoutError(message["failure"], **said)
+            self._inbox.put((rank, None))
+        else:
+            self._inbox.put((rank, message))
 
     def _lose(self, rank: int) -> None:
         self._gone.add(rank)
         self._inbox.put((rank, None))
-
-    def _describe(self, kind: type[ClusterError], rank: int, what: str) -> ClusterError:
-        member = self._members[rank]
-        return kind(f"worker {member} {what} (during {self.phase})", worker=str(member.name), phase=self.phase)

@@ -3,13 +3,18 @@ memory that the devices write into while they multiply.
 
 What the devices send each other is enqueued by each of them in the same order. A device that never comes leaves the
 others waiting inside NCCL, which does not notice by itself: who waits here looks at the workers' links meanwhile, and
-aborts.
+aborts. Where events say how far a stream is, so do the marks of the task, by which a watchdog finds the device that is
+at work and gets no further, and not those that wait for it.
+
+Nothing of NCCL and of the driver that may wait for ever is called by a task itself: threads connect and abort, and are
+left behind where they do not end. A device that does not come to rest is then used by no run of this process.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -18,13 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import ClusterError
+from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.direct import MOST_DEVICES, DirectMemory, name_host, open_memory
 from mgspmv.exchange.links import DaskLinks
+from mgspmv.marks import Marks, find_marks
 from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
 """Seconds for the devices to find each other, all of whose workers are alive."""
+ABORT_S = 10.0
+"""Seconds that NCCL and the device are waited for to end what is under way; it takes less than one unless they hang."""
 CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "4")
 """What NCCL is told, unless the environment says it, where slices go directly: the 32 channels that it opens to each of
 the others take 1.1 GB more on each of four H200. It listens to the first of a process."""
@@ -35,6 +43,8 @@ SHORT_S, LONG_S = 20e-6, 1e-3
 
 _closing: list[Thread] = []
 """They let go of groups of this process, whose memory is taken until they are done."""
+_stuck: list[Thread] = []
+"""Those of them that were waited for in vain."""
 
 
 def find_nccl_problem() -> str | None:
@@ -43,6 +53,20 @@ def find_nccl_problem() -> str | None:
     if nccl is None:
         return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
     return None
+
+
+def find_stuck() -> tuple[str, str] | None:
+    """What keeps this process from using its device, since a group that was aborted did not end: `what` and `why` as of
+    `mgspmv.exchange.links.blame`. None when nothing does."""
+    if not any(thread.is_alive() for thread in _stuck):
+        return None
+    return "has a device that does not come to rest", "something runs there without an end: restart the worker"
+
+
+def await_ends(wait_s: float) -> None:
+    """Wait until groups that were closed have given their memory back, for so many seconds for each of them."""
+    for closing in tuple(_closing):
+        closing.join(wait_s)
 
 
 class NcclGroup:
@@ -56,7 +80,8 @@ class NcclGroup:
 
     Raises
     ------
-    ClusterError : NCCL cannot connect the devices, or does not within `CONNECT_S`
+    ClusterError : NCCL cannot connect the devices
+    WorkerTimeoutError : it does not within `CONNECT_S`
     """
 
     def __init__(
@@ -70,6 +95,7 @@ class NcclGroup:
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
         self._memory: DirectMemory | None = None
         self._can_share = may_share
+        self._begun: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -93,7 +119,8 @@ class NcclGroup:
 
         if self._communicator is None:
             raise ClusterError(f"NCCL was aborted on this device, rank {self.rank}")
-        stream, nccl = cupy.cuda.get_current_stream().ptr, self._nccl
+        current, nccl = cupy.cuda.get_current_stream(), self._nccl
+        stream, self._begun = current.ptr, self._begun or current.record()
         send, receive = self._communicator.send, self._communicator.recv
         try:
             nccl.groupStart()
@@ -108,18 +135,27 @@ class NcclGroup:
             self.abort()
             raise self._describe(error) from error
 
-    def wait(self, stream: Any, check: Callable[[], None]) -> None:
+    def wait(self, stream: Any, check: Callable[[], None], stages: Sequence[Any] = ()) -> None:
         """Until all is done that was enqueued on a stream.
+
+        Parameters
+        ----------
+        stages : events on the stream, in turn after what this device does alone and after it has what the others sent;
+            none for those before and after all that was exchanged
 
         Raises
         ------
         ClusterError : what `check` raises, or NCCL's error. The group is aborted then, here
         """
         is_done, pause_s = stream.record(), SHORT_S
+        begun, self._begun = self._begun, None
+        marks, left = find_marks(), deque(stages or ([] if begun is None else [begun, is_done]))
         try:
             while not is_done.done:
                 check()
                 self._communicator.check_async_error()
+                if pause_s == LONG_S:
+                    _follow(marks, left)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONG_S)
         except self._nccl.NcclError as error:
@@ -128,6 +164,9 @@ class NcclGroup:
         except BaseException:
             self.abort()
             raise
+        finally:
+            marks.waits = False
+            marks.mark()
 
     def gather(self, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
         """What each device has of so many elements, from all of them, on the device."""
@@ -165,23 +204,24 @@ class NcclGroup:
 
     def close(self) -> None:
         """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
-        thread = Thread(target=self.abort, name="mgspmv-nccl-close", daemon=True)
-        thread.start()
-        _closing[:] = [*(other for other in _closing if other.is_alive()), thread]
+        self._begin_abort()
 
     def _describe(self, error: Exception) -> ClusterError:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
 
     def abort(self) -> None:
-        """End what is under way, here; the others end theirs."""
+        """End what is under way, here; the others end theirs. Waited for, but for `ABORT_S` at most."""
+        thread = self._begin_abort()
+        thread.join(ABORT_S)
+        if thread.is_alive():
+            _stuck[:] = [*(other for other in _stuck if other.is_alive()), thread]
+
+    def _begin_abort(self) -> Thread:
+        import cupy
+
         communicator, self._communicator = self._communicator, None
         memory, self._memory = self._memory, None
-        if memory is not None:
-            memory.give_up()  # kernels that wait for it would be waited for
-        if communicator is not None:
-            communicator.abort()
-        if memory is not None:
-            memory.close()
+        return _begin_end(cupy.cuda.Device(), communicator, memory)
 
 
 def join_group(
@@ -248,11 +288,14 @@ class NcclExchange:
 
     def enqueue(self, z: Any) -> None:
         """On the current stream: send of this device's slice of z what each of the others reads, and get theirs."""
-        parts = [z[a:b] for a, b in pairwise(self.slices.starts)]
-        own, packing = parts[self.rank], self._packing
+        self._group.exchange(self.select(z), [z[a:b] for a, b in pairwise(self.slices.starts)])
+
+    def select(self, z: Any) -> list[Any]:
+        """On the current stream: what each device is sent of z, by rank, until the next call."""
+        starts, packing = self.slices.starts, self._packing
+        own = z[starts[self.rank] : starts[self.rank + 1]]
         if packing is None:
-            self._group.exchange([own] * len(parts), parts)
-            return
+            return [own] * (len(starts) - 1)
         import cupy
 
         packed = self._packed.get(z.itemsize)
@@ -260,11 +303,11 @@ class NcclExchange:
             self._packed = {z.itemsize: cupy.empty(len(packing.elements), z.dtype)}
             packed = self._packed[z.itemsize]
         cupy.take(own, packing.elements, out=packed)
-        self._group.exchange([packed[a:b] for a, b in pairwise(packing.starts)], parts)
+        return [packed[a:b] for a, b in pairwise(packing.starts)]
 
-    def wait(self, stream: Any) -> None:
-        """Until the stream is at rest; raises when a device is gone that others wait for."""
-        self._group.wait(stream, self._check)
+    def wait(self, stream: Any, stages: Sequence[Any] = ()) -> None:
+        """Until the stream is at rest; raises when a device is gone that others wait for; see `NcclGroup.wait`."""
+        self._group.wait(stream, self._check, stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +405,36 @@ def _share_needed(
     return SharedColumns(slices, cupy.concatenate(places).astype(np.int32), packing)
 
 
+def _follow(marks: Marks, left: deque[Any]) -> None:
+    """Mark what a stream has done of its stages, and whether it waits for the other devices now."""
+    n = len(left)
+    while left and left[0].done:
+        left.popleft()
+    if len(left) < n:
+        marks.mark()
+    marks.waits = len(left) % 2 == 1
+
+
+def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> Thread:
+    """Let a thread end what a group has."""
+    thread = Thread(target=_end_group, args=(device, communicator, memory), name="mgspmv-nccl-abort", daemon=True)
+    thread.start()
+    _closing[:] = [*(other for other in _closing if other.is_alive()), thread]
+    return thread
+
+
+def _end_group(device: Any, communicator: Any, memory: DirectMemory | None) -> None:
+    """Let go of what a group has, when its device is at rest."""
+    with device:
+        if memory is not None:
+            memory.give_up()  # kernels that wait for it would be waited for
+        if communicator is not None:
+            communicator.abort()
+        if memory is not None:
+            memory.close()
+        device.synchronize()
+
+
 def _import_nccl() -> Any:
     """CuPy's binding; None where there is no NCCL."""
     from cupy.cuda import nccl
@@ -373,33 +446,60 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
     """A communicator. NCCL waits for others and cannot be interrupted: in a thread, which may be left behind."""
     import cupy
 
-    device, found = cupy.cuda.Device(), []
+    device, made, found = cupy.cuda.Device(), list[Any](), list[BaseException]()
 
     def connect() -> None:
         try:
             for closing in tuple(_closing):
                 closing.join()
             with device:
-                found.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
+                made.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
+                _send_to_all(nccl, made[0], rank, n_devices)
         except BaseException as error:
             found.append(error)
 
     thread = Thread(target=connect, name="mgspmv-nccl-connect", daemon=True)
     thread.start()
     deadline = time.monotonic() + CONNECT_S
-    while thread.is_alive():
-        check()
-        if time.monotonic() > deadline:
+    try:
+        while thread.is_alive():
+            check()
+            if time.monotonic() > deadline:
+                raise WorkerTimeoutError(
+                    f"NCCL did not connect the devices of {n_devices} workers within {CONNECT_S:g} s (rank {rank}); "
+                    "NCCL_DEBUG=INFO in the workers' environment says more, NCCL_SOCKET_IFNAME chooses the network",
+                    rank=rank,
+                    phase="connect",
+                )
+            thread.join(0.01)
+        if found:
             raise ClusterError(
-                f"NCCL did not connect the devices of {n_devices} workers within {CONNECT_S:g} s (rank {rank}); "
-                "NCCL_DEBUG=INFO in the workers' environment says more, NCCL_SOCKET_IFNAME chooses the network",
+                f"NCCL cannot connect the devices of {n_devices} workers: {found[0]} (rank {rank}); NCCL_DEBUG=INFO in "
+                "the workers' environment says more",
+                rank=rank,
                 phase="connect",
-            )
-        thread.join(0.01)
-    if isinstance(found[0], BaseException):
-        raise ClusterError(
-            f"NCCL cannot connect the devices of {n_devices} workers: {found[0]} (rank {rank}); NCCL_DEBUG=INFO in the "
-            "workers' environment says more",
-            phase="connect",
-        ) from found[0]
-    return found[0]
+            ) from found[0]
+    except BaseException:
+        for communicator in made:
+            _begin_end(device, communicator, None)
+        raise
+    return made[0]
+
+
+def _send_to_all(nccl: Any, communicator: Any, rank: int, n_devices: int) -> None:
+    """Send a byte from each device to each. A pair of them connects when it first sends, for which NCCL lets the host
+    wait: here, and then nowhere else."""
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        notes = cupy.zeros(n_devices + 1, np.uint8)
+        address, kind = notes.data.ptr, nccl.NCCL_UINT8
+        nccl.groupStart()
+        try:
+            for other in {*range(n_devices)} - {rank}:
+                communicator.send(address + n_devices, 1, kind, other, stream.ptr)
+                communicator.recv(address + other, 1, kind, other, stream.ptr)
+        finally:
+            nccl.groupEnd()
+        stream.synchronize()

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.exchange.digests import digest_elements, digest_slices
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.exchange.turns import Links, Turns
-from mgspmv.model import StepSums
+from mgspmv.model import Digests, StepSums
 
 SMALL = 1 << 16
 """Bytes of a slice that is copied into its message, which takes less time than the header of an array of its own."""
@@ -46,6 +47,7 @@ class PeerTransport:
         self.exchanged_bytes = 0
         self.waited_s = 0.0
         self._z: np.ndarray
+        self._sent: np.ndarray
         self._slots: tuple[np.ndarray, ...]
         self._packs: tuple[dict[int, np.ndarray], ...]
         self.restart(dtype)
@@ -64,6 +66,17 @@ class PeerTransport:
         first = self._halo.bounds[self._halo.rank]
         return self._slots[self._turns.number % 2][start - first : stop - first]
 
+    def get_own(self, start: int, stop: int) -> np.ndarray:
+        before = self._starts[self._halo.rank] - self._halo.bounds[self._halo.rank]
+        return self._z[start + before : stop + before]
+
+    def digest(self) -> Digests:
+        """Of what the last exchange sent and brought, between two steps."""
+        wanted = [None if rank == self._halo.rank else rows for rank, rows in enumerate(self._wanted)]
+        whole = digest_elements(self._sent)
+        sent = (whole if rows is None else digest_elements(self._sent, rows) for rows in wanted)
+        return Digests(tuple(sent), digest_slices(self._z, self._starts))
+
     def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
         """As `Turns.gather`, between two steps."""
         return self._turns.gather(given)
@@ -74,7 +87,8 @@ class PeerTransport:
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._send(sums, product_s)
         totals = list(sums)
-        self._put(self._halo.rank, self._slots[self._turns.number % 2])
+        self._sent = self._slots[self._turns.number % 2]
+        self._put(self._halo.rank, self._sent)
         slowest_s = product_s
         missing = set(self._turns.others)
         while missing:
@@ -90,7 +104,8 @@ class PeerTransport:
         return totals
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        self._z, self._slots, self._packs = np.empty(0), (), ()  # so that old and new are never there at once
+        self._z = self._sent = np.empty(0)
+        self._slots, self._packs = (), ()  # so that old and new are never there at once
         rank = self._halo.rank
         self._z = self._zeros(self._starts[-1], dtype)
         self._slots = tuple(self._zeros(self._starts[rank + 1] - self._starts[rank], dtype) for _ in range(2))

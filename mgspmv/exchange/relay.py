@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.exchange.digests import digest_slices
 from mgspmv.exchange.halo import Halo
 from mgspmv.model import StepSums
 
@@ -37,10 +38,11 @@ class RelayTransport:
     def nbytes(self) -> int:
         return self._held.nbytes + self._own.nbytes + self._halo.nbytes
 
-    def give(self, z: np.ndarray) -> None:
-        """Hold the columns of z, (n_cols,), that the next product reads."""
+    def give(self, z: np.ndarray) -> tuple[int, ...]:
+        """Hold the columns of z, (n_cols,), that the next product reads; digests of the slices of all workers."""
         self._held = self._halo.select(z)
         self.exchanged_bytes += z.nbytes
+        return digest_slices(z, self._halo.bounds)
 
     def take(self) -> np.ndarray:
         """(n_rows,): this worker's slice of the next z, whose buffer is the taker's from now on."""
@@ -50,6 +52,10 @@ class RelayTransport:
     def slot(self, start: int, stop: int) -> np.ndarray:
         first = self._halo.bounds[self._halo.rank]
         return self._own[start - first : stop - first]
+
+    def get_own(self, start: int, stop: int) -> np.ndarray:
+        """Before it is taken."""
+        return self.slot(start, stop)
 
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
         return sums

@@ -55,6 +55,9 @@ class StagedTransport:
     def slot(self, start: int, stop: int) -> Any:
         return self._own[start - self._start : stop - self._start]
 
+    def get_own(self, start: int, stop: int) -> Any:
+        return self.slot(start, stop)
+
     def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
         self._fill()
         return self._staged.exchange(sums, product_s)

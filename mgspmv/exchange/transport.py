@@ -59,6 +59,10 @@ class Transport(Panel, Protocol):
         """Drop the vectors and hold ones of this dtype, all 0."""
         ...
 
+    def get_own(self, start: int, stop: int) -> Any:
+        """(stop - start,): of these rows of this worker, what the last exchange made z of."""
+        ...
+
 
 class LocalTransport:
     """All rows belong to this process: two buffers take turns and nothing moves.
@@ -98,3 +102,6 @@ class LocalTransport:
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
         self._current, self._next = self._zeros(self._n_cols, dtype), self._zeros(self._n_cols, dtype)
+
+    def get_own(self, start: int, stop: int) -> Any:
+        return self._current[start:stop]

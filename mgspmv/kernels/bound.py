@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.model import CsrBlock, Precision, StepSums
+from mgspmv.model import CsrBlock, Precision, RowCheck, StepSums
 
 
 class BoundKernel(Protocol):
@@ -31,6 +31,10 @@ class BoundKernel(Protocol):
 
     def scale(self, x: Any, weight: Any, z: Any) -> StepSums:
         """z = x / weight (0 where weight is 0); the sums that belong to x."""
+        ...
+
+    def check_rows(self, x: Any, weight: Any, z: Any) -> RowCheck:
+        """What x sums to, and in how many rows z is not what `scale` makes of it."""
         ...
 
     def step(

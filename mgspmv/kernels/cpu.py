@@ -32,6 +32,7 @@ from mgspmv.model import (
     RELATIVE_LIMIT,
     CsrBlock,
     Precision,
+    RowCheck,
     StepSums,
     default_threads,
 )
@@ -117,6 +118,12 @@ class CpuBlock:
         self._run(_scale, x, weight, z, self._unit, sums)
         return _add_up(sums)
 
+    def check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> RowCheck:
+        """What x sums to, and in how many rows z is not what `scale` makes of x; all (n_rows,)."""
+        found = np.zeros((len(self._bounds) - 1, 3), np.uint64)
+        self._run(_check_rows, x, weight, z, self._unit, found)
+        return sum((RowCheck(*own) for own in found.tolist()), RowCheck())
+
     def step(
         self,
         z: np.ndarray,
@@ -177,6 +184,7 @@ class CpuBlock:
         x = np.empty(0, np.float32 if self.precision == "float32" else np.float64)
         z = np.empty(0, self.z_dtype)
         kernel.scale(x, one[:0], z)
+        kernel.check_rows(x, one[:0], z)
         kernel.step(z, x, z, one[:0], 0.5, 0.0, one, one, is_relative=is_relative)
         plain = CpuBlock(empty, "float64")
         plain.scale(x, one[:0], one[:0])
@@ -391,6 +399,24 @@ def _scale(counter, bounds, x, weight, z_next, unit, sums):
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
         _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part], None)
+        part = _take(counter)
+
+
+@_compile
+def _check_rows(counter, bounds, x, weight, z, unit, found):
+    part = _take(counter)
+    while part < len(bounds) - 1:
+        total, n_off, dangling = np.uint64(0), np.uint64(0), np.uint64(0)
+        for i in range(bounds[part], bounds[part + 1]):
+            rank, is_dangling = np.float64(x[i]), weight[i] == 0.0
+            ratio = (0.0 if is_dangling else rank / weight[i]) / unit
+            if (rank >= 0.0) & (rank < 2.0):
+                total += np.uint64(np.int64(np.rint(rank * CHANGE_POINT)))
+                dangling += np.uint64(np.int64(np.rint((rank if is_dangling else 0.0) * FIXED_POINT)))
+                n_off += np.uint64(z.dtype.type(_quantize(ratio, z[0])) != z[i])
+            else:
+                n_off += np.uint64(1)
+        found[part, 0], found[part, 1], found[part, 2] = total, n_off, dangling
         part = _take(counter)
 
 

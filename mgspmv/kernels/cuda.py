@@ -31,7 +31,7 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.kernels.row_tiles import RowTiles, build_row_tiles
 from mgspmv.kernels.specialise import MANY_WIDTHS, find_many_words, product_types, step_types
-from mgspmv.model import FIXED_POINT, CsrBlock, Precision, StepSums
+from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
 THREADS = 256
 """Threads of a thread block where a source names no other number."""
@@ -134,6 +134,12 @@ class CudaBlock:
         self._run_rows("scale", x.dtype, x, weight, np.float64(self._unit), z, sums)
         return StepSums(*(int(s) for s in get(sums)))
 
+    def check_rows(self, x: Any, weight: Any, z: Any) -> RowCheck:
+        """As `CpuBlock.check_rows`, with vectors on the device."""
+        found = zeros(3, np.uint64)
+        self._run_rows("check_rows", x.dtype, x, weight, np.float64(self._unit), z, found)
+        return RowCheck(*(int(n) for n in get(found)))
+
     def step(
         self,
         z: Any,
@@ -176,6 +182,7 @@ class CudaBlock:
         self._bind("csr-split", product_types("float64", self._value))
         rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
         self._load_step("scale", rank)
+        self._load_step("check_rows", rank)
         self._load_step("update", rank, is_relative=is_relative)
         in_float64 = self.with_precision("float64")
         for name in ("scale", "residual"):

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from mgspmv.kernels.device import LITTLE, release_device_memory, report_full_device
+from mgspmv.marks import mark
 from mgspmv.partition import Streaming
 
 AHEAD = 2
@@ -102,6 +103,7 @@ class Feed(Generic[T]):
         if self._ahead and self._ahead[0][0] != self._fetched[0]:
             self.stop()  # the last pass did not come to its end
         for k in range(self.n):
+            mark()
             if k in self.kept:
                 yield k, self.kept[k]
                 continue
@@ -158,6 +160,7 @@ def hold_pieces(
     pinned: dict[int, PinnedPiece[T]] = {}
     for k in range(n):
         check()
+        mark()
         release_device_memory(beyond=LITTLE)  # what making the last one took
         if k > 0 and (k in stay or streaming.held == "host"):
             made = make(k)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import SLICE, RowSlices
 from mgspmv.kernels.specialise import rank_types
-from mgspmv.model import FIXED_POINT, Precision, StepSums
+from mgspmv.model import FIXED_POINT, Digests, Precision, RowCheck, StepSums
 from mgspmv.partition import Slices
 
 CAPTURED_STEPS = 5
@@ -50,6 +50,8 @@ LEAST_ITEM = 64
 """Chunks that are worth an item of their own."""
 ITEMS = 4
 """Items for each multiprocessor, about, were all entries in one block."""
+DIGEST_THREADS, DIGEST_BLOCKS = 256, 8
+"""Threads of a thread block that digests, and how many of these for each multiprocessor."""
 SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
@@ -209,8 +211,18 @@ class Exchange(Protocol):
         """
         ...
 
-    def wait(self, stream: Any) -> None:
-        """Until the stream is at rest, or raise when a device is gone that others wait for."""
+    def select(self, z: Any) -> Sequence[Any]:
+        """On the current stream: what each of the others is sent of z, by rank, until the next call."""
+        ...
+
+    def wait(self, stream: Any, stages: Sequence[Any]) -> None:
+        """Until the stream is at rest, or raise when a device is gone that others wait for.
+
+        Parameters
+        ----------
+        stages : events on the stream, in turn after what this device does alone and after it has what the others sent;
+            none where that is not known
+        """
         ...
 
 
@@ -318,7 +330,7 @@ class RankSteps:
         self._arrays = _Arrays()
         self._shared: SharedMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._rules = PLAIN_RULES
+        self._rules, self._n_digesting = PLAIN_RULES, DIGEST_BLOCKS * shared_memory()[0]
         with report_full_device("the tables of the matrix"):
             self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
             self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
@@ -344,6 +356,11 @@ class RankSteps:
         return 0.5 * self._units(False)[0] if self.precision == "float32" and self._bits else 0.0
 
     @property
+    def has_values(self) -> bool:
+        """Whether entries are more than a pattern."""
+        return self.layout.value is not None
+
+    @property
     def writes_there(self) -> bool:
         """Whether this device writes its slice into the memory of the others."""
         return self._shared is not None
@@ -356,11 +373,14 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Make the kernels of a run ready, so that no step is timed with it."""
         is_exact, self._rules = self.precision == "exact", rules
-        for name, exact in (("start", is_exact), ("step", is_exact), ("start", True), ("residual", True)):
-            self._load(name, exact)
+        for name in ("start", "step", "check_rows"):
+            self._load(name, is_exact)
+        for name in ("start", "residual"):
+            self._load(name, True)
         if self._exchange is not None:  # what waits for others is not to be waited for by what loads a kernel
             for name in ("join", "meet"):
                 self._load(name, is_exact)
+            self._load_digest(self._choose_z(is_exact))
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
@@ -417,7 +437,7 @@ class RankSteps:
                 self._graph.launch(self._stream)
             for k in range(n - n_captured * CAPTURED_STEPS):
                 self._step_unless_stopped(k)
-        self._rest()
+        self._rest([event for _, between, after in times or () for event in (between, after)])
         history, state = self._arrays.history.get(), self._arrays.state.get()
         first, self._made = self._made, int(state[2])
         n_made = self._made - first
@@ -482,12 +502,12 @@ class RankSteps:
         self._there = put_all(*(others + place for place in reversed(places)))  # even steps write the odd z
         return z
 
-    def _rest(self) -> None:
-        """Wait until all that was enqueued is done."""
+    def _rest(self, stages: Sequence[Any] = ()) -> None:
+        """Wait until all that was enqueued is done; `stages` as of `Exchange.wait`."""
         if self._exchange is None:
             self._stream.synchronize()
         else:
-            self._exchange.wait(self._stream)
+            self._exchange.wait(self._stream, stages)
 
     def residual(self, mass: float) -> float:
         """A bound on |G(x) - x| in L1, where G is a step, made in fixed point; no more steps can be made after it.
@@ -516,6 +536,33 @@ class RankSteps:
         self._rest()
         # Each product is rounded to 2^-62 twice at most, as z and as itself.
         return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
+
+    def check_rows(self) -> RowCheck:
+        """Of the own rows, what the ranks reached sum to, and where z is not what they give; before `residual`."""
+        found, threads = self._cupy.zeros(3, np.uint64), self._family.threads
+        self._await_current_stream()
+        kernel = self._load("check_rows", self.precision == "exact")
+        with self._stream:
+            for run, (first, last) in zip(self._runs, pairwise(self.layout.rows), strict=True):
+                kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, found))
+            return RowCheck(*found.get().tolist())
+
+    def digest(self) -> Digests:
+        """Of z as it lies on the devices after the last step; before `residual`."""
+        exchange, own_rank = self._exchange, 0 if self._exchange is None else self._exchange.rank
+        if exchange is None:
+            return Digests((0,), (0,))
+        z = self._arrays.z[self._made % 2]
+        held = [z[a:b] for a, b in pairwise(exchange.slices.starts)]
+        sums = self._cupy.zeros((2, len(held)), np.uint64)
+        self._await_current_stream()
+        with self._stream:
+            sent = [held[own_rank] if k == own_rank else part for k, part in enumerate(exchange.select(z))]
+            for own, parts in zip(sums, (sent, held), strict=True):
+                for k, part in enumerate(parts):
+                    self._add_digest(part, own[k:])
+            of_sent, of_held = sums.get().tolist()
+        return Digests(tuple(of_sent), tuple(of_held))
 
     def ranks(self) -> np.ndarray:
         """(n_rows,) ranks, on the host."""
@@ -596,6 +643,15 @@ class RankSteps:
             types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **self._rules.types)
             self._kernels[key] = load_kernel(self._family.source, name, **types)
         return self._kernels[key]
+
+    def _load_digest(self, dtype: np.dtype[Any]) -> Any:
+        return load_kernel("digest.cu", "digest", WORD=np.dtype(f"uint{8 * dtype.itemsize}"))
+
+    def _add_digest(self, vector: Any, place: Any) -> None:
+        """Enqueue that the digest of a vector be added to the first element there."""
+        n = int(vector.size)
+        n_blocks = max(1, min(self._n_digesting, -(-n // DIGEST_THREADS)))
+        self._load_digest(vector.dtype)((n_blocks,), (DIGEST_THREADS,), (np.int64(n), vector, place))
 
     def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)

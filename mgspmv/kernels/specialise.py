@@ -24,7 +24,15 @@ MANY_WIDTHS = (2, 4, 8, 16, 32, 64)
 """Vectors that csr-many takes at once; 2 in steps of PageRank only."""
 PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
 
-_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "uint32": "unsigned"}
+_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "int64",
+    "uint32": "unsigned",
+    "uint64": "uint64",
+}
+_WORDS = (np.dtype(np.uint32), np.dtype(np.uint64))
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
@@ -102,6 +110,8 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("reduce.cu", VALUE=value, PATTERN=0)
         yield specialise("dense.cu", VALUE=value, PATTERN=0)
         yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
+    for word in _WORDS:
+        yield specialise("digest.cu", WORD=word)
     yield specialise("spin.cu")
     yield specialise("generate.cu")
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):

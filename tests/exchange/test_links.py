@@ -12,11 +12,12 @@ from itertools import count
 
 import numpy as np
 import pytest
-from clusters import start_cluster
+from clusters import start_cluster, wait_for
 from distributed.core import Status as ServerStatus
 
-from mgspmv.errors import RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
+from mgspmv.marks import make_marks
 
 LONG_S = 60.0
 """Patience that no test is to wait for."""
@@ -219,8 +220,8 @@ def test_a_worker_that_does_not_say_hello_is_named(make_run):
     with pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].connect()
     assert str(caught.value) == (
-        f"worker {run.members[2]} was silent for 1.5 s; it hangs, or its threads are taken by other tasks "
-        "(during connect)"
+        f"worker {run.members[2]} was silent for 1.5 s (during connect, rank 2); it hangs, or its threads are taken by "
+        "other tasks"
     )
     assert (caught.value.worker, caught.value.phase) == ("2", "connect")
     run.close()
@@ -274,9 +275,9 @@ def test_a_lost_worker_is_named_at_once(make_run):
     with pytest.raises(WorkerLostError) as caught:
         waiting.result()
     assert str(caught.value) == (
-        f"worker {run.members[2]} closed its connection; it died, or gave the run up (during iteration 7)"
+        f"worker {run.members[2]} closed its connection (during iteration 7, rank 2); it died, or gave the run up"
     )
-    assert (caught.value.worker, caught.value.phase) == ("2", "iteration 7")
+    assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("2", 2, "iteration 7")
     assert isinstance(caught.value, ConnectionError)
     run.links[0].send({2: {"number": 1}, 1: {"number": 1}})
     assert run.links[1].receive([0]) == (0, {"number": 1})
@@ -317,12 +318,12 @@ def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     connect_all(run)
     run.links[0].phase = "residual"
     began = time.monotonic()
-    with run.links[1].active(), pytest.raises(WorkerTimeoutError) as caught:
+    with run.links[1].active("step"), pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].receive([1, 2])
     assert 1.5 <= time.monotonic() - began < 10
     assert str(caught.value) == (
-        f"worker {run.members[2]} was silent for 1.5 s; it hangs, or its threads are taken by other tasks "
-        "(during residual)"
+        f"worker {run.members[2]} was silent for 1.5 s (during residual, rank 2); it hangs, or its threads are taken "
+        "by other tasks"
     )
     assert (caught.value.worker, caught.value.phase) == ("2", "residual")
     assert isinstance(caught.value, TimeoutError)
@@ -332,13 +333,85 @@ def test_a_worker_that_is_slow_is_waited_for_as_long_as_it_is_busy(make_run):
     run = make_run(2, patience=1.5)
     connect_all(run)
     waiting = Call(run.links[0].receive, [1])
-    with run.links[1].active():
+    with run.links[1].active("step"):
         time.sleep(3.5)  # it is this time that must not end it
         assert waiting.is_alive(), waiting.error
         run.links[1].send({0: {"number": 1}})
         assert waiting.result() == (1, {"number": 1})
     with pytest.raises(WorkerTimeoutError, match=r"was silent for 1\.5 s"):
         run.links[0].receive([1])
+
+
+# --- workers that hang -----------------------------------------------------------------------------------------------
+
+
+def work(links, phase, go_on):
+    """A task of the run that does nothing until it is told to."""
+    with links.active(phase) as marks:
+        assert go_on.wait(30)
+        return marks
+
+
+@over_both
+def test_all_are_told_which_worker_hangs(make_run):
+    run, go_on = make_run(3), threading.Event()
+    connect_all(run)
+    hanging = Call(work, run.links[1], "iteration 7", go_on)
+    waiting = [Call(run.links[rank].receive, [1]) for rank in (0, 2)]
+    run.links[1].phase = "iteration 7"
+    run.links[1].fail("got no further for 30 s", "its log has the stacks of its threads")
+    wanted = f"worker {run.members[1]} got no further for 30 s (during iteration 7, rank 1); its log has the stacks of"
+    for call in waiting:
+        with pytest.raises(WorkerTimeoutError) as caught:
+            call.result()
+        assert str(caught.value).startswith(wanted)
+        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "iteration 7")
+    with pytest.raises(WorkerTimeoutError, match="rank 1"):
+        run.links[1].check()
+    go_on.set()
+    hanging.result()
+
+
+def test_a_worker_that_waits_gets_on_as_long_as_another_is_at_work(make_run):
+    run, go_on = make_run(2, patience=1.0), threading.Event()
+    connect_all(run)
+
+    def wait_for_message():
+        with make_marks() as marks:
+            watched.append(marks)
+            with run.links[0].active("iteration 1"):
+                return run.links[0].receive([1])
+
+    watched = []
+    working = Call(work, run.links[1], "iteration 1", go_on)
+    waiting = Call(wait_for_message)
+    assert wait_for(lambda: watched and watched[0].waits)
+    n_seen = watched[0].n
+    assert wait_for(lambda: watched[0].n > n_seen + 1)
+    run.links[1]._marks.waits = True  # now all wait
+    time.sleep(0.5)
+    n_seen = watched[0].n
+    time.sleep(0.7)
+    assert (watched[0].n, watched[0].waits) == (n_seen, True)
+    run.links[1].send({0: {"number": 1}})
+    assert waiting.result() == (1, {"number": 1})
+    assert (watched[0].n, watched[0].waits, watched[0].on_hang) == (n_seen + 1, False, None)
+    go_on.set()
+    working.result()
+
+
+def test_errors_that_do_not_know_where_they_were_say_so(make_run):
+    run = make_run(2)
+    for error in (ClusterError("NCCL failed"), WorkerTimeoutError("NCCL did not connect", phase="connect")):
+        with pytest.raises(type(error)) as caught, run.links[1].active("residual"):
+            raise error
+        assert str(caught.value) == f"worker {run.members[1]} failed (during residual, rank 1); {error}"
+        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "residual")
+        assert caught.value.__cause__ is error
+    for error in (RunAbortedError("it was given up"), WorkerLostError("worker 0 is gone", worker="0")):
+        with pytest.raises(type(error)) as caught, run.links[1].active("residual"):
+            raise error
+        assert caught.value is error
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from clusters import wait_for
 from peers import Network, StuckError, run_workers
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
@@ -27,10 +28,12 @@ from mgspmv.exchange.nccl import (
     NcclGroup,
     SharedColumns,
     find_nccl_problem,
+    find_stuck,
     greet,
     join_group,
     share_columns,
 )
+from mgspmv.marks import make_marks
 from mgspmv.partition import SLICE_SUMS, Slices
 
 pytestmark = pytest.mark.timeout(60)  # what does not look whether others are well waits for ever
@@ -144,10 +147,26 @@ class PlayedDevice:
     def __exit__(self, *error):
         self.current.number = self._before
 
+    def synchronize(self):
+        pass
+
 
 class PlayedStream:
-    def __init__(self, nccl):
+    """The one of a thread."""
+
+    def __init__(self, nccl, non_blocking=True):
         self._nccl, self.ptr = nccl, threading.get_ident()
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+    def synchronize(self):
+        mark = self.record()
+        while not mark.done:
+            time.sleep(0.001)
 
     def record(self):
         return PlayedMark(self._nccl, self._nccl.list_enqueued(self.ptr))
@@ -186,7 +205,8 @@ def call_on_device(function, *args, **given):
 def nccl(monkeypatch):
     """NCCL and CuPy that are played, with device 7 + rank for the thread of each."""
     played = PlayedNccl()
-    cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, get_current_stream=lambda: PlayedStream(played))
+    streams = {"get_current_stream": lambda: PlayedStream(played), "Stream": partial(PlayedStream, played)}
+    cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, **streams)
     functions = (np.asarray, np.arange, np.zeros, np.concatenate, np.sort, np.searchsorted, np.take)
     made = {f.__name__: partial(call_on_device, f) for f in functions}
     cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7).astype(dtype)), **made)
@@ -292,7 +312,7 @@ def test_each_gets_what_is_meant_for_it(nccl):
 def test_the_first_message_of_each_goes_to_another_one(nccl):
     groups = start_groups(nccl, 4)
     run_ranks(4, lambda rank: exchange(groups[rank], on_device(np.zeros(4)), range(5)))
-    sent_to = {c.rank: c.sent_to for c in nccl.made}
+    sent_to = {c.rank: c.sent_to[3:] for c in nccl.made}  # but for the bytes by which they connected
     assert sent_to == {0: [1, 2, 3], 1: [2, 3, 0], 2: [3, 0, 1], 3: [0, 1, 2]}
 
 
@@ -385,7 +405,8 @@ class Rows:
         return run_ranks(self.n, work)
 
     def check(self, nccl, groups, columns):
-        """Every device gets what it reads of all, and their scalars."""
+        """Every device gets what it reads of all, and their scalars; and holds of others what `select` says."""
+        held, given = {}, {}
 
         def work(rank):
             shared, slices = columns[rank], columns[rank].slices
@@ -406,9 +427,14 @@ class Rows:
                 for owner, (first, before) in enumerate(zip(slices.starts, slices.tails, strict=False)):
                     assert z[first + before : first + before + SLICE_SUMS].tolist() == sums[owner].tolist()
                 assert z[-1] == -1
+            held[rank] = [z[a:b].tolist() for a, b in pairwise(slices.starts)]
+            given[rank] = [part.tolist() for part in exchange.select(z)]
             return exchange.received_elements
 
-        return run_ranks(self.n, work)
+        received = run_ranks(self.n, work)
+        for one in range(self.n):
+            assert all(held[one][other] == given[other][one] for other in range(self.n) if other != one)
+        return received
 
 
 SHARED = pytest.mark.parametrize(
@@ -609,6 +635,95 @@ def test_workers_are_watched_while_devices_connect(nccl, error):
         NcclGroup(0, 2, nccl.get_unique_id(), failing, may_share=True)
     assert caught.value is error
     assert failing.left == 0
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("worker 1 is gone"), RunAbortedError("given up")])
+def test_what_connects_without_being_done_is_aborted(nccl, monkeypatch, error):
+    """A pair of devices that do not send each other anything, as NCCL leaves those whose other side was stopped."""
+    monkeypatch.setattr(module, "_send_to_all", lambda *_: time.sleep(0.5))
+    with pytest.raises(type(error)):
+        run_ranks(2, lambda rank: NcclGroup(rank, 2, b"x" * 128, Failing(error, 20), may_share=True))
+    assert wait_for(lambda: [c.n_aborted for c in nccl.made] == [1, 1])
+
+
+# --- ending what does not end ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endless(nccl, monkeypatch):
+    """A device that does not come to rest until it is told to."""
+    is_over = threading.Event()
+    monkeypatch.setattr(PlayedDevice, "synchronize", lambda self: is_over.wait(30))
+    monkeypatch.setattr(module, "ABORT_S", 0.2)
+    yield is_over
+    is_over.set()
+    assert wait_for(lambda: find_stuck() is None)
+
+
+def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, endless):
+    group, communicator = leave_alone(nccl)
+    began = time.monotonic()
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+        group.wait(PlayedStream(nccl), Failing(WorkerLostError("worker 1 is gone")))
+    assert 0.2 <= time.monotonic() - began < 5
+    assert (group.is_alive, communicator.n_aborted) == (False, 1)
+    assert find_stuck() == (
+        "has a device that does not come to rest",
+        "something runs there without an end: restart the worker",
+    )
+    endless.set()
+    assert wait_for(lambda: find_stuck() is None)
+
+
+def test_an_abort_that_does_not_end_is_left_behind(nccl, endless):
+    group, communicator = leave_alone(nccl)
+    communicator.abort = lambda: endless.wait(30)
+    group.abort()
+    assert not group.is_alive
+    assert find_stuck() is not None
+
+
+def test_what_is_let_go_of_is_not_waited_for(nccl, endless):
+    group, communicator = leave_alone(nccl)
+    group.close()
+    assert not group.is_alive
+    assert wait_for(lambda: communicator.n_aborted == 1)
+    assert find_stuck() is None
+
+
+# --- who hangs, and who waits ----------------------------------------------------------------------------------------
+
+
+def follow(group, nccl, stages, looks):
+    """What the marks of a wait say at each look: how many there were, and whether it waits for others."""
+    seen = []
+
+    def check():
+        seen.append((marks.n, marks.waits))
+        if len(seen) > 30:
+            looks()
+        if len(seen) > 40:
+            raise StuckError
+
+    with make_marks() as marks, pytest.raises(StuckError):
+        group.wait(PlayedStream(nccl), check, stages)
+    assert not marks.waits
+    return seen
+
+
+def test_a_device_that_is_at_work_does_not_wait_for_others(nccl):
+    group, _ = leave_alone(nccl)
+    stages = [SimpleNamespace(done=done) for done in (True, True, False, False)]
+    seen = follow(group, nccl, stages, lambda: setattr(stages[2], "done", True))
+    assert (0, False) in seen[:30]
+    assert seen[29] == (1, False)  # two of four are done: the second product is under way
+    assert seen[-1] == (2, True)  # and now it is, and the slices of others are missing
+
+
+def test_who_exchanges_without_more_to_say_waits_for_others_once_it_is_there(nccl, monkeypatch):
+    group, _ = leave_alone(nccl)
+    seen = follow(group, nccl, (), lambda: None)
+    assert seen[-1] == (1, True)
 
 
 # --- joining ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from matrices import HARD
 from mgspmv.errors import OptionError
 from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, StepSums
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
 
 FINE, COARSE = 2**62, 2**61
 """Units of ranks and changes, as integers."""
@@ -285,6 +285,34 @@ def test_scale_divides_by_weights_and_sums_dangling_mass(precision, has_values):
     assert z.tolist() == wanted
     dangling = sum(round_half_even(Fraction(float(a)) * FINE) for a, w in zip(x, weight, strict=True) if not w)
     assert sums == StepSums(0, 0, dangling, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+def test_checks_of_rows(precision, has_values, threads):
+    """The sum in fixed point, and every row of which something was changed, however little."""
+    rng, n = np.random.default_rng(2), 300
+    kernel = CpuBlock(random_block(n, n, LARGE, data=np.float64 if has_values else None), precision, threads)
+    x = rng.random(n).astype(rank_dtype(precision)) * 2
+    weight = np.where(rng.random(n) < 0.2, 0.0, rng.random(n) + 0.1)
+    z = np.empty(n, kernel.z_dtype)
+    kernel.scale(x, weight, z)
+    total = sum(round_half_even(Fraction(float(rank)) * COARSE) for rank in x) % 2**64
+    dangling = sum(round_half_even(Fraction(float(rank)) * FINE) for rank in x[weight == 0]) % 2**64
+    assert kernel.check_rows(x, weight, z) == RowCheck(total, 0, dangling)
+    has_out = np.flatnonzero(weight)
+    for vector, bit in ((z, 0), (x, 0 if precision != "exact" else 30), (weight, 40)):
+        if has_values or vector is not x:
+            raw = vector.view(f"uint{8 * vector.itemsize}")
+            raw[has_out[[3, 50]]] ^= raw.dtype.type(1 << bit)
+            assert kernel.check_rows(x, weight, z).n_off == 2
+            raw[has_out[[3, 50]]] ^= raw.dtype.type(1 << bit)
+    assert kernel.check_rows(x, weight, z) == RowCheck(total, 0, dangling)
+    for wrong in (np.nan, np.inf, -1e-30, 2.5):
+        changed = x.copy()
+        changed[np.flatnonzero(weight == 0)[1]] = wrong
+        assert kernel.check_rows(changed, weight, z).n_off == 1
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "one value for all"])

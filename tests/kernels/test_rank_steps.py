@@ -213,6 +213,8 @@ def check_bits(steps, played, sums) -> None:
     assert got == wanted
     assert steps.ranks().dtype == np.float64
     assert steps.ranks().tobytes() == played.ranks().tobytes()
+    assert steps.check_rows() == played.check_rows()
+    assert played.check_rows().n_off == 0
 
 
 def check_close(steps, played, sums) -> None:
@@ -225,6 +227,8 @@ def check_close(steps, played, sums) -> None:
         assert own.dangling / 2**62 == pytest.approx(other.dangling / 2**62, rel=2e-6)
         assert own.n_wrong == other.n_wrong == 0
     ranks, wanted = steps.ranks(), played.ranks()
+    assert steps.check_rows().n_off == 0
+    assert steps.check_rows().sum == pytest.approx(float(ranks.astype(np.float64).sum()), rel=1e-12)
     assert ranks.dtype == np.float32
     np.testing.assert_allclose(ranks, wanted, rtol=1e-6, atol=1e-6 / len(ranks))
 
