@@ -15,7 +15,15 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, WrittenSlice, describe_failure
+from mgspmv.checkpoints import (
+    Checkpoints,
+    Reached,
+    Restored,
+    SliceWriter,
+    StateAddress,
+    WrittenSlice,
+    describe_failure,
+)
 from mgspmv.model import Status
 
 EVERY_S = 30.0
@@ -104,6 +112,8 @@ class Keeper:
     """Hears of each that was made, and of those that could not be."""
     blocked_s: float = 0.0
     """Seconds so far that iterations, or the end of the run, waited."""
+    kept: Reached | None = None
+    """Of the last state of this run that is whole."""
     _writing: _Writing | None = None
     _began_s: float = 0.0
     _has_failed: bool = False
@@ -162,6 +172,25 @@ class Keeper:
         self._settle(writers, wait=True)
         self.blocked_s += time.perf_counter() - began
 
+    def go_back(self) -> Restored | None:
+        """After who wrote was lost: the last state of this run that is whole, None where there is none yet. What was
+        being written is dropped, unless it only had to become current.
+
+        Raises
+        ------
+        CheckpointError : there were states, and none of them is whole any more
+        """
+        own, self._writing = self._writing, None
+        if own is not None and own.committing is not None and own.committing.exception() is None:
+            self.kept = own.reached
+        elif own is not None:
+            self._pool.submit(self.checkpoints.drop, own.address)
+        return None if self.kept is None else self.checkpoints.restore()
+
+    def go_on(self, before: Reached) -> None:
+        """The run goes on from there."""
+        self.before = before
+
     def _begin(self, writers: Writers, changes: Sequence[float], status: Status | None) -> None:
         self._began_s = time.monotonic()
         iteration = self.iteration + len(changes)
@@ -193,7 +222,7 @@ class Keeper:
         if (error := own.committing.exception()) is not None:
             self._fail(own.reached, describe_failure(error))
             return
-        self._writing = None
+        self._writing, self.kept = None, own.reached
         self.tell(Kept(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
 
     def _fail(self, reached: Reached, why: str) -> None:

@@ -44,6 +44,12 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
     return weight
 
 
+def measure_loss(weight: np.ndarray, stored: np.ndarray) -> float:
+    """The least sum of a column of A / w of vertices with out-weights, at most 1."""
+    has_out = weight > 0
+    return float(np.min(stored[has_out] / weight[has_out], initial=1.0))
+
+
 def measure_growth(weight: np.ndarray, stored: np.ndarray) -> float:
     """The largest sum of a column of A / w, at least 1: a step grows no L1 distance by more than alpha times this."""
     has_out = weight > 0

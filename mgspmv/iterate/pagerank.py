@@ -21,18 +21,21 @@ import numpy as np
 
 from mgspmv.checkpoints import Reached
 from mgspmv.exchange.transport import LocalTransport, Panel, Transport
+from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_tolerance
 from mgspmv.iterate.keeping import Keeper, OwnWriter
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Followed, Stability, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Followed, Recovery, RowCheck, Stability, Status, StepSums
 
 Sums = TypeVar("Sums")
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
+CHECK_S = 5.0
+"""Seconds in this process from one look at whether the ranks are what they must be to the next."""
 
 
 def choose_steps_at_once(*, streams: bool) -> int:
@@ -148,9 +151,19 @@ class LocalSteps:
         if options.top is None:
             return None
         weight, dangling, personalization = (self._join(n) for n in ("weight", "dangling", "personalization"))
-        rounding = sum((r.rounding for r in self.rows[1:]), self.rows[0].rounding)
-        self._watch = Watch(options, weight == 0, dangling, personalization, rounding, gather, growth)
+        self._watch = Watch(options, weight == 0, dangling, personalization, self._rounding, gather, growth)
         return self._watch
+
+    def check_rows(self) -> RowCheck:
+        """What the ranks of these rows sum to, and where z is not what they give."""
+        own = [self._transport.get_own(r.start, r.stop) for r in self.rows]
+        found = (r.kernel.check_rows(r.x, r.weight, z) for r, z in zip(self.rows, own, strict=True))
+        return sum(found, RowCheck())
+
+    def find_tolerance(self) -> Tolerance:
+        """What rounding may do to the sum of the ranks of these rows."""
+        kernel, weights = self.rows[0].kernel, [r.kernel.get(r.weight) for r in self.rows]
+        return find_tolerance(self._rounding, weights, kernel.precision, has_values=kernel.block.data is not None)
 
     def overwrite(self, x: np.ndarray) -> None:
         """Go on from these ranks, (n,) of all rows, on the host; `scale` comes next."""
@@ -174,6 +187,10 @@ class LocalSteps:
         residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
         mass_rounding = bound_mass_rounding(sum(r.n_dangling for r in self.rows))
         return float(residual + self._alpha * mass_rounding)
+
+    @property
+    def _rounding(self) -> Rounding:
+        return sum((r.rounding for r in self.rows[1:]), self.rows[0].rounding)
 
     def _join(self, name: str) -> np.ndarray:
         """(n,) a vector of all blocks, on the host."""
@@ -274,12 +291,23 @@ class DeviceSteps:
         """As `LocalSteps.watch`."""
         if options.top is None:
             return None
-        vectors, device = self._vectors, self._device
-        n_dangling = int(np.count_nonzero(vectors.weight == 0))
+        vectors, is_dangling = self._vectors, self._vectors.weight == 0
+        return Watch(options, is_dangling, vectors.dangling, vectors.personalization, self._rounding, gather, growth)
+
+    def check_rows(self) -> RowCheck:
+        """As `LocalSteps.check_rows`, of the rows of the device."""
+        return self._device.check_rows()
+
+    def find_tolerance(self) -> Tolerance:
+        """As `LocalSteps.find_tolerance`."""
+        device = self._device
+        return find_tolerance(self._rounding, [self._vectors.weight], device.precision, has_values=device.has_values)
+
+    @property
+    def _rounding(self) -> Rounding:
+        device, n_dangling = self._device, int(np.count_nonzero(self._vectors.weight == 0))
         longest = nnz = device.layout.nnz  # the layout does not tell of its rows
-        rounding = Rounding(longest, nnz, n_dangling, device.entry_rounding)
-        is_dangling = vectors.weight == 0
-        return Watch(options, is_dangling, vectors.dangling, vectors.personalization, rounding, gather, growth)
+        return Rounding(longest, nnz, n_dangling, device.entry_rounding)
 
 
 def make_rules(options: PageRankOptions, threshold: float, *, is_counted: bool = True) -> RankRules:
@@ -295,9 +323,11 @@ class Loop:
     threshold : of the change, from `PageRankOptions.threshold`
     watch : looks at the ranks on the way
     before : what the first ranks were reached by; None for none
+    balance : what the first ranks sum to; None where nothing is known
 
     Attributes
     ----------
+    balance : what the ranks sum to after the last iteration
     iteration : iterations made, also before
     mass : sum of the ranks over dangling vertices
     status : how the iteration ended; None before that
@@ -311,15 +341,17 @@ class Loop:
         run: str = "",
         watch: Watch | None = None,
         before: Reached | None = None,
+        balance: Balance | None = None,
     ) -> None:
         self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
         self._watch = watch
         self._is_wrong = False
         self._last = options.max_iter
+        self.balance = balance
         self.iteration, self._epoch = (0, 0) if before is None else (before.iteration, before.epoch + 1)
         self.mass = 0.0
         self.status: Status | None = None
-        if before is not None:
+        if before is not None and before.changes:
             self.status = judge(options, threshold, before.iteration, before.changes[-1], False)
 
     def start(self) -> None:
@@ -328,8 +360,7 @@ class Loop:
         if self._watch is not None:
             self._watch.start()
             if isinstance(self._steps, DeviceSteps):
-                watch = self._watch
-                self._steps.pause(lambda: watch.count_steps(self.iteration))
+                self._steps.pause(self._count_to_look)
         self.mass, self._is_wrong = first.dangling / FIXED_POINT, first.n_wrong > 0
         if self._watch is not None:
             self._watch.see(0, self._steps.ranks(), self.mass)
@@ -338,6 +369,7 @@ class Loop:
         """Iterate to the end, or n times if that is less; what each iteration did."""
         self._last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < self._last:
+            self.balance = None if self.balance is None else self.balance.step(self.mass)
             sums, times = self._steps.step(self.mass)
             self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
             change = self._options.measure(sums)
@@ -350,7 +382,7 @@ class Loop:
     def stay_here(self) -> None:
         """Let no device go beyond the iterations of one `advance`, after which its ranks are then those reached."""
         if isinstance(self._steps, DeviceSteps):
-            self._steps.pause(lambda: self._last - self.iteration)
+            self._steps.pause(lambda: min(self._last - self.iteration, self._count_to_look()))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -361,6 +393,10 @@ class Loop:
     def stability(self) -> Stability | None:
         """What is proven of the highest vertices; None where nothing is."""
         return None if self._watch is None else self._watch.found
+
+    def _count_to_look(self) -> int:
+        """Iterations until the ranks are looked at next."""
+        return self._options.max_iter if self._watch is None else self._watch.count_steps(self.iteration)
 
     def _judge(self, change: float, is_wrong: bool) -> Status | None:
         if self.stability is not None and not is_wrong:
@@ -402,6 +438,8 @@ class Outcome:
     """What was proven of the highest vertices; None where nothing was."""
     followed: Followed | None = None
     """How changes were followed before the first iteration; None where they were not."""
+    recoveries: tuple[Recovery, ...] = ()
+    """How the run went on with other workers than before."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:
@@ -418,6 +456,13 @@ def bound_error(residual: float, alpha: float) -> float:
 def widen_bound(bound: float, alpha: float, growth: float) -> float:
     """What `bound_error` gave, where a step shrinks distances by alpha * growth and not by alpha."""
     return bound * (1.0 - alpha) / (1.0 - alpha * growth) if alpha * growth < 1.0 else math.inf
+
+
+def add_event(events: list[Event], event: Event) -> None:
+    """Put an event at the end of those of a run, of which iterations that are made again are then gone."""
+    while events and events[-1].iteration >= event.iteration:
+        events.pop()
+    events.append(event)
 
 
 def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
@@ -439,6 +484,7 @@ def run_embedded(
     growth: float = 1.0,
     wrap: Callable[[LocalSteps], Steps] | None = None,
     keeper: Keeper | None = None,
+    balance: Balance | None = None,
 ) -> Outcome:
     """Iterate in this process over rows that make up the whole matrix.
 
@@ -448,6 +494,11 @@ def run_embedded(
     growth : of `Start`
     wrap : makes the steps that are iterated of plain ones
     keeper : of the run's states, the last of which the rows have; None where none are kept
+    balance : of `Start`; None where the sum of the ranks is not foreseen
+
+    Raises
+    ------
+    CorruptionError : the ranks are not what they must be
     """
     began = time.perf_counter()
     rows[0].kernel.compile(is_relative=options.is_relative)
@@ -456,10 +507,11 @@ def run_embedded(
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     watch = steps.watch(options, growth=growth)
-    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch, find_before(keeper))
+    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch, find_before(keeper), balance)
     loop.start()
+    looks = _Looks(loop, steps)
     started = time.perf_counter()
-    with _Keeping(keeper, steps) as kept:
+    with _Keeping(keeper, steps, looks) as kept:
         events = kept.run_to_the_end(loop, emit)
         stepped = time.perf_counter()
         assert loop.status is not None
@@ -486,8 +538,14 @@ def run_on_device(
     is_counted: bool = True,
     growth: float = 1.0,
     keeper: Keeper | None = None,
+    balance: Balance | None = None,
 ) -> Outcome:
-    """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`."""
+    """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`.
+
+    Raises
+    ------
+    CorruptionError : as of `run_embedded`
+    """
     began = time.perf_counter()
     device.compile(make_rules(options, threshold, is_counted=is_counted))
     compiled = time.perf_counter()
@@ -495,10 +553,11 @@ def run_on_device(
     before = find_before(keeper)
     counted: dict[str, Any] = {"is_counted": is_counted, "n_before": 0 if before is None else before.iteration}
     steps = DeviceSteps(device, vectors, options, threshold, at_once, **counted)
-    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), before)
+    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), before, balance)
     loop.start()
+    looks = _Looks(loop, steps)
     started = time.perf_counter()
-    with _Keeping(keeper, steps) as kept:
+    with _Keeping(keeper, steps, looks) as kept:
         events = kept.run_to_the_end(loop, emit)
         stepped = time.perf_counter()
         assert loop.status is not None
@@ -515,6 +574,40 @@ def run_on_device(
     return Outcome(values, loop.status, bound, device.describe(), seconds, stability=loop.stability)
 
 
+class _Looks:
+    """Looks whether the ranks of this process are what they must be: now and then, and before they are kept or given.
+
+    Parameters
+    ----------
+    loop : that has begun, and made no iteration
+    steps : that have the ranks
+    """
+
+    def __init__(self, loop: Loop, steps: LocalSteps | DeviceSteps) -> None:
+        self._loop, self._steps, self._tolerance = loop, steps, steps.find_tolerance()
+        if loop.balance is not None:
+            loop.balance = loop.balance.begin_at(steps.check_rows().sum)
+        self._due_s = time.monotonic() + CHECK_S
+
+    def look(self) -> None:
+        """If it is time, or the last iteration is made.
+
+        Raises
+        ------
+        CorruptionError : they are not
+        """
+        if self._loop.status is not None or time.monotonic() >= self._due_s:
+            self.check()
+
+    def check(self) -> None:
+        """At once; likewise."""
+        loop = self._loop
+        if loop.status != Status.NON_FINITE:
+            found = self._steps.check_rows()
+            check_rows(found, loop.mass, loop.balance, self._tolerance.find_slack(found.sum), loop.iteration)
+        self._due_s = time.monotonic() + CHECK_S
+
+
 class _Keeping:
     """Iterating in this process, while the states of the run are kept, if they are to be.
 
@@ -523,8 +616,9 @@ class _Keeping:
     steps : that have the ranks
     """
 
-    def __init__(self, keeper: Keeper | None, steps: LocalSteps | DeviceSteps) -> None:
-        self._keeper, self._steps, self._writer = keeper, steps, OwnWriter(steps.ranks)
+    def __init__(self, keeper: Keeper | None, steps: LocalSteps | DeviceSteps, looks: _Looks) -> None:
+        self._keeper, self._steps, self._looks = keeper, steps, looks
+        self._writer = OwnWriter(self._copy_ranks)
 
     def __enter__(self) -> Self:
         if self._keeper is not None:
@@ -544,7 +638,10 @@ class _Keeping:
             events.append(event)
             emit(event)
             changes.append(event.change)
-            if keeper is not None and loop.status is None and not self._is_ahead:
+            if self._is_ahead:
+                continue
+            self._looks.look()
+            if keeper is not None and loop.status is None:
                 keeper.look(self._writer, changes)
         if keeper is not None and loop.status is not None:
             keeper.end(self._writer, changes, loop.status)
@@ -554,6 +651,10 @@ class _Keeping:
     def seconds(self) -> dict[str, float]:
         """`checkpoint`, where states are kept."""
         return {} if self._keeper is None else {"checkpoint": self._keeper.blocked_s}
+
+    def _copy_ranks(self) -> np.ndarray:
+        self._looks.check()
+        return self._steps.ranks()
 
     @property
     def _is_ahead(self) -> bool:

@@ -214,7 +214,11 @@ class PowerLoop:
         products, options, x = self._products, self._options, self.x
         new = _check_update(self._update(products.multiply(x), _protect(x)), x)
         if options.norm != "none":
-            new = _divide(new, self._add_up(tally_norm(new, options.norm, products.threads), read_norm, options.norm))
+            length = self._add_up(tally_norm(new, options.norm, products.threads), read_norm, options.norm)
+            new = _divide(new, length)
+            if not math.isfinite(length):  # undivided, so that who became none first can be told
+                self.x = new
+                return math.nan
         self.x = new
         return self._add_up(tally_change(new, x, options.tol_mode, products.threads), read_change, options.tol_mode)
 
@@ -258,13 +262,13 @@ def compile_product(kernel: BoundKernel, dtype: str) -> None:
 
 
 def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
-    """A whole vector over its norm, which is not `none`; zeros stay zeros."""
+    """A whole vector over its norm, which is not `none`; zeros stay zeros, and so does what has no finite norm."""
     divided: np.ndarray = _divide(x, read_norm(tally_norm(x, norm), norm))
     return divided
 
 
 def _divide(x: Any, length: float) -> Any:
-    return x if length in (0.0, 1.0) else x / x.dtype.type(length)
+    return x if length in (0.0, 1.0) or not math.isfinite(length) else x / x.dtype.type(length)
 
 
 def _is_positive(number: object) -> bool:

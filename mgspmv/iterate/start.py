@@ -9,10 +9,13 @@ from functools import partial
 import numpy as np
 
 from mgspmv.errors import DanglingError
+from mgspmv.ingest.build import STOCHASTIC_TOLERANCE
 from mgspmv.ingest.row_sums import sum_rows
+from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.out_weight import make_out_weight, measure_growth
+from mgspmv.iterate.out_weight import make_out_weight, measure_growth, measure_loss
 from mgspmv.iterate.pagerank import Rows
+from mgspmv.iterate.tally import read_norm, tally_norm
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankVectors
@@ -35,11 +38,19 @@ class Start:
     """(n,) float64: w that the user gave; None for what the store has."""
     growth: float = 1.0
     """The largest sum of a column of A / w, if that is more than 1."""
+    shares: tuple[float, float] = (1.0, 1.0)
+    """The least and the largest sum of a column of A / w, as far as it is known."""
 
     def cut(self, start: int, stop: int) -> Start:
         """The vectors of vertices `start` .. `stop`, as views."""
         x, d, p = (v if len(v) == 1 else v[start:stop] for v in (self.x, self.dangling, self.personalization))
-        return Start(x, d, p, None if self.out_weight is None else self.out_weight[start:stop], self.growth)
+        weight = None if self.out_weight is None else self.out_weight[start:stop]
+        return Start(x, d, p, weight, self.growth, self.shares)
+
+    def find_balance(self, alpha: float, n: int) -> Balance:
+        """What the ranks sum to, where these vectors are of all n vertices."""
+        total = float(self.x[0]) * n if len(self.x) == 1 else read_norm(tally_norm(self.x, "l1"), "l1")
+        return Balance(alpha, 1.0 if self.dangling.any() else 0.0, *self.shares, total, total)
 
     @property
     def is_counted(self) -> bool:
@@ -100,11 +111,13 @@ def make_start(
         return permuted
 
     p = distribute("personalization", personalization)
-    weight, growth = None, 1.0
+    off = STOCHASTIC_TOLERANCE if stored.info.kind == "stochastic" else 0.0
+    weight, growth, shares = None, 1.0, (1.0 - off, 1.0 + off)
     if out_weight is not None:
         of_edges = restore(read_out_weight(stored, use_weights), order)
         weight = make_out_weight(out_weight, of_edges, vertex_ids)
         growth = measure_growth(weight, of_edges)
+        shares = (measure_loss(weight, of_edges) - off, growth + off)
     if dangling is None:
         d = p
     elif not isinstance(dangling, str):
@@ -117,7 +130,7 @@ def make_start(
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
     x = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
     x = x.astype(np.float32 if options.precision == "float32" else np.float64)
-    return Start(x, d, p, None if weight is None else permute(weight, order), growth)
+    return Start(x, d, p, None if weight is None else permute(weight, order), growth, shares)
 
 
 def read_out_weight(

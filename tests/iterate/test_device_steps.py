@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import count
 from types import SimpleNamespace
 
@@ -158,7 +159,9 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
     block, start, weight, threshold = prepare(graph, options := PageRankOptions(tol_mode="fixed", max_iter=33))
     device, heard = PlayedDevice(block), []
     clock = count(step=7.0)  # seconds between two looks at it
-    monkeypatch.setattr("mgspmv.iterate.pagerank.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(
+        "mgspmv.iterate.pagerank.time", SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic)
+    )
 
     def emit(event) -> None:
         heard.append((event, device.n_made))

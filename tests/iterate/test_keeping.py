@@ -108,6 +108,45 @@ def test_the_end_waits_for_the_last_one(clock, keeper):
     assert keeper.blocked_s > 0
 
 
+def test_a_run_goes_back_to_the_last_one_that_is_whole(clock, keeper):
+    writers = Writers()
+    keeper.every_s = 0.0
+    assert keeper.go_back() is None
+    keeper.look(writers, [0.5])
+    assert keeper.go_back() is None, "of a state that is being written"
+    settle(keeper)
+    assert keeper.checkpoints.restore() is None
+    keeper.look(writers, [0.5])
+    keeper.finish(writers)
+    writers.is_let = False
+    keeper.look(writers, [0.5, 0.25])
+    found = keeper.go_back()
+    assert (found.reached.iteration, found.x.tolist()) == (1, X.tolist())
+    keeper.go_on(found.reached)
+    writers.is_let = True
+    keeper.end(writers, [0.25, 0.125], Status.CONVERGED)
+    keeper.finish(writers)
+    reached = keeper.checkpoints.restore().reached
+    assert (reached.iteration, reached.changes, reached.epoch) == (3, (0.5, 0.25, 0.125), 1)
+
+
+def test_a_state_that_only_had_to_become_current_counts(clock, keeper):
+    writers = Writers()
+    keeper.every_s = 0.0
+    keeper.look(writers, [0.5])
+    keeper.every_s = 1e9
+    keeper._settle(writers, wait=False)
+    assert keeper.go_back().reached.iteration == 1
+
+
+def test_a_state_of_a_run_before_is_not_gone_back_to(clock, keeper):
+    writers = Writers()
+    keeper.end(writers, [0.5], Status.CONVERGED)
+    keeper.finish(writers)
+    with Keeper(keeper.checkpoints, {"matrix": "m"}, "s") as other:
+        assert other.go_back() is None
+
+
 def test_ranks_that_are_no_numbers_are_not_kept(keeper):
     keeper.end(Writers(), [np.nan], Status.NON_FINITE)
     keeper.finish(Writers())

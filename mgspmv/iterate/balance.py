@@ -1,0 +1,157 @@
+"""What the ranks of a run must sum to, by which it is noticed that memory or a processor failed.
+
+    sum of x' = alpha (sum over j of s_j x_j + m D) + 1 - alpha,   s_j = (sum of column j of A) / w_j
+
+where j goes over vertices that are not dangling, m is the rank of those that are, and D the sum of d. All s_j are 1,
+unless the user gave out-weights, and so the sum before and m, which every step is told of, say the sum after it. From
+one look at the ranks to the next only the numbers of this formula are computed; a look is a pass over the vectors of
+the rows.
+
+What is wrong in one step is less by alpha in each step after it, in the ranks as in their sum: what can no longer be
+seen at a look can no longer be seen in the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mgspmv.errors import CorruptionError
+from mgspmv.iterate.stable import Rounding
+from mgspmv.model import CHANGE_POINT, RowCheck
+
+ADVICE = (
+    "memory, a processor or a link failed; look at the machines' logs of hardware errors, see with `mgspmv verify` "
+    "that the store is sound, and run again, from the last checkpoint if there is one (resume=True, --resume)"
+)
+LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
+"""How far a number near 0 may be rounded, by the precision of z."""
+_PIECE = 1 << 20
+"""Out-weights that are looked at at a time."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Between what the ranks sum to, but for rounding."""
+
+    alpha: float
+    given: float
+    """D: 1, or 0 where the rank of dangling vertices is dropped."""
+    least: float
+    """The least s_j; see above."""
+    most: float
+    """The greatest."""
+    low: float
+    """The sum is no less."""
+    high: float
+    """It is no more."""
+
+    def step(self, mass: float) -> Balance:
+        """After a step from ranks of which dangling vertices have `mass`."""
+        rest = self.alpha * mass * self.given + 1.0 - self.alpha
+        low = self.alpha * self.least * max(0.0, self.low - mass) + rest
+        return replace(self, low=low, high=self.alpha * self.most * (self.high - mass) + rest)
+
+    def begin_at(self, total: float) -> Balance:
+        """With ranks that sum to this."""
+        return replace(self, low=total, high=total)
+
+    def check(self, total: float, slack: float, iteration: int) -> None:
+        """See that the sum of the ranks is what it must be.
+
+        Parameters
+        ----------
+        total : of all ranks
+        slack : what rounding of a step may do to it
+
+        Raises
+        ------
+        CorruptionError : it is not
+        """
+        shrink = self.alpha * max(self.most, 1.0)
+        slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # steps before have added to it
+        if not self.low - slack <= total <= self.high + slack:
+            raise CorruptionError(
+                f"after iteration {iteration} the ranks sum to {total!r} and must sum to {self._describe()}, but for "
+                f"{slack:.2g} of rounding: {ADVICE}"
+            )
+
+    def _describe(self) -> str:
+        return f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What rounding may do in a step to the sum of the ranks of some rows, and in adding them up."""
+
+    relative: float
+    """Of the sum."""
+    absolute: float
+
+    def find_slack(self, total: float) -> float:
+        """For rows whose ranks sum to this."""
+        return self.relative * min(total, 2.0) + self.absolute
+
+
+def find_tolerance(rounding: Rounding, weights: Sequence[np.ndarray], precision: str, *, has_values: bool) -> Tolerance:
+    """What it is for some rows.
+
+    `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and numbers
+    on their way by a few 2^-53; sums of k floats by k 2^-53; in `float32` z, values, products and ranks by 2^-24.
+    Beside it, z and values near the least float are rounded by more than their share, and each rank by half a unit of
+    2^-61 when the ranks are added up.
+
+    Parameters
+    ----------
+    weights : out-weights, of one block of the rows after the other
+    has_values : whether entries are more than a pattern
+    """
+    relative, least = rounding.find_relative(precision), LEAST_FLOAT[precision]
+    lightest, heavy, n = _survey(weights)
+    if has_values and lightest < math.inf:
+        relative += rounding.nnz * least / lightest
+    absolute = rounding.find_mass(precision) + least * heavy + n * 0.5 / CHANGE_POINT
+    return Tolerance(relative, absolute)
+
+
+def _survey(weights: Sequence[np.ndarray]) -> tuple[float, float, int]:
+    """The least of them that is not 0, their sum, and how many there are; without a copy of all of them."""
+    lightest, heavy, n = math.inf, 0.0, 0
+    for weight in weights:
+        for first in range(0, len(weight), _PIECE):
+            piece = weight[first : first + _PIECE]
+            lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
+            heavy, n = heavy + float(piece.sum()), n + len(piece)
+    return lightest, heavy, n
+
+
+def check_rows(found: RowCheck, mass: float, balance: Balance | None, slack: float, iteration: int) -> None:
+    """See that all ranks are what they must be.
+
+    Parameters
+    ----------
+    mass : what the ranks of dangling vertices summed to when they were made
+    balance : what all sum to; None where that is not foreseen
+    slack : as of `Balance.check`
+
+    Raises
+    ------
+    CorruptionError : they are not
+    """
+    if found.n_off:
+        raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {ADVICE}")
+    if found.mass != mass:
+        raise CorruptionError(
+            f"after iteration {iteration} the ranks of dangling vertices sum to {found.mass!r}, and they summed to "
+            f"{mass!r} when they were made: {ADVICE}"
+        )
+    if balance is not None:
+        balance.check(found.sum, slack, iteration)
+
+
+def describe_off(n_off: int) -> str:
+    """Of so many rows, in words."""
+    return f"the ranks of {n_off} vertices are not those that the next product was prepared with"

@@ -1,0 +1,347 @@
+"""What ranks must sum to: real runs are within rounding of it, and runs whose memory failed are not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrices import GRAPHS
+from played import PlayedDevice
+
+import mgspmv as mg
+from mgspmv.errors import CorruptionError
+from mgspmv.iterate import pagerank
+from mgspmv.iterate.balance import Balance, check_rows, find_tolerance
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import LocalSteps, run_on_device
+from mgspmv.iterate.stable import Rounding
+from mgspmv.iterate.start import make_start, read_out_weight
+from mgspmv.model import RowCheck, Status
+
+PRECISIONS = ["exact", "float64", "float32"]
+N = 60
+RAMP = np.arange(1.0, N + 1)
+VECTORS = {
+    "uniform": {},
+    "alpha": {"alpha": 0.99},
+    "personalization": {"personalization": RAMP, "nstart": RAMP[::-1]},
+    "dangling uniform": {"dangling": "uniform", "personalization": RAMP},
+    "dangling dropped": {"dangling": "drop"},
+    "dangling dropped of all": {"dangling": "drop", "nstart": RAMP},
+    "out-weights": {"out_weight": 40 + RAMP},
+    "out-weights, dangling dropped": {"out_weight": 40 + RAMP, "dangling": "drop"},
+    "weights left out": {"weights": False},
+}
+SLACK = {"exact": 1e-12, "float64": 1e-12, "float32": 1e-4}
+"""More than what rounding is allowed to do here."""
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch):
+    """All sums that runs were checked for: sum, balance and slack; after each iteration."""
+    seen, original = [], Balance.check
+
+    def check(self, total, slack, iteration):
+        seen.append((total, self, slack, iteration))
+        original(self, total, slack, iteration)
+
+    monkeypatch.setattr(Balance, "check", check)
+    monkeypatch.setattr(pagerank, "CHECK_S", 0.0)
+    return seen
+
+
+def make_graph(source, **options):
+    store = zarr.storage.MemoryStore()
+    mg.ingest(source, store, **{"kind": "graph", **options})
+    return mg.open_matrix(store)
+
+
+def make_arcs(seed=0, dangling=5):
+    rng = np.random.default_rng(seed)
+    arcs = rng.random((N, N)) * (rng.random((N, N)) < 0.1)
+    arcs[rng.permutation(N)[:dangling]] = 0
+    return sp.coo_array(arcs)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return make_graph(make_arcs())
+
+
+# --- real runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
+def test_real_runs_are_balanced(graph, vectors, precision, checked):
+    solution = mg.pagerank(graph, precision=precision, tol_mode="fixed", max_iter=60, **vectors)
+    assert [iteration for *_, iteration in checked] == list(range(1, 61))
+    alpha = vectors.get("alpha", 0.85)
+    for total, balance, slack, _ in checked:
+        assert 0 < slack < SLACK[precision]
+        assert balance.low - slack / (1 - alpha) <= total <= balance.high + slack / (1 - alpha)
+        assert balance.low == balance.high or "out_weight" in vectors
+    assert checked[-1][0] == pytest.approx(float(solution.values.astype(float).sum()), abs=1e-13)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_hard_graphs_are_balanced(name, precision, checked):
+    hard = GRAPHS[name]
+    A = make_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape))
+    for vectors in ({}, {"dangling": "drop"}, {"weights": False}, {"dangling": "uniform", "personalization": {0: 1}}):
+        mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=20, **vectors)
+    assert len(checked) == 80
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**32),
+    st.integers(-250, 250),
+    st.sampled_from(PRECISIONS),
+    st.sampled_from([0.0, 0.5, 0.85, 0.999]),
+    st.sampled_from(["drop", "uniform", None]),
+)
+def test_weights_of_any_size_are_balanced(seed, exponent, precision, alpha, dangling):
+    """Also those that vanish, or are too large, in float32."""
+    arcs = make_arcs(seed, dangling=seed % 9)
+    units = 10.0 ** np.random.default_rng(seed).integers(min(0, exponent), max(0, exponent) + 1, N)
+    A = make_graph(sp.coo_array((arcs.data * units[arcs.row], (arcs.row, arcs.col)), shape=(N, N)))
+    with np.errstate(over="ignore"):
+        asked = {"tol_mode": "fixed", "max_iter": 8, "alpha": alpha, "dangling": dangling, "throw": False}
+        mg.pagerank(A, precision=precision, **asked)
+
+
+def test_stochastic_columns_may_be_a_little_off(checked):
+    n = 30
+    columns = np.random.default_rng(0).random((n, n)) * (1 + 9e-7)
+    A = make_graph(sp.coo_array(columns / columns.sum(axis=0)), kind="stochastic")
+    mg.pagerank(A, tol_mode="fixed", max_iter=30)
+    balance = checked[-1][1]
+    assert balance.low == pytest.approx(1 - 1e-6 * 0.85 / 0.15, abs=1e-7)
+    assert balance.high == pytest.approx(1 + 1e-6 * 0.85 / 0.15, abs=1e-7)
+
+
+def test_changes_that_are_followed_and_extrapolation(graph, checked):
+    before = mg.pagerank(graph)
+    checked.clear()
+    mg.pagerank(graph, nstart=before, follow_changes=True, tol=1e-12)
+    assert checked
+    checked.clear()
+    mg.pagerank(graph, method="extrapolation", tol=1e-12)
+    assert not checked, "where an extrapolation leads is not foreseen"
+
+
+# --- runs whose memory fails -----------------------------------------------------------------------------------------
+
+
+class Fault:
+    """Changes something once, after so many steps of a run."""
+
+    def __init__(self, monkeypatch, change, after=3):
+        self.n_made, self.after, self.change, original = 0, after, change, LocalSteps.step
+
+        def step(steps, mass):
+            made = original(steps, mass)
+            self.n_made += 1
+            if self.n_made == self.after:
+                self.change(steps)
+            return made
+
+        monkeypatch.setattr(LocalSteps, "step", step)
+
+
+def flip(array, k, bit):
+    raw = array.view(np.uint64 if array.itemsize == 8 else np.uint32)
+    raw[k] ^= raw.dtype.type(1 << bit)
+
+
+def find_heaviest(steps):
+    """A vertex with much rank and out-edges."""
+    [rows] = steps.rows
+    return int((rows.x * (rows.weight > 0)).argmax())
+
+
+def scale_block(steps):
+    steps.rows[0].x[steps.rows[0].weight > 0] *= 1 + 2.0**-20
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_flipped_bit_of_a_rank(graph, precision, monkeypatch):
+    for bit in (0, 20, 51 if precision != "float32" else 22):
+        Fault(monkeypatch, lambda steps, bit=bit: flip(steps.rows[0].x, find_heaviest(steps), bit))
+        with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 1 vertices are not"):
+            mg.pagerank(graph, precision=precision)
+        monkeypatch.undo()
+        monkeypatch.setattr(pagerank, "CHECK_S", 0.0)
+
+
+def test_a_block_of_ranks_that_are_scaled(graph, monkeypatch):
+    Fault(monkeypatch, scale_block)
+    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 5\d vertices are not"):
+        mg.pagerank(graph)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
+    """Ranks that are scaled together with what is prepared of them."""
+    by = {"exact": 2.0**-30, "float64": 2.0**-30, "float32": 2.0**-12}[precision]
+
+    def change(steps):
+        x, weight = steps.rows[0].x, steps.rows[0].weight
+        x[weight > 0] *= x.dtype.type(1 + by)
+        steps.scale()
+
+    Fault(monkeypatch, change)
+    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks sum to 1\.0.* must sum to (1\.0|0\.99)"):
+        mg.pagerank(graph, precision=precision)
+
+
+@pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
+def test_an_out_weight_that_is_flipped(graph, vectors, monkeypatch):
+    Fault(monkeypatch, lambda steps: flip(steps.rows[0].weight, find_heaviest(steps), 3), after=2)
+    with pytest.raises(CorruptionError, match=r"^after iteration 2 the ranks of 1 vertices are not"):
+        mg.pagerank(graph, **vectors)
+
+
+@pytest.mark.parametrize("name", [name for name in VECTORS if not name.startswith("out-weights")])
+def test_an_out_weight_that_was_flipped_before_z_was_made(graph, name, monkeypatch):
+    """The step with it loses rank, or makes some."""
+
+    def change(steps):
+        flip(steps.rows[0].weight, find_heaviest(steps), 51)
+        steps.scale()
+
+    Fault(monkeypatch, change, after=2)
+    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks sum to "):
+        mg.pagerank(graph, **VECTORS[name])
+
+
+@pytest.mark.parametrize("what", ["data", "indices"])
+def test_an_edge_that_is_flipped(what, monkeypatch):
+    def change(steps):
+        block = steps.rows[0].kernel.block
+        if what == "data":
+            flip(block.data, 17, 50)
+        else:
+            block.indices[40] ^= 1
+
+    Fault(monkeypatch, change)
+    with pytest.raises(CorruptionError, match=r"^after iteration 4 the ranks sum to "):
+        mg.pagerank(make_graph(make_arcs()))
+
+
+def test_a_rank_of_a_dangling_vertex_that_is_flipped(graph, monkeypatch):
+    def change(steps):
+        [rows] = steps.rows
+        flip(rows.x, int((rows.weight == 0).argmax()), 15)
+
+    Fault(monkeypatch, change)
+    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of dangling vertices sum to "):
+        mg.pagerank(graph)
+
+
+def test_on_a_device(monkeypatch):
+    A = make_graph(make_arcs())
+    options = PageRankOptions()
+    start, weight = make_start(A.stored, None, options, use_weights=True), read_out_weight(A.stored, True)
+    [block] = A.blocks("float64")
+    asked = (options, options.threshold(N, A.nnz), lambda event: None)
+
+    def run(damage=None):
+        device = PlayedDevice(block)
+        device.damage = damage
+        balance = start.find_balance(options.alpha, N)
+        return run_on_device(device, start.on_device(weight), *asked, balance=balance)
+
+    assert run().status is Status.CONVERGED
+
+    def damage(x):
+        x[11] *= 0.5
+
+    monkeypatch.setattr(pagerank, "STEPS_AT_ONCE", 1)
+    with pytest.raises(CorruptionError, match=r"^after iteration 1 the ranks of 1 vertices are not"):
+        run(damage)
+
+
+def test_it_is_looked_at_now_and_then_and_at_the_end(graph, monkeypatch, checked):
+    monkeypatch.setattr(pagerank, "CHECK_S", 3600.0)
+    solution = mg.pagerank(graph)
+    assert [iteration for *_, iteration in checked] == [solution.iterations]
+
+
+def test_ranks_are_looked_at_before_they_are_kept(graph, monkeypatch, tmp_path):
+    asked, original = {"checkpoint": tmp_path / "c"}, LocalSteps.step
+
+    def step(steps, mass):
+        made = original(steps, mass)
+        scale_block(steps)
+        return made
+
+    mg.pagerank(graph, **asked, max_iter=3, throw=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalSteps, "step", step)
+        patch.setattr(pagerank._Looks, "look", lambda self: None)
+        with pytest.raises(CorruptionError, match=r"^after iteration \d+ the ranks of 5\d vertices are not"):
+            mg.pagerank(graph, **asked, resume=True)
+    again = mg.pagerank(graph, **asked, resume=True)
+    assert again.resumed_after == 3
+    assert again.digest() == mg.pagerank(graph).digest()
+
+
+# --- the numbers -----------------------------------------------------------------------------------------------------
+
+PLAIN = Balance(0.5, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+
+def test_sums_by_hand():
+    assert PLAIN.step(0.25) == PLAIN
+    dropped = replace(PLAIN, given=0.0)
+    assert (dropped.step(0.25).low, dropped.step(0.25).high) == (0.875, 0.875)
+    leaking = replace(PLAIN, least=0.5).step(0.5)
+    assert (leaking.low, leaking.high) == (0.5 * (0.25 + 0.5) + 0.5, 1.0)
+    assert replace(PLAIN, low=0.1).step(0.5).low == 0.75
+    assert PLAIN.begin_at(0.75).step(0.0).high == 0.875
+
+
+def test_slack_by_hand():
+    PLAIN.check(1 + 2e-9, 1e-9, 7)
+    with pytest.raises(CorruptionError, match=r"iteration 7 the ranks sum to 1\.0000000021 and must sum to 1\.0, "):
+        PLAIN.check(1.0000000021, 1e-9, 7)
+    with pytest.raises(CorruptionError, match=r"must sum to 0\.5 to 1\.0, but for 0 of rounding"):
+        replace(PLAIN, low=0.5).check(0.25, 0.0, 7)
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(CorruptionError):
+            PLAIN.check(wrong, 1e-9, 7)
+    replace(PLAIN, most=2.0).check(123.0, 1e-9, 7)
+
+
+def test_checks_of_rows():
+    one = RowCheck(2**61, 0, 2**60)
+    check_rows(one, 0.25, PLAIN, 1e-15, 3)
+    check_rows(one + one, 0.5, None, 1e-15, 3)
+    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 2 vertices"):
+        check_rows(one + RowCheck(0, 2), 0.25, None, 1e-15, 3)
+    with pytest.raises(CorruptionError, match=r"dangling vertices sum to 0\.25, and they summed to 0\.250000001 when"):
+        check_rows(one, 0.250000001, None, 1e-15, 3)
+    assert RowCheck(2**63, 1, 2**62) + RowCheck(2**63, 2, 1) == RowCheck(0, 3, 2**62 + 1)
+    assert (one.sum, one.mass, RowCheck(2**60).sum) == (1.0, 0.25, 0.5)
+
+
+def test_tolerances():
+    rounding, weight = Rounding(5, 100, 2), np.array([0.0, 4.0, 2.0])
+    found = find_tolerance(rounding, [weight[:1], weight[1:]], "exact", has_values=True)
+    assert found.relative == rounding.find_relative("exact")
+    assert found.absolute == rounding.find_mass("exact") + 3 * 2.0**-62
+    assert found.find_slack(0.5) == 0.5 * found.relative + found.absolute
+    single = find_tolerance(rounding, [weight], "float32", has_values=True)
+    assert single.relative == rounding.find_relative("float32") + 100 * 2.0**-150 / 2
+    nothing = find_tolerance(rounding, [np.zeros(2)], "float32", has_values=True)
+    assert nothing.relative == rounding.find_relative("float32")
+    assert nothing.absolute == rounding.find_mass("float32") + 2.0**-61
