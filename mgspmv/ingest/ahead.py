@@ -11,6 +11,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
+from mgspmv.marks import mark
+
 AHEAD = 2
 """Tasks under way for each thread that make up for the times between two that are read."""
 PATIENCE_S = 1.0
@@ -109,12 +111,19 @@ def map_ahead(
                 filling.spill()
             ahead.append(pool.submit(function, item))
             if len(ahead) > n_ahead:
-                yield ahead.popleft().result()
+                yield _take(ahead)
         while ahead:
-            yield ahead.popleft().result()
+            yield _take(ahead)
     finally:
         for future in ahead:
             future.cancel()
+
+
+def _take(ahead: deque[Future[R]]) -> R:
+    """The next result, once it is there."""
+    result = ahead.popleft().result()
+    mark()
+    return result
 
 
 class Ahead(Generic[T]):
@@ -148,7 +157,7 @@ class Ahead(Generic[T]):
             raise StopIteration
         self._take(self._reader)
         try:
-            item: T = self._taken.popleft().result()
+            item: T = _take(self._taken)
         except BaseException:
             self.close()
             raise

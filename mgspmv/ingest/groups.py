@@ -19,12 +19,19 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
-from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import (
+    MgspmvError,
+    OptionError,
+    SourceError,
+    SourceNotFoundError,
+    StoreError,
+    UnsupportedSourceError,
+)
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, index_dtype
-from mgspmv.store import StoreLike, describe_store, is_store, is_version, locate_store
+from mgspmv.store import StoreLike, check_links, describe_store, is_store, is_version, locate_store
 
 BATCH_ENTRIES = 1 << 19
 """Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""
@@ -259,6 +266,10 @@ class _Same:
 def _open_group(source: StoreLike) -> zarr.Group:
     name = describe_store(source)
     store, path = _find_store(source)
+    try:
+        check_links(store, path, below=True)
+    except StoreError as error:
+        raise SourceError(str(error), source=name) from error
     with _blame_damage(name, "its metadata"):
         try:
             node = zarr.open(store, mode="r", path=path, use_consolidated=False)

@@ -704,6 +704,15 @@ def test_damaged_metadata(tmp_path, name):
         open_source(path)
 
 
+@pytest.mark.parametrize("name", ["zarr.json", "indices", "indices/c/0"])
+def test_links_that_lead_out_of_a_group_are_refused(tmp_path, name):
+    path = write_csr(tmp_path / "a.zarr", MATRIX)
+    (path / name).rename(tmp_path / "moved")
+    (path / name).symlink_to(tmp_path / "moved")
+    with pytest.raises(SourceError, match=rf"a.zarr: {name} is a symbolic link that leads out of the store"):
+        open_source(path)
+
+
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 

@@ -242,7 +242,14 @@ PEAK = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("field", "order"), [("pattern", "none"), ("integer", "none"), ("pattern", "degree")])
+@pytest.mark.parametrize(
+    ("field", "order"),
+    [
+        ("pattern", "none"),
+        pytest.param("integer", "none", marks=pytest.mark.exhaustive),
+        pytest.param("pattern", "degree", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_text_of_many_times_the_memory(tmp_path, field, order):
     """8 GiB of text, 2 GiB of one with values or in an order, through a pipe and by way of files, within 1 GiB."""
     n_vertices, text_bytes = 1 << 22, 8 * GIB if (field, order) == ("pattern", "none") else 2 * GIB
@@ -281,7 +288,7 @@ def test_text_of_many_times_the_memory(tmp_path, field, order):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("ids", ["integers", "names"])
+@pytest.mark.parametrize("ids", [pytest.param("integers", marks=pytest.mark.exhaustive), "names"])
 def test_more_ids_than_memory(tmp_path, ids):
     """34 million integers, which are 0.27 GB, or 11 million names of 40 letters, are numbered within 1 GiB."""
     n_batches, n_ids = (16, 1 << 62) if ids == "integers" else (8, 20_000_000)
