@@ -20,13 +20,15 @@ from distributed.protocol.pickle import loads
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
+from mgspmv.distribute.integrity import Report, RoundReport
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.publish import publish_iterations
 from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
-from mgspmv.exchange.nccl import find_nccl_problem
+from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck
 from mgspmv.ingest.share import QUESTIONS
 from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import Start
@@ -40,11 +42,14 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.logs import write_worker_log
-from mgspmv.model import Event, Precision, Stability, Status, StepSums, free_memory
+from mgspmv.marks import find_marks
+from mgspmv.model import Precision, Stability, free_memory
 from mgspmv.partition import Rates
 
 NAME = "mgspmv"
 """Of the plugin on each worker."""
+END_S = 2.0
+"""Seconds for what a device had for a run before to be free, when it is asked for its memory."""
 PING_OP, DESCRIBE_OP, TIME_OP = "mgspmv_ping", "mgspmv_describe", "mgspmv_time"
 FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """What a client asks of an agent, through the scheduler."""
@@ -120,7 +125,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return self._made[key]
 
     def get_part(self, key: str) -> Part:
-        """
+        """A part, for a task that may go through all of its entries between two marks.
+
         Raises
         ------
         ClosedError : it is not there, or not any more
@@ -130,7 +136,13 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 f"worker {self._worker.name} does not hold this part of the matrix; it was closed, or the worker was "
                 "restarted: distribute the matrix again"
             )
-        return self._parts[key]
+        part = self._parts[key]
+        find_marks().n_terms = part.nnz
+        return part
+
+    def find_part(self, key: str | None) -> Part | None:
+        """The part of that key, where it is there."""
+        return None if key is None else self._parts.get(key)
 
     def get_session(self, key: str) -> Linked:
         """
@@ -149,18 +161,21 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def ping(self) -> bool:
-        """Say that the event loop of this worker runs."""
-        return True
+    async def ping(self) -> list[tuple[str, str, str]]:
+        """Say that the event loop of this worker runs; and what hangs all the same, see `Hang.describe`."""
+        return self._list_hangs()
 
     async def tell_time(self) -> float:
         """Seconds since 1970, by the clock of this worker's machine."""
         return time.time()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
-        """What there is to compute with: free memory, and the device, of which the first question takes memory."""
+        """What there is to compute with: free memory, and the device, of which the first question takes memory; and the
+        keys of parts that are held. Where something hangs, that is all that is told."""
+        if hangs := self._list_hangs():
+            return {"hangs": hangs}
         device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
-        return {"free_memory": free_memory(), "device": device}
+        return {"free_memory": free_memory(), "device": device, "parts": [*self._parts]}
 
     async def free(self, keys: list[str]) -> None:
         """Let go of what these keys hold, at once."""
@@ -174,7 +189,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             return True
         session.close(reason)
         deadline = time.monotonic() + wait_s
-        while session.is_busy and time.monotonic() < deadline:
+        while session.is_busy and time.monotonic() < deadline and not self._list_hangs():
             await asyncio.sleep(0.01)
         self._let_go(key)
         return not session.is_busy
@@ -200,6 +215,11 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def _list_held(self) -> list[Linked | Part]:
         return [*self._sessions.values(), *self._parts.values()]
 
+    def _list_hangs(self) -> list[tuple[str, str, str]]:
+        """What of this worker hangs, as `Hang.describe` has it."""
+        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker)]
+        return hangs if (stuck := find_stuck()) is None else [*hangs, ("end", *stuck)]
+
     def _let_go(self, key: Any) -> None:
         part, session = self._parts.pop(key, None), self._sessions.pop(key, None)
         made = self._made.pop(key, None)
@@ -209,7 +229,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             part.close("the matrix was closed")
             if part.backend == "cuda":
                 del part  # or it would still be there
-                release_device_memory()
+                if find_stuck() is None:  # or the event loop would wait for the device too
+                    release_device_memory()
         if session is not None:
             self._ending[key] = session
             session.close("the run ended")
@@ -219,6 +240,7 @@ def find_device() -> dict[str, Any]:
     """The fields of `DeviceInfo` for the current device, if there is one to compute with."""
     if (problem := find_device_problem()) is not None:
         return {"problem": problem}
+    await_ends(END_S)
     return {
         "name": describe_device(),
         "id": device_id(),
@@ -235,8 +257,16 @@ async def install(dask_worker: Worker) -> None:
 
 
 def get_agent() -> Agent:
-    """That of the worker on which this task runs."""
-    agent: Agent = get_worker().plugins[NAME]
+    """That of the worker on which this task runs.
+
+    Raises
+    ------
+    ClosedError : it has none
+    """
+    worker = get_worker()
+    if NAME not in worker.plugins:
+        raise ClosedError(f"worker {worker.name} knows nothing of this program; it was restarted at the same address")
+    agent: Agent = worker.plugins[NAME]
     return agent
 
 
@@ -262,9 +292,15 @@ def _get_rows(key: str) -> RowsSession:
 # Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
 
 
-def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
-    """Read a part from the store and hold it, ready for its team; the bytes it takes."""
-    part = DevicePart(spec) if spec.backend == "cuda" else Part(spec)
+def load_part(key: str, spec: PartSpec, team: TeamSpec | None, before: str | None = None) -> int:
+    """Read a part from the store and hold it, ready for its team; the bytes it takes.
+
+    Parameters
+    ----------
+    before : key of another part of the matrix, from which rows are taken that it has
+    """
+    find_marks().n_terms = spec.nnz
+    part = DevicePart(spec) if spec.backend == "cuda" else Part(spec, get_agent().find_part(before))
     if team is not None:
         assert isinstance(part, DevicePart)
         part.meet(get_worker(), team)
@@ -318,12 +354,12 @@ def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int |
     return session.computes
 
 
-def advance_session(key: str, n: int) -> tuple[list[Event], Status | None]:
-    """See `Session.advance`. What the iterations did is published too."""
+def advance_session(key: str, n: int) -> Report:
+    """See `Session.advance` and `Session.report`. What the iterations did is published too."""
     session = _get_session(key)
     events, status = session.advance(n)
     publish_iterations(session, events)
-    return events, status
+    return session.report(events, status)
 
 
 def measure_session(key: str) -> float:
@@ -341,19 +377,19 @@ def find_written(key: str, wait: bool) -> WrittenSlice | str | None:
     return _get_ranks(key).find_written(wait)
 
 
-def scale_session(key: str) -> tuple[np.ndarray, StepSums]:
+def scale_session(key: str) -> RoundReport:
     """See `Session.scale`."""
     return _get_rows(key).scale()
 
 
-def step_session(key: str, z: np.ndarray, mass: float) -> tuple[np.ndarray, StepSums, float, int]:
+def step_session(key: str, z: np.ndarray, mass: float) -> RoundReport:
     """See `Session.step`."""
     return _get_rows(key).step(z, mass)
 
 
 def copy_ranks(key: str) -> np.ndarray:
-    """See `RowsSession.copy_ranks`."""
-    return _get_rows(key).copy_ranks()
+    """See `RankSession.copy_ranks`."""
+    return _get_ranks(key).copy_ranks()
 
 
 def describe_rows(key: str) -> tuple[Rounding, np.ndarray]:

@@ -25,7 +25,7 @@ from mgspmv.distribute.drives import (
     join_events,
     join_memory,
 )
-from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.errors import CapacityError, ClusterError
 from mgspmv.iterate.batch import BatchOutcome, Kept, choose_width
 from mgspmv.iterate.options import PageRankOptions
@@ -33,7 +33,7 @@ from mgspmv.iterate.pagerank import sum_seconds
 from mgspmv.iterate.queries import Query
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.many import WIDTHS, fit_width
-from mgspmv.model import Event
+from mgspmv.model import Event, Progress
 
 BESIDE = ("compile", "enter", "residual", "keep")
 """Phases of a batch besides its steps."""

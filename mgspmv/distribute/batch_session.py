@@ -137,18 +137,21 @@ class BatchSession(Share):
             )
             self._batch.start()
             self._held_bytes = self._batch.held_bytes
+            self.n_terms *= width
 
     def advance(self, n: int) -> BatchReport:
         """Make n passes, or fewer: up to the end, or until enough is kept. All workers make the same."""
         batch = self._batch
         assert batch is not None
         most = self._count_kept()
-        with self._working(f"pass {batch.steps + 1}"):
+        with self._working(f"pass {batch.steps + 1}") as marks:
             events, log = list[tuple[Event, int]](), choose_own_log(self.name)
-            while len(events) < n and len(self._kept) < most and not batch.is_done:
-                events.append(batch.advance())
-                log(events[-1][0])
-                self._links.phase = f"pass {batch.steps + 1}"
+            with self._stepping(marks):
+                while len(events) < n and len(self._kept) < most and not batch.is_done:
+                    events.append(batch.advance())
+                    log(events[-1][0])
+                    marks.end_step()
+                    self._links.phase = f"pass {batch.steps + 1}"
             report = BatchReport(events, [*self._kept], batch.is_done)
             self._kept.clear()
             return report

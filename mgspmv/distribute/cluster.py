@@ -1,12 +1,14 @@
 """A Dask cluster as a client sees it: its workers, tasks pinned to them, and waits that end.
 
-Every wait is watched: a worker that left the cluster, and one whose event loop does not answer for `timeout` seconds,
-end it with an error that names the worker and what was being done.
+Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
+one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
+what was being done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -21,8 +23,11 @@ from distributed.versions import get_versions
 from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
+from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
+    CapacityError,
     ClusterError,
+    MgspmvError,
     OptionError,
     RunAbortedError,
     SchedulerNotFoundError,
@@ -30,7 +35,7 @@ from mgspmv.errors import (
     WorkerLostError,
     WorkerTimeoutError,
 )
-from mgspmv.exchange.links import Member
+from mgspmv.exchange.links import Member, blame
 
 T = TypeVar("T")
 
@@ -38,12 +43,22 @@ JOIN_S = 10.0
 """Seconds at least for a worker to answer before it is taken into a run."""
 INSTALL_S = 60.0
 """Seconds at least for a worker to import what it needs at first, maybe from a slow file system, and say so."""
+REJOIN_S = 5.0
+"""The same for a worker that is to go on with a run: so short that one that hangs does not hold up the others again."""
+BACK_S = 1.0
+"""Seconds for a worker that was silent to say that it is back."""
+RETURN_S = 5.0
+"""Seconds in which workers that were lost may come back before others do without them."""
+POLL_S = 0.2
+"""Seconds between two looks at whether they have."""
 TICK_S = 0.5
 """Seconds between two calls of who wants to be called while tasks are waited for."""
 LOOK_S = 1.0
 """Seconds between two looks at who is in the cluster."""
 PING_S = 2.0
 """Seconds between two pings of a worker."""
+LATE_S = 1.0
+"""Seconds too late from which on this process was stopped itself, and its own silence is not that of others."""
 FREE_S = 5.0
 """Seconds for a worker to let go of what it holds; one that does not answer does so when Dask releases the key."""
 CANCEL_S = 0.1
@@ -83,6 +98,8 @@ class WorkerInfo:
     memory: int
     """Bytes that it may still take."""
     device: DeviceInfo = DeviceInfo("it was not asked")
+    parts: frozenset[str] = frozenset()
+    """Keys of parts of matrices that it holds."""
 
 
 class Cluster:
@@ -97,6 +114,7 @@ class Cluster:
     ----------
     patience : seconds that a worker may be silent, somewhat less than the time-out
     is_owner : whether the client was made here, and is known to nobody else
+    n_joined : workers that joined the last time
 
     Raises
     ------
@@ -109,6 +127,7 @@ class Cluster:
             raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.timeout = float(timeout)
         self.patience = PATIENCE * self.timeout
+        self.n_joined = 0
         self._silent: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
@@ -138,40 +157,52 @@ class Cluster:
 
     # --- workers
 
-    def join(self, *, devices: bool) -> list[WorkerInfo]:
-        """Check the workers and put an agent on each. Those that do not answer are left out, with a warning.
+    def join(self, *, devices: bool, is_again: bool = False) -> list[WorkerInfo]:
+        """Check the workers and put an agent on each. Those that do not answer, and those on which something hangs, are
+        left out, with a warning.
 
         Parameters
         ----------
         devices : ask them for their devices
+        is_again : do not wait long for those that do not answer
 
         Raises
         ------
         ClusterError : there are no workers
         VersionMismatchError : a worker has other versions of what counts than this process
         """
-        workers, silent = self._sync(self._join(devices))
-        for member in silent:
-            warnings.warn(f"worker {member} does not answer and is left out", stacklevel=4)
+        workers, left_out = self._sync(self._join(devices, REJOIN_S if is_again else max(JOIN_S, self.patience)))
+        self.n_joined = len(workers)
+        for member, why in left_out.items():
+            warnings.warn(f"worker {member} {why}", stacklevel=4)
         return workers
 
-    async def _join(self, devices: bool) -> tuple[list[WorkerInfo], list[Member]]:
+    async def _join(self, devices: bool, wait_s: float) -> tuple[list[WorkerInfo], dict[Member, str]]:
         workers = await self._list_workers()
         everyone = [Member(worker["name"], address) for address, worker in workers.items()]
-        versions = await self._ask_present(everyone, {"op": "versions", "packages": [*CHECKED]})
+        silent = await self._find_silent(everyone)
+        asked = [member for member in everyone if member not in silent] or everyone
+        versions = await self._ask_present(asked, {"op": "versions", "packages": [*CHECKED]}, wait_s)
+        self._silent.update(member for member in asked if member not in versions)
         _check_versions({member: answer["packages"] for member, answer in versions.items()})
         await asyncio.gather(*map(self._install, versions))
-        described = await self._ask_present(versions, {"op": DESCRIBE_OP, "devices": devices})
+        described = await self._ask_present(versions, {"op": DESCRIBE_OP, "devices": devices}, max(JOIN_S, wait_s))
+        hanging = {m: _describe_hang(told["hangs"]) for m, told in described.items() if "hangs" in told}
+        if len(hanging) == len(described):
+            all_said = "; ".join(f"worker {member} {said}" for member, said in hanging.items())
+            raise WorkerTimeoutError(f"{self} has nobody to compute (during join): {all_said}", phase="join")
         infos = [
             WorkerInfo(
                 m,
                 workers[m.address]["nthreads"],
                 _find_memory(workers, m.address, told["free_memory"]),
                 DeviceInfo(**told["device"]),
+                frozenset(told["parts"]),
             )
             for m, told in described.items()
+            if m not in hanging
         ]
-        return infos, [member for member in everyone if member not in described]
+        return infos, hanging | {m: "does not answer and is left out" for m in everyone if m not in described}
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
         """All workers in whatever state, and what the scheduler says of each; none are waited for.
@@ -194,14 +225,90 @@ class Cluster:
         answers = self._sync(self._ask_each(list(found), message, wait_s))
         return {found[address]: answer for address, answer in answers.items()}
 
-    async def _ask_present(self, members: Iterable[Member], message: dict[str, Any]) -> dict[Member, Any]:
-        """The answers of those that are not silent."""
-        wait_s = max(JOIN_S, self.patience)
+    def await_workers(self, n: int) -> None:
+        """Wait until so many workers answer, for `RETURN_S`; and then for one, for as long as a worker may be silent.
+
+        Raises
+        ------
+        WorkerTimeoutError : none does
+        """
+        self._sync(self._await_workers(n))
+
+    async def _await_workers(self, n: int) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (n_found := len(await self._find_answering())) < n:
+            waited_s = loop.time() - began
+            if waited_s > (RETURN_S if n_found else self.timeout):
+                break
+            await asyncio.sleep(POLL_S)
+        if not n_found:
+            raise WorkerTimeoutError(
+                f"no worker of {self} came back within {self.timeout:g} s (during join); start some", phase="join"
+            )
+
+    async def find_new(self, members: Iterable[Member]) -> set[Member]:
+        """Workers that run beside these."""
+        return set(await self._find_answering()).difference(members)
+
+    async def prepare(self, members: Iterable[Member], *, devices: bool) -> set[Member]:
+        """Put an agent on each of these that has the versions of this process, and a device if there are to be some;
+        those that could join now."""
+        message = {"op": "versions", "packages": [*CHECKED]}
+        versions = await self._find_answers(members, message, REJOIN_S)
+        fit = [m for m, answer in versions.items() if not list_differences({m: answer["packages"]})]
+        await asyncio.gather(*map(self._install, fit))
+        described = await self._find_answers(fit, {"op": DESCRIBE_OP, "devices": devices}, JOIN_S)
+        able = {m for m, told in described.items() if "device" in told}
+        return {m for m in able if not devices or described[m]["device"].get("problem") is None}
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Do something on the event loop of the client, which is not waited for."""
+        return asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
+
+    def find_gone(self, members: Iterable[Member]) -> list[Member]:
+        """Those that are not in the cluster any more, or do not run."""
+        return self._sync(self._find_gone(list(members)))
+
+    async def _find_gone(self, members: list[Member]) -> list[Member]:
+        request = self._scheduler().ncores_running(workers=[m.address for m in members])
+        running = await self._ask(request, "join")
+        return [member for member in members if member.address not in running]
+
+    async def _find_answering(self) -> list[Member]:
+        """Workers that run, but for those that were silent and still are."""
+        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
+        running = [Member(w["name"], address) for address, w in workers.items() if w["status"] == "running"]
+        silent = await self._find_silent(running)
+        return [member for member in running if member not in silent]
+
+    async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
+        """Those that did not answer before, and still do not."""
+        known = [member for member in members if member in self._silent]
+        self._silent -= (await self._find_answers(known, {"op": "identity"}, BACK_S)).keys()
+        return self._silent.intersection(known)
+
+    async def _find_answers(
+        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
+    ) -> dict[Member, Any]:
+        """The answers of those that give one in time."""
         found = {member.address: member for member in members}
         answers = await self._ask_each(list(found), message, wait_s)
-        present = {found[a]: answer for a, answer in answers.items() if not isinstance(answer, Exception)}
+        return {found[a]: answer for a, answer in answers.items() if not isinstance(answer, Exception)}
+
+    async def _ask_present(
+        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
+    ) -> dict[Member, Any]:
+        """The answers of those that are not silent."""
+        asked = list(members)
+        present = await self._find_answers(asked, message, wait_s)
         if not present:
-            raise WorkerTimeoutError(f"none of the workers of {self} answered within {wait_s:g} s", phase="join")
+            names = ", ".join(str(member.name) for member in asked)
+            raise WorkerTimeoutError(
+                f"none of the workers of {self} answered within {wait_s:g} s (during join, workers {names}); they "
+                "hang, or cannot be reached",
+                phase="join",
+            )
         return present
 
     async def _list_workers(self) -> dict[str, Any]:
@@ -224,24 +331,35 @@ class Cluster:
             )
         except TimeoutError as error:
             raise WorkerTimeoutError(
-                f"worker {member} could not be given what it needs within {max(INSTALL_S, self.timeout):g} s",
+                f"worker {member} could not be given what it needs within {max(INSTALL_S, self.timeout):g} s (during "
+                "join); its event loop is busy, or it imports from a slow file system",
                 worker=str(member.name),
                 phase="join",
             ) from error
         answer = answers.get(member.address)
         if isinstance(answer, BaseException):
+            await self._check_members([member], "join")
             raise ClusterError(f"worker {member}: {answer}", worker=str(member.name), phase="join") from answer
 
     # --- tasks
 
     def submit(self, member: Member, key: str, function: Callable[..., Any], *args: Any) -> Future:
-        """Start a task on one worker and nowhere else; never twice. Who waits for it must watch the worker.
+        """Start a task on one worker and nowhere else; never twice. The worker watches it, and who waits for it must
+        watch the worker.
 
         By address: one that was restarted under the same name has nothing of what tasks need, and names that are
         integers, as those of `LocalCluster`, are refused by the scheduler while there is no such worker.
         """
         return self.client.submit(
-            function, *args, key=key, workers=[member.address], allow_other_workers=False, pure=False, retries=0
+            do_watched,
+            self.patience,
+            function,
+            *args,
+            key=key,
+            workers=[member.address],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
         )
 
     def check_members(self, members: Sequence[Member], phase: str) -> None:
@@ -306,26 +424,30 @@ class Cluster:
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then nobody on the cluster can broadcast.
         """
-        return self._sync(self._watch(self._send(data, members[0]), members, phase))
+        return self._sync(self._watch(self._send(data, members, 0, phase), members, phase))
 
     def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> list[Future]:
         """Send a piece to each member."""
 
         async def send() -> list[Future]:
-            return list(await asyncio.gather(*map(self._send, pieces, members)))
+            sending = [self._send(piece, members, rank, phase) for rank, piece in enumerate(pieces)]
+            return list(await asyncio.gather(*sending))
 
         return self._sync(self._watch(send(), members, phase))
 
-    async def _send(self, data: Any, member: Member) -> Future:
-        """Scatter. What is cut off or fails halfway is released, which Dask does not do."""
+    async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str) -> Future:
+        """Scatter to a member. What is cut off or fails halfway is released, which Dask does not do."""
         key = f"mgspmv-data-{uuid.uuid4().hex}"
-        sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[member.address]))
+        sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
-        except BaseException:
+        except BaseException as error:
             forgetting = asyncio.ensure_future(self._forget(key, sending))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
+            if isinstance(error, TimeoutError):
+                why = f"{error}; Dask pauses workers whose memory is short"
+                raise blame(WorkerTimeoutError, members, rank, phase, "takes no data", why) from error
             raise
         return sent[key]
 
@@ -397,7 +519,7 @@ class Cluster:
         """Do the work unless a member is lost or silent."""
         working = asyncio.ensure_future(work)
         watching = [asyncio.ensure_future(self._watch_members(members, phase))]
-        watching += [asyncio.ensure_future(self._watch_answers(member, phase)) for member in members]
+        watching += [asyncio.ensure_future(self._watch_answers(members, rank, phase)) for rank in range(len(members))]
         try:
             await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
             for watch in watching:
@@ -408,13 +530,6 @@ class Cluster:
             await asyncio.sleep(GRACE_S)
             await self._check_members(members, phase)
             raise
-        except TimeoutError as error:
-            if isinstance(error, ClusterError):
-                raise
-            raise ClusterError(
-                f"no worker takes data (during {phase}): {error}; Dask pauses workers whose memory is short",
-                phase=phase,
-            ) from error
         finally:
             await _cancel([working, *watching])
 
@@ -427,44 +542,38 @@ class Cluster:
             await self._check_members(members, phase)
             running = await self._ask(self._scheduler().ncores_running(workers=[m.address for m in members]), phase)
             ran |= {member: loop.time() for member in members if member.address in running}
-            for member in members:
+            for rank, member in enumerate(members):
                 if loop.time() > ran[member] + self.patience:
-                    raise WorkerTimeoutError(
-                        f"worker {member} was paused for {self.patience:g} s (during {phase}), which Dask does when "
-                        "its memory is short; give it more, or use more workers",
-                        worker=str(member.name),
-                        phase=phase,
-                    )
+                    why = "which Dask does when its memory is short; give it more, or use more workers"
+                    raise blame(WorkerTimeoutError, members, rank, phase, f"was paused for {self.patience:g} s", why)
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> None:
         there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
-        for member in members:
+        for rank, member in enumerate(members):
             if member.address not in there:
-                raise WorkerLostError(
-                    f"worker {member} is gone (during {phase}); it died, or was taken out of the cluster",
-                    worker=str(member.name),
-                    phase=phase,
-                )
+                why = "it died, or was taken out of the cluster"
+                raise blame(WorkerLostError, members, rank, phase, "is gone", why)
 
-    async def _watch_answers(self, member: Member, phase: str) -> None:
-        """Raise when a member's event loop does not answer for as long as it may be silent."""
-        loop = asyncio.get_running_loop()
-        answered = loop.time()
+    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
+        """Raise when a member's event loop does not answer for as long as it may be silent, or says that it hangs."""
+        loop, member = asyncio.get_running_loop(), members[rank]
+        answered, pause_s = loop.time(), min(PING_S, self.timeout / 8)
         while True:
-            await asyncio.sleep(min(PING_S, self.timeout / 8))
-            left_s = answered + self.patience - loop.time()
+            began = loop.time()
+            await asyncio.sleep(pause_s)
+            left_s = max(0.0, answered + self.patience - began - pause_s)
             answer = (await self._ask_each([member.address], {"op": PING_OP}, left_s))[member.address]
-            if not isinstance(answer, Exception):
+            is_late = loop.time() - began - pause_s - left_s > LATE_S
+            if is_late or not isinstance(answer, Exception):
                 answered = loop.time()
-            elif loop.time() >= answered + self.patience:
-                await self._check_members([member], phase)  # it is the scheduler that asks, and may be what hangs
+            if not isinstance(answer, Exception):
+                for hung_in, what, why in answer[:1]:
+                    raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
+            if loop.time() >= answered + self.patience:
+                await self._check_members(members, phase)  # it is the scheduler that asks, and may be what hangs
                 self._silent.add(member)
-                raise WorkerTimeoutError(
-                    f"worker {member} did not answer for {self.patience:g} s (during {phase}); it hangs, or cannot be "
-                    "reached",
-                    worker=str(member.name),
-                    phase=phase,
-                )
+                why = "it hangs, or cannot be reached"
+                raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
 
     async def _ask_each(self, addresses: Sequence[str], message: dict[str, Any], wait_s: float) -> dict[str, Any]:
         """The answers of workers, through the scheduler; an exception in place of each that does not come."""
@@ -520,8 +629,20 @@ class Cluster:
         failures = [f for f in futures if f.status == "error"]
         if not failures:
             return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [await _get_exception(f) for f in failures]
+        causes = [_explain(await _get_exception(f), members[futures.index(f)], phase) for f in failures]
         return min(causes, key=_rank_cause)
+
+
+def _explain(error: BaseException, member: Member, phase: str) -> BaseException:
+    """What a task raised; Python's own words for memory that is used up are put into ours."""
+    if isinstance(error, MgspmvError):
+        return error
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return CapacityError(
+            f"worker {member} has no memory left (during {phase}): {said}; give it more, or use more workers"
+        )
+    return error
 
 
 def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
@@ -546,6 +667,12 @@ def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
         raise VersionMismatchError(
             f"{'; '.join(differences)}. Install the same versions on all workers as here", phase="join"
         )
+
+
+def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
+    """What an agent said of itself, after the name of its worker."""
+    [(phase, what, _), *_] = hangs
+    return f"{what} (during {phase or 'a task'}) and is left out until it goes on or is restarted"
 
 
 def _find_memory(workers: dict[str, Any], address: str, free_on_host: int) -> int:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
+import json
 import logging
 import os
 import signal
+import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -22,11 +27,36 @@ from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 
 from mgspmv.distribute.tls import is_tls_required
-from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
-from mgspmv.model import check_choice, default_threads
+from mgspmv.errors import (
+    CapacityError,
+    ClusterError,
+    MissingDependencyError,
+    OptionError,
+    SchedulerNotFoundError,
+)
+from mgspmv.model import check_choice, default_threads, free_memory
 
 KNOCK_S = 30.0
 """Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
+WORKER_BYTES = 200_000_000
+"""That a worker process takes at least before it holds rows, beside what it shares with the others."""
+_UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a cluster that is started can be reached, and what it logs; by default for who starts it alone."""
+
+    host: str = "127.0.0.1"
+    """Address or name at which scheduler and workers listen."""
+    port: int = 0
+    """Of the scheduler; 0 for any that is free."""
+    dashboard_host: str = "127.0.0.1"
+    log_level: int = logging.CRITICAL
+    """From which on Dask's own loggers write to stderr; by default what ends a run is raised, which says more."""
+
+
+DEFAULT_SERVING = Serving()
 
 
 def connect_client(client: Any, timeout: float) -> Client:
@@ -34,6 +64,7 @@ def connect_client(client: Any, timeout: float) -> Client:
 
     Parameters
     ----------
+    client : also the path of a file that has the address, as Dask's programs write one with `--scheduler-file`
     timeout : seconds for the scheduler to answer, once it is known that there is one
 
     Raises
@@ -42,6 +73,7 @@ def connect_client(client: Any, timeout: float) -> Client:
     SchedulerNotFoundError : nothing answers there
     """
     if isinstance(client, str):
+        client = _find_address(client)
         _knock(client, min(KNOCK_S, timeout))
     elif not hasattr(client, "scheduler_address"):
         raise OptionError(
@@ -51,6 +83,19 @@ def connect_client(client: Any, timeout: float) -> Client:
         return Client(client, timeout=timeout, set_as_default=False, name="mgspmv")
     except OSError as error:
         raise _no_answer(client, timeout, error) from error
+
+
+def _find_address(named: str) -> str:
+    """The address in the file of a scheduler; of an address itself."""
+    if "://" in named or not Path(named).is_file():
+        return named
+    try:
+        return str(json.loads(Path(named).read_text())["address"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OptionError(
+            f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `mgspmv cluster "
+            "start` or `dask scheduler --scheduler-file` wrote, or the address"
+        ) from error
 
 
 def _knock(address: str, wait_s: float) -> None:
@@ -68,7 +113,9 @@ def _knock(address: str, wait_s: float) -> None:
         with ThreadPoolExecutor(1) as thread:  # its event loop is its own; a notebook has one that runs in this thread
             kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
     except (ValueError, TypeError) as error:  # a TypeError where TLS is asked for and not configured
-        raise OptionError(f"{address!r} is no address of a scheduler ({error}); such as tcp://10.0.0.1:8786") from error
+        raise OptionError(
+            f"{address!r} is no address of a scheduler ({error}), and no file of one; such as tcp://10.0.0.1:8786"
+        ) from error
     except (OSError, MemoryError) as error:  # no memory for what others' bytes mean when taken for Dask's
         raise _no_answer(address, wait_s, error) from error
     if kind != "Scheduler":
@@ -109,23 +156,51 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
             await super().kill(reason=reason)  # which waits, now that it was killed
 
 
-def start_local(n_workers: int | None = None, threads: int | None = None) -> LocalCluster:
+def start_local(
+    n_workers: int | None = None, threads: int | None = None, serving: Serving = DEFAULT_SERVING
+) -> LocalCluster:
     """Start worker processes on this machine that share its processors.
 
     Parameters
     ----------
     n_workers : default as Dask's own: few processes of few threads each
     threads : of each worker; default so many that all workers together have one for each processor
+
+    Raises
+    ------
+    CapacityError : this machine has no memory for so many
+    ClusterError : a worker did not start, or nobody can listen there
     """
+    n_workers, threads = share_processors(n_workers, threads)
+    return _start(LocalCluster, serving, n_workers=n_workers, threads_per_worker=threads)
+
+
+def start_scheduler(serving: Serving) -> LocalCluster:
+    """Start a scheduler in this process, to which workers of other machines come.
+
+    Raises
+    ------
+    ClusterError : nobody can listen there
+    """
+    return _start(LocalCluster, serving, n_workers=0, threads_per_worker=1)
+
+
+def share_processors(n_workers: int | None, threads: int | None) -> tuple[int, int]:
+    """How many workers of how many threads share the processors of this machine; see `start_local`."""
     processors = default_threads()
     if n_workers is None:
         n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
     if n_workers < 1:
         raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
-    return _start(LocalCluster, n_workers=n_workers, threads_per_worker=threads or max(1, processors // n_workers))
+    return n_workers, threads or max(1, processors // n_workers)
 
 
-def start_cuda(n_workers: int | None = None, threads: int | None = None, protocol: str = "tcp") -> LocalCluster:
+def start_cuda(
+    n_workers: int | None = None,
+    threads: int | None = None,
+    protocol: str = "tcp",
+    serving: Serving = DEFAULT_SERVING,
+) -> LocalCluster:
     """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves.
 
     Parameters
@@ -137,16 +212,16 @@ def start_cuda(n_workers: int | None = None, threads: int | None = None, protoco
     Raises
     ------
     MissingDependencyError : dask-cuda, or what UCX needs, is not installed
-    ClusterError : there are no GPUs, or fewer than that
+    ClusterError : there are no GPUs, or fewer than that; or as for `start_local`
     OptionError : UCX is to be encrypted, which it cannot
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():
         raise OptionError("protocol='ucxx' does not encrypt, and connections must be encrypted; leave one of both out")
-    _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
+    need_dask_cuda()
     if protocol == "ucxx":
         _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
-    n_devices = len(_list_devices())
+    n_devices = len(list_devices())
     if n_workers is None:
         n_workers = n_devices
     if not 1 <= n_workers <= n_devices:
@@ -162,11 +237,27 @@ def start_cuda(n_workers: int | None = None, threads: int | None = None, protoco
         given["protocol"] = protocol
     # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.
     with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
-        return _start(LocalCUDACluster, n_workers=n_workers, threads_per_worker=threads, **given)
+        return _start(LocalCUDACluster, serving, n_workers=n_workers, threads_per_worker=threads, **given)
 
 
-def _list_devices() -> list[str]:
-    """The GPUs that workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it."""
+def has_devices() -> bool:
+    """Whether there are GPUs that workers may use. Without NVIDIA's library for Python, its driver is looked for: what
+    is missing is said when workers are started."""
+    if importlib.util.find_spec("pynvml") is None:
+        return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    try:
+        return bool(list_devices())
+    except ClusterError:
+        return False
+
+
+def list_devices() -> list[str]:
+    """The GPUs that workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it.
+
+    Raises
+    ------
+    ClusterError : there are none
+    """
     import pynvml
 
     try:
@@ -197,23 +288,30 @@ def _no_devices(why: str) -> ClusterError:
     )
 
 
+def need_dask_cuda() -> None:
+    """Raise unless dask-cuda is installed."""
+    _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
+
+
 def _need(module: str, what: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise MissingDependencyError(f"{what}, which is not installed; install mgspmv[{extra}]")
 
 
-def _start(kind: Callable[..., LocalCluster], **given: Any) -> LocalCluster:
+def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) -> LocalCluster:
     """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
 
     Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
     so an interrupt waits until it is whole.
     """
-
+    check_room(given["n_workers"])
     options: dict[str, Any] = {
+        "host": serving.host,
+        "scheduler_port": serving.port,
         "worker_class": PatientNanny,
         "memory_limit": 0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
-        "dashboard_address": "127.0.0.1:8787",
-        "silence_logs": logging.CRITICAL,  # what ends a run is raised, and says more than what Dask logs of it
+        "dashboard_address": f"{serving.dashboard_host}:8787",
+        "silence_logs": serving.log_level,
     }
 
     def make() -> LocalCluster:
@@ -231,6 +329,31 @@ def _start(kind: Callable[..., LocalCluster], **given: Any) -> LocalCluster:
         except KeyboardInterrupt:
             starting.result().close()
             raise
-        except RuntimeError as error:
-            reason = error.__cause__ or error
-            raise ClusterError(f"a worker of the local cluster did not start: {reason}", phase="start") from error
+        except (RuntimeError, OSError) as error:
+            raise _explain_start(error, serving) from error
+
+
+def check_room(n_workers: int) -> None:
+    """Raise unless this machine has memory for so many workers."""
+    free = free_memory()
+    if n_workers * WORKER_BYTES > free:
+        raise CapacityError(
+            f"{n_workers} workers take {n_workers * WORKER_BYTES / 1e9:.3g} GB before they hold rows, and this "
+            f"machine has {free / 1e9:.3g} GB free; start {max(1, free // WORKER_BYTES)} at most"
+        )
+
+
+def _explain_start(error: BaseException, serving: Serving) -> ClusterError:
+    causes = list(_list_causes(error))
+    unheard = [cause for cause in causes if isinstance(cause, OSError) and cause.errno in _UNHEARD]
+    if unheard:
+        where = f"{serving.host}:{serving.port}" if serving.port else serving.host
+        message = f"the scheduler cannot listen at {where}: {unheard[0]}; choose another port, or an address of this "
+        return ClusterError(f"{message}machine", phase="start")
+    return ClusterError(f"a worker of the local cluster did not start: {causes[-1]}", phase="start")
+
+
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

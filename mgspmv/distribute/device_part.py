@@ -28,6 +28,7 @@ from mgspmv.kernels.many import BoundMany
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout, bind_many, bind_product, choose_for_vectors
 from mgspmv.kernels.streamed_csr import StreamedCsr
+from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
 
@@ -104,6 +105,7 @@ class DevicePart(Part):
 
         shape = (self.stop - self.start, *x.shape[1:])
         k = shape[1] if x.ndim == 2 else 1
+        find_marks().n_terms = self.nnz * k
         if self._streaming is None:
             kernel = choose_for_vectors(kernel, "cuda", (self.stop - self.start, self.stored.info.shape[1]), k)
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
@@ -164,8 +166,7 @@ class DevicePart(Part):
         """Lay the rows out together with the other workers, whose links were made ready by `meet`."""
         assert self.links is not None
         links = self.links
-        links.begin_wait()
-        with links.active():
+        with links.active("load"):
             self.join_devices(links, links.connect())
             self.bind_steps(spec.dtype, spec.layout, spec.precision, links.check)
 

@@ -13,18 +13,21 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from mgspmv.checkpoints import StateAddress, WrittenSlice
+from mgspmv.checkpoints import Reached, StateAddress, WrittenSlice
 from mgspmv.distribute import agent
-from mgspmv.distribute.matrix import DistributedMatrix, Progress
-from mgspmv.distribute.session import RunSpec, Spec, check_agreement
+from mgspmv.distribute.integrity import RankCheck, RoundReport, check_given, check_made, check_ranks, check_reports
+from mgspmv.distribute.matrix import DistributedMatrix
+from mgspmv.distribute.session import RunSpec, Spec
 from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
+from mgspmv.exchange.digests import digest_slices
+from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import (
@@ -33,13 +36,12 @@ from mgspmv.iterate.pagerank import (
     Times,
     bound_error,
     choose_steps_at_once,
-    find_before,
     sum_seconds,
 )
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
-from mgspmv.model import Event, Stability, Status, StepSums, free_memory
+from mgspmv.model import Event, Progress, Stability, Status, StepSums, free_memory
 from mgspmv.partition import check_watch, find_watch_bytes
 
 Drive = Literal["scheduler", "superstep"]
@@ -58,7 +60,15 @@ MOST_FIRST = 100
 """Iterations of the first superstep at most: those of small graphs take the time of their messages."""
 
 
-def run_distributed(
+@dataclass(frozen=True, eq=False)
+class Stopped:
+    """A run that was stopped between two iterations, to go on with other workers."""
+
+    x: np.ndarray
+    """(n,) the ranks."""
+
+
+def run_course(
     matrix: DistributedMatrix,
     options: PageRankOptions,
     threshold: float,
@@ -70,61 +80,71 @@ def run_distributed(
     kernel: str = "auto",
     threads: int | None = None,
     run: str = "",
-    on_progress: Progress | None = None,
+    report: Progress,
     keeper: Keeper | None = None,
-) -> Outcome:
-    """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers.
+    before: Reached | None = None,
+    on_start: Callable[[], None],
+    wants_stop: Callable[[], bool] | None = None,
+) -> Outcome | Stopped:
+    """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers. Who calls has
+    the lease of the cluster.
 
     Parameters
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
     emit : gets an event for each iteration
     dtype : of the values that are used; None for none
-    keeper : of the run's states, the last of which is the start; None where none are kept
+    keeper : of the run's states; None where none are kept
+    before : what the start was reached by; None for none
+    on_start : called when the iterations begin
+    wants_stop : asked between two rounds of tasks whether to stop; None for never
 
     Raises
     ------
     WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
+    WorkerCorruptionError : a worker holds other slices than were sent, or ranks are not what they must be
     ClosedError : the matrix was closed
     """
-    report = on_progress or (lambda phase, done, total: None)
     matrix.check_open()
     layout = _find_layout(matrix, options, dtype, kernel, drive)
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
-    spec = RunSpec(run, matrix.members, options, threshold, *asked, find_before(keeper), keeper is not None)
-    queued = time.perf_counter()
-    with matrix.cluster.lease(lambda: report("queue", 0, None)):
-        report("start", 0, None)
-        began = time.perf_counter()
-        with _Ranking(matrix, spec, start) as workers:
-            kept = _Keeping(keeper, workers)
-            driven = (
-                _Scheduled(workers, emit, kept)
-                if drive == "scheduler"
-                else Supersteps(workers, emit, options.max_iter, kept)
-            )
-            driven.start()
-            started = time.perf_counter()
-            kept.begin()
-            status = driven.iterate()
-            kept.end(driven.events, status)
-            iterated = time.perf_counter()
-            stability = driven.find_stability() if status == Status.STABLE else None
-            report("residual", 0, None)
-            bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
-            measured = time.perf_counter()
-            slices, transports, taken = zip(*workers.do("collect", agent.collect_session), strict=True)
-            values = np.concatenate(slices)
-            collected = time.perf_counter()
-            in_between_s = kept.blocked_s
+    balance = start.find_balance(options.alpha, matrix.shape[0])
+    spec = RunSpec(run, matrix.members, options, threshold, *asked, before, keeper is not None, balance)
+    report("start", 0, None)
+    began, blocked_s = time.perf_counter(), 0.0 if keeper is None else keeper.blocked_s
+    with _Ranking(matrix, spec, start) as workers:
+        kept = _Keeping(keeper, workers, wants_stop)
+        n_before = 0 if before is None else before.iteration
+        driven = (
+            _Scheduled(workers, emit, kept)
+            if drive == "scheduler"
+            else Supersteps(workers, emit, options.max_iter, n_before, kept.pause)
+        )
+        driven.start()
+        started = time.perf_counter()
+        on_start()
+        kept.begin()
+        status = driven.iterate()
+        if status is None:
             kept.finish()
+            return Stopped(np.concatenate(workers.do("stop", agent.copy_ranks)))
+        kept.end(driven.events, status)
+        iterated = time.perf_counter()
+        stability = driven.find_stability() if status == Status.STABLE else None
+        report("residual", 0, None)
+        bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
+        measured = time.perf_counter()
+        slices, transports, taken = zip(*workers.do("collect", agent.collect_session), strict=True)
+        values = np.concatenate(slices)
+        collected = time.perf_counter()
+        in_between_s = kept.blocked_s - blocked_s
+        kept.finish()
     seconds = sum_seconds(driven.events)
     seconds["schedule"] = max(0.0, iterated - started - in_between_s - sum(seconds.values()))
-    seconds |= {"queue": began - queued, "start": started - began}
-    seconds |= {"residual": measured - iterated, "collect": collected - measured}
-    seconds |= {} if keeper is None else {"checkpoint": kept.blocked_s}
+    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
+    seconds |= {} if keeper is None else {"checkpoint": kept.blocked_s - blocked_s}
     memory = join_memory(matrix, taken)
     return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
 
@@ -232,15 +252,16 @@ class _Ranking(Workers):
 
 
 class _Keeping:
-    """Keeps the states of a run, if they are to be: workers write their slices, between two rounds of tasks."""
+    """What is between two rounds of tasks: workers write their slices of the states of a run, if these are to be kept;
+    and the run may be stopped.
 
-    def __init__(self, keeper: Keeper | None, workers: Workers) -> None:
-        self._keeper, self._writers = keeper, _WorkersWrite(workers)
+    Parameters
+    ----------
+    wants_stop : as of `run_course`
+    """
 
-    @property
-    def n_before(self) -> int:
-        """Iterations that were made before the run."""
-        return 0 if self._keeper is None else self._keeper.iteration
+    def __init__(self, keeper: Keeper | None, workers: Workers, wants_stop: Callable[[], bool] | None) -> None:
+        self._keeper, self._writers, self._wants_stop = keeper, _WorkersWrite(workers), wants_stop
 
     @property
     def blocked_s(self) -> float:
@@ -251,10 +272,11 @@ class _Keeping:
         if self._keeper is not None:
             self._keeper.begin()
 
-    def look(self, events: Sequence[Event]) -> None:
-        """Between two rounds, after these iterations."""
+    def pause(self, events: Sequence[Event]) -> bool:
+        """Between two rounds, after these iterations; whether to stop here."""
         if self._keeper is not None:
             self._keeper.look(self._writers, [event.change for event in events])
+        return self._wants_stop is not None and self._wants_stop()
 
     def end(self, events: Sequence[Event], status: Status) -> None:
         """After the last of the iterations."""
@@ -291,22 +313,24 @@ class _Scheduled:
 
     def __init__(self, workers: _Ranking, emit: Callable[[Event], None], kept: _Keeping) -> None:
         self._workers, self._emit, self._kept = workers, emit, kept
-        rounds, spec = _Rounds(workers, kept.n_before), workers.spec
-        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before)
+        spec = workers.spec
+        self._rounds = rounds = _Rounds(workers, 0 if spec.before is None else spec.before.iteration)
+        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before, spec.balance)
         self.events: list[Event] = []
 
     def start(self) -> None:
         """Make the first z."""
         self._loop.start()
 
-    def iterate(self) -> Status:
-        """Iterate to the end; how it ended."""
+    def iterate(self) -> Status | None:
+        """Iterate to the end; how it ended, None where it was stopped."""
         for event in self._loop.advance():
+            if self._loop.status != Status.NON_FINITE:
+                self._rounds.check_ranks(self._loop.mass, self._loop.balance)
             self.events.append(event)
             self._emit(event)
-            if self._loop.status is None:
-                self._kept.look(self.events)
-        assert self._loop.status is not None
+            if self._loop.status is None and self._kept.pause(self.events):
+                break
         return self._loop.status
 
     def find_stability(self) -> Stability | None:
@@ -326,16 +350,17 @@ class _Rounds:
     def __init__(self, workers: _Ranking, n_before: int) -> None:
         self._workers = workers
         self._z = np.empty(0)
-        self._iteration = n_before
+        self._digests: tuple[int, ...] = ()
+        self._iteration, self._phase = n_before, "start"
+        self._found: list[RankCheck] = []
 
     def scale(self) -> StepSums:
-        answers = self._workers.do("start", agent.scale_session)
-        self._z = np.concatenate([z for z, _ in answers])
-        return sum((sums for _, sums in answers), StepSums())
+        return self._take(self._workers.do(self._phase, agent.scale_session))
 
     def step(self, mass: float) -> tuple[StepSums, Times]:
         self._iteration += 1
-        phase, matrix = f"iteration {self._iteration}", self._workers.matrix
+        self._phase = phase = f"iteration {self._iteration}"
+        matrix = self._workers.matrix
         began = time.perf_counter()
         z = matrix.cluster.scatter(self._z, matrix.members, phase)
         sent = multiplied = time.perf_counter()
@@ -344,14 +369,26 @@ class _Rounds:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        answers = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
-        slices, sums, product_s, memory = zip(*answers, strict=True)
-        self._z = np.concatenate(slices)
+        reports = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
+        check_given(reports, self._digests, matrix.members, self._iteration, phase)
+        sums = self._take(reports)
         moved_s = sent - began + time.perf_counter() - multiplied
+        product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
-        n = len(slices)
-        times = Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, memory)
-        return sum(sums, StepSums()), times
+        n = len(reports)
+        return sums, Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, held)
+
+    def check_ranks(self, mass: float, balance: Balance | None) -> None:
+        """See that the ranks of the last step are what they must be; parameters and errors as of `check_ranks`."""
+        check_ranks(self._found, mass, balance, self._workers.matrix.members, self._iteration, self._phase)
+
+    def _take(self, reports: list[RoundReport]) -> StepSums:
+        """Put the slices of all workers together; their sums."""
+        matrix = self._workers.matrix
+        self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
+        self._digests = digest_slices(self._z, matrix.bounds)
+        check_made(reports, self._digests, matrix.members, self._iteration, self._phase)
+        return sum((report.sums for report in reports), StepSums())
 
     def ranks(self) -> np.ndarray:
         return np.concatenate(self._workers.do(f"iteration {self._iteration}", agent.copy_ranks))
@@ -375,37 +412,46 @@ class Supersteps:
     Parameters
     ----------
     max_iter : most iterations, with those before
-    kept : keeps states of the run; None where there are none
+    n_before : iterations that were made before
+    pause : called between two supersteps with the events so far; whether to stop there
     """
 
     def __init__(
-        self, workers: Workers, emit: Callable[[Event], None], max_iter: int, kept: _Keeping | None = None
+        self,
+        workers: Workers,
+        emit: Callable[[Event], None],
+        max_iter: int,
+        n_before: int = 0,
+        pause: Callable[[Sequence[Event]], bool] = lambda events: False,
     ) -> None:
-        self._workers, self._emit, self._max_iter, self._kept = workers, emit, max_iter, kept
+        self._workers, self._emit, self._max_iter = workers, emit, max_iter
+        self._n_before, self._pause = n_before, pause
         self._status: Status | None = None
         self.events: list[Event] = []
 
     def start(self) -> None:
         """Let the workers open their links and make the first z."""
-        _, self._status = self._workers.do("connect", agent.advance_session, 0)[0]
+        self._status = self._workers.do("connect", agent.advance_session, 0)[0].status
 
-    def iterate(self) -> Status:
-        """Iterate to the end; how it ended."""
-        status, made = self._status, 0 if self._kept is None else self._kept.n_before
+    def iterate(self) -> Status | None:
+        """Iterate to the end; how it ended, None where it was stopped."""
+        status, made = self._status, self._n_before
         n = min(self._choose_first_length(), self._max_iter - made)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, agent.advance_session, n)
-            check_agreement(reports)
-            status = reports[0][1]
-            events = [join_events(of_workers) for of_workers in zip(*(events for events, _ in reports), strict=True)]
+            check_reports(reports, self._workers.matrix.members, phase)
+            status = reports[0].status
+            events = [
+                join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
+            ]
             for event in events:
                 self.events.append(event)
                 self._emit(event)
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
-            if self._kept is not None and status is None:
-                self._kept.look(self.events)
+            if status is None and self._pause(self.events):
+                break
         return status
 
     def _choose_first_length(self) -> int:

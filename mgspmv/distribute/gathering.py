@@ -189,11 +189,14 @@ def settle_within(
     deadline = time.monotonic() + limit_s
 
     def check() -> None:
-        late = [str(m) for m, future in zip(members, futures, strict=True) if future.status == "pending"]
+        late = [rank for rank, future in enumerate(futures) if future.status == "pending"]
         if late and time.monotonic() > deadline:
+            names, ranks = ", ".join(str(members[rank]) for rank in late), ", ".join(map(str, late))
             raise WorkerTimeoutError(
-                f"{', '.join(late)} did not take part within {limit_s:g} s (during {phase}); the threads of a worker "
-                "are taken by other tasks, or it cannot reach the others",
+                f"{names} did not take part within {limit_s:g} s (during {phase}, rank {ranks}); the threads of a "
+                "worker are taken by other tasks, or it cannot reach the others",
+                worker=str(members[late[0]].name),
+                rank=late[0],
                 phase=phase,
             )
 

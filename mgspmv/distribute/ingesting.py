@@ -32,20 +32,32 @@ from distributed.client import ClosedClientError
 from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.spans import Spans
-from mgspmv.errors import ClosedError, ClusterError, OptionError, SourceError, StoreError, WorkerLostError
-from mgspmv.exchange.links import Member
+from mgspmv.errors import (
+    ClosedError,
+    ClusterError,
+    OptionError,
+    SourceError,
+    StoreError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+from mgspmv.exchange.links import Member, blame
 from mgspmv.ingest.build import find_finite
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, make_room
-from mgspmv.model import IngestOptions, index_dtype
+from mgspmv.marks import find_marks, mark
+from mgspmv.model import IngestOptions, Progress, index_dtype
 from mgspmv.store import Version, WrittenRange, begin_version, finish_ranges, mark_values
 
-Progress = Callable[[str, int, int | None], None]
-
+ASK_S = 240.0
+"""Seconds at least for an answer of another share, which reads a piece of a file for it: less than who asks may be
+without a mark, so that who is asked is blamed."""
 REPORT_S = 0.5
 """Seconds between two reports of a worker."""
+ENTRY_BYTES = 32
+"""Of memory for an entry that is sorted, at least: numbers of row and column, and half of it is for other things."""
 SUM_BYTES = 32
 """Of a column, while its degrees and weights are added up."""
 SUM_PART = 4
@@ -67,13 +79,15 @@ class ShareOffer:
     threads: int
     scratch: str | None
     """None for the folder that Dask has for such files."""
+    patience: float
+    """Seconds that a worker may be silent."""
 
 
 class _Peers:
     """Reaches the shares of an ingest, for the threads of one of them."""
 
-    def __init__(self, worker: Worker, peers: Sequence[tuple[Member, str]]) -> None:
-        self._worker, self._peers = worker, peers
+    def __init__(self, worker: Worker, peers: Sequence[tuple[Member, str]], patience: float) -> None:
+        self._worker, self._peers, self._limit_s = worker, peers, max(ASK_S, patience)
         self._asked: set[Future[Any]] = set()
         self._lock, self._is_closed = threading.Lock(), False
 
@@ -82,7 +96,7 @@ class _Peers:
 
         Raises
         ------
-        WorkerLostError : its worker cannot be reached
+        WorkerLostError, WorkerTimeoutError : its worker cannot be reached, or does not answer
         ClosedError : the ingest was given up
         """
         member, key = self._peers[rank]
@@ -96,11 +110,15 @@ class _Peers:
             )
             self._asked.add(future)
         try:
-            answer = future.result()
+            answer = future.result(self._limit_s)
+        except TimeoutError as error:
+            future.cancel()
+            members, what = [peer for peer, _ in self._peers], f"did not answer for {self._limit_s:g} s"
+            why = "it hangs, or what it reads from does"
+            raise blame(WorkerTimeoutError, members, rank, "ingest", what, why) from error
         except OSError as error:  # of the connection, which are Dask's
-            raise WorkerLostError(
-                f"worker {member} cannot be reached ({error})", worker=str(member.name), phase="ingest"
-            ) from error
+            members = [peer for peer, _ in self._peers]
+            raise blame(WorkerLostError, members, rank, "ingest", "cannot be reached", str(error)) from error
         finally:
             self._asked.discard(future)
         if "raised" in answer:
@@ -123,7 +141,7 @@ class HeldShare(Share):
     """A share on a worker."""
 
     def __init__(self, offer: ShareOffer, worker: Worker) -> None:
-        self._peers = _Peers(worker, offer.peers)
+        self._peers = _Peers(worker, offer.peers, offer.patience)
         self._worker, self._topic, self._rank = worker, offer.topic, offer.spec.rank
         self._next_report = 0.0
         folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
@@ -137,6 +155,7 @@ class HeldShare(Share):
         super().close()
 
     def _send_report(self, phase: str, done: int, total: int | None) -> None:
+        mark()
         if (now := time.monotonic()) < self._next_report and done != total:
             return
         self._next_report = now + REPORT_S
@@ -156,6 +175,7 @@ def begin_share(key: str, offer: ShareOffer) -> int:
 def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
     """Do a step; the name is that of a method of `Share`."""
     share: Share = get_agent().get_made(key)
+    find_marks().n_terms = share.memory // ENTRY_BYTES  # what it sorts at a time
     return getattr(share, step)(*arguments, **options)
 
 
@@ -250,7 +270,7 @@ class _Ingesting:
         offers = []
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(peers), part, self._source.name, self._kind, self._options)
-            room = (memory, worker.memory, threads or worker.threads, scratch)
+            room = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
             offers.append(ShareOffer(ShareSpec(*about), peers, self._topic, *room))
         self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")

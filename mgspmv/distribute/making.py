@@ -29,7 +29,8 @@ from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
 from mgspmv.kernels.select import Backend
-from mgspmv.model import GeneratorRule, IngestOptions, bucket_shift, index_dtype
+from mgspmv.marks import find_marks
+from mgspmv.model import GeneratorRule, IngestOptions, Progress, bucket_shift, index_dtype
 from mgspmv.store import (
     Version,
     VersionAddress,
@@ -40,8 +41,6 @@ from mgspmv.store import (
     mark_values,
     write_range,
 )
-
-Progress = Callable[[str, int, int | None], None]
 
 HOST_BYTES = 3
 """How many times the bytes of its rows a worker takes on its host, where that makes and sorts them."""
@@ -86,10 +85,10 @@ class Made:
 
     def add_columns(self, others: Sequence[PartialSums]) -> None:
         """Keep the sums of the own columns: those of all workers, by rank."""
-        self._sums = self._sum(self.start, self.stop)
+        sums = self._sum(self.start, self.stop)  # what the rows add is still to be given to other workers
         for other in others:
-            self._sums.join(other)
-        self.degree, self.weight = self._sums.finish()
+            sums.join(other)
+        self.degree, self.weight = sums.finish()
 
     def _sum(self, start: int, stop: int) -> ColumnSums:
         return ColumnSums(self._kind, self._name, None if self.data is None else self.data.dtype, start, stop)
@@ -100,6 +99,7 @@ class Made:
 
 def count_entries(spec: MakingSpec, backend: Backend, begin: int, end: int) -> np.ndarray:
     """Entries of these numbers by bucket of rows."""
+    find_marks().n_terms = end - begin
     if backend == "cuda" and spec.rule is not None:
         return generated.count_buckets(spec.rule, begin, end)
     return count_buckets(spec.source, spec.options, begin, end, spec.threads)
@@ -109,6 +109,7 @@ def make_range(
     key: str, spec: MakingSpec, backend: Backend, rows: list[int], most: list[int]
 ) -> tuple[int, str | None, float | None]:
     """Make rows and hold them; how many entries they have, the dtype of their values, and the least."""
+    find_marks().n_terms = spec.source.n_slots  # each worker makes all entries
     made = Made(spec, backend, rows, most)
     get_agent().hold_made(key, made)
     return len(made.indices), None if made.data is None else made.data.dtype.name, find_least(made.data)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
@@ -15,11 +11,11 @@ from weakref import WeakSet
 
 import numpy as np
 
-from mgspmv.distribute.agent import join_team, load_part, measure_host, measure_part, multiply_part
-from mgspmv.distribute.cluster import Cluster, WorkerInfo
-from mgspmv.distribute.device_part import TeamSpec
-from mgspmv.distribute.part import PartSpec
-from mgspmv.distribute.places import Places, Transport, choose_places
+from mgspmv.distribute.agent import multiply_part
+from mgspmv.distribute.cluster import Cluster
+from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix, measure_plan
+from mgspmv.distribute.losses import Loss
+from mgspmv.distribute.places import Places
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
     ClosedError,
@@ -27,24 +23,20 @@ from mgspmv.errors import (
     KindError,
     MissingTransposeError,
     OptionError,
-    StoreError,
-    StoreNotFoundError,
+    WorkerLostError,
+    WorkerTimeoutError,
 )
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
-from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import MatrixInfo, Precision, check_choice, describe_entries, list_facts
+from mgspmv.model import Progress, Recovery, check_choice, describe_entries, list_facts
 from mgspmv.order import permute, restore
-from mgspmv.partition import Memory, Plan, limit, list_shares, plan_rows, predict_seconds, warn_of_streaming
-from mgspmv.store import DescribedMatrix, StoreAddress, StoredMatrix
+from mgspmv.partition import Plan, list_shares
+from mgspmv.store import DescribedMatrix, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client, Future
     from scipy.sparse.linalg import LinearOperator
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with (phase, done, total or None)."""
 
 TIMEOUT_S = 30.0
 """Seconds that a worker may be silent, unless the user says otherwise."""
@@ -54,7 +46,8 @@ class DistributedMatrix(DescribedMatrix):
     """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
 
     Each worker read its own rows from the store and keeps them until `close()`, until this object is gone, or until the
-    client is. A worker that is lost takes its rows with it: distribute the matrix again.
+    client is. A worker that is lost takes its rows with it: PageRank then distributes the matrix anew by itself, and
+    `redistribute()` does it for what else comes.
     """
 
     __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
@@ -63,23 +56,67 @@ class DistributedMatrix(DescribedMatrix):
         self,
         stored: StoredMatrix,
         cluster: Cluster,
-        plan: Plan,
-        members: tuple[Member, ...],
-        places: Places,
-        parts: list[Future],
+        request: LoadRequest,
+        loading: Loading,
+        recoveries: tuple[Recovery, ...] = (),
     ) -> None:
         super().__init__(stored)
         self.cluster = cluster
-        self.plan = plan
-        self.members = members
-        self.places = places
-        self._parts = parts
+        self.recoveries = recoveries
+        """How loading went on when workers were lost."""
+        self.is_closed = False
+        """Whether it was closed, and can never be used again."""
+        self._request = request
         self._pending: WeakSet[Future] = WeakSet()
         self._spans = Spans("mgspmv", "spmv")
-        self.load_s = 0.0
-        """Seconds that loading took."""
-        self.bandwidths: tuple[float, ...] = ()
-        """Bytes per second of the memory of each worker's device, 0 of a host; empty where nobody asked."""
+        self._loading, self._parts = loading, loading.parts
+
+    def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
+        """Hold the matrix on the workers that are there now, as it was asked for when it was distributed.
+
+        A worker that is to hold the rows that it has keeps them. Where rows are cut anew, workers take those that they
+        have from memory, and read only the others; on GPUs all are read and laid out anew.
+
+        Parameters
+        ----------
+        on_progress : as for `Matrix.distribute`
+        has_lease : whether the one who calls has the cluster for itself
+
+        Raises
+        ------
+        ClosedError : it was closed
+        CapacityError, ClusterError, StoreError : as of `Matrix.distribute`; it can be tried again
+        """
+        self._check_closed()
+        loading = load_matrix(
+            self.stored, self.cluster, self._request, on_progress or _ignore, self._parts, has_lease=has_lease
+        )
+        self._loading, self._parts = loading, loading.parts
+
+    @property
+    def plan(self) -> Plan:
+        """What each worker holds."""
+        return self._loading.plan
+
+    @property
+    def places(self) -> Places:
+        """Where the workers compute."""
+        return self._loading.places
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The workers, in the order of their rows."""
+        return self._loading.members
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading took, the last time."""
+        return self._loading.seconds
+
+    @property
+    def bandwidths(self) -> tuple[float, ...]:
+        """Bytes per second of the memory of each worker's device, 0 of a host."""
+        return self._loading.bandwidths
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -116,7 +153,7 @@ class DistributedMatrix(DescribedMatrix):
         ClosedError : it was closed
         """
         self.check_open()
-        return [future.key for future in self._parts]
+        return [part.future.key for part in self._parts]
 
     def check_open(self) -> None:
         """
@@ -125,9 +162,22 @@ class DistributedMatrix(DescribedMatrix):
         ClosedError : it was closed
         SchedulerNotFoundError : the client was closed, or lost its scheduler
         """
-        if not self._parts:
-            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
+        self._check_closed()
+        if not self.is_whole:
+            raise ClosedError(
+                f"the distributed matrix of {self.info.url} lost rows when it was to be distributed anew; call "
+                "redistribute(), or distribute it again"
+            )
         self.cluster.check_client()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each worker has its rows, as far as is known here."""
+        return len(self._parts) == len(self.members)
+
+    def _check_closed(self) -> None:
+        if self.is_closed:
+            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
 
     def __matmul__(self, x: Any) -> Any:
         """y = D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
@@ -250,17 +300,17 @@ class DistributedMatrix(DescribedMatrix):
     def close(self) -> None:
         """Free the memory of the workers at once; products that were begun are finished before."""
         parts, self._parts = self._parts, []
-        if not parts:
+        if self.is_closed:
             return
+        self.is_closed = True
         try:
             self.cluster.check_client()
             self.cluster.await_done([f for f in self._pending if not f.done()])
-            self.cluster.free([future.key for future in parts], self.members)
+            self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
         except ClusterError:
             pass  # what a worker did not let go of now it drops with the key
         finally:
-            for future in parts:
-                future.release()
+            self.cluster.release([part.future for part in parts])
             self.cluster.close()
 
     def __enter__(self) -> DistributedMatrix:
@@ -272,7 +322,7 @@ class DistributedMatrix(DescribedMatrix):
         self.close()
 
     def __repr__(self) -> str:
-        state = f"on {len(self.members)} workers of {self.cluster}" if self._parts else "closed"
+        state = f"on {len(self.members)} workers of {self.cluster}" if not self.is_closed else "closed"
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
 
     def _repr_html_(self) -> str:
@@ -285,7 +335,7 @@ class DistributedMatrix(DescribedMatrix):
             ("slices go by", self.transport),
             ("loaded in", format_seconds(self.load_s)),
         ]
-        is_open = bool(self._parts)
+        is_open = not self.is_closed
         state = f"on {len(self.members)} workers" if is_open else "closed"
         charts = draw_shares(list_shares(self.plan, [f"worker {name}" for name in self.workers]))
         return render_card(
@@ -361,248 +411,62 @@ def distribute_matrix(
     stored: StoredMatrix,
     client: Any,
     *,
-    precision: Precision | None = None,
-    weights: bool = True,
-    threads: int | None = None,
-    backend: str = "auto",
-    transport: Transport = "auto",
-    device_memory: int | None = None,
-    host_memory: int | None = None,
-    top: int | None = None,
-    checkpoint: bool = False,
-    lay_out: bool = True,
     timeout: float = TIMEOUT_S,
+    recover: int = 0,
     on_progress: Progress | None = None,
+    **asked: Any,
 ) -> DistributedMatrix:
     """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`.
 
     Parameters
     ----------
-    top, checkpoint : as of `plan_rows`
-    lay_out : make the rows of a graph ready for the steps of PageRank at once, on devices
+    recover : how many times at most loading begins anew when a worker is lost
+    asked : fields of `LoadRequest`
     """
-    address = stored.address()
-    report = on_progress or _ignore
+    stored.address()  # or there is nothing that workers could read
+    request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:
-        began = time.perf_counter()
-        report("join", 0, None)
-        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
-        limits |= {"top": top, "checkpoint": checkpoint}
-        workers, places, plan, team, dtype = _plan_parts(
-            stored, cluster, precision, weights, backend, transport, lay_out=lay_out, **limits
-        )
-        warn_of_streaming(plan, stacklevel=4)
-        members = tuple(w.member for w in workers)
-        if not lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
-            places = replace(places, may_share=False)
-        specs = _specify(address, workers, places, plan, dtype, threads)
-        with cluster.lease(lambda: report("queue", 0, None)):
-            parts = _load(cluster, members, specs, team, report)
-        matrix = DistributedMatrix(stored, cluster, plan, members, places, parts)
-        matrix.load_s = time.perf_counter() - began
-        matrix.bandwidths = tuple(w.device.bandwidth for w in workers)
-        return matrix
+        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or _ignore, recover)
+        return DistributedMatrix(stored, cluster, request, loading, recoveries)
     except BaseException:
         cluster.close()
         raise
 
 
-def plan_on_cluster(
-    stored: StoredMatrix,
-    client: Any,
-    *,
-    precision: Precision | None = None,
-    threads: int | None = None,
-    backend: str = "auto",
-    device_memory: int | None = None,
-    host_memory: int | None = None,
-    top: int | None = None,
-    checkpoint: bool = False,
-    timeout: float = TIMEOUT_S,
-) -> Plan:
+def _load_until_done(
+    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
+) -> tuple[Loading, tuple[Recovery, ...]]:
+    """Load over who is left when workers are lost meanwhile, as often as is allowed."""
+    losses: list[Loss] = []
+    while True:
+        try:
+            loading = load_matrix(stored, cluster, request, report)
+        except (WorkerLostError, WorkerTimeoutError) as error:
+            if error.worker is None or len(losses) == recover:
+                raise
+            losses.append(Loss.of(error, 0, cluster.n_joined))
+        else:
+            return loading, tuple(loss.end(0, len(loading.parts)) for loss in losses)
+        report("recover", 0, None)
+        cluster.await_workers(losses[-1].workers_before)
+
+
+def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float = TIMEOUT_S, **asked: Any) -> Plan:
     """What the workers of a cluster will hold, and how fast they measure themselves to be; see
-    `mgspmv.api.Matrix.plan`."""
-    address = stored.address()
+    `mgspmv.api.Matrix.plan`.
+
+    Parameters
+    ----------
+    asked : fields of `LoadRequest`
+    """
+    stored.address()
+    request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:
-        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "threads": threads}
-        limits |= {"top": top, "checkpoint": checkpoint}
-        workers, places, plan, team, dtype = _plan_parts(
-            stored, cluster, precision, True, backend, "auto", lay_out=True, **limits
-        )
-        if team is None:
-            return plan
-        specs = _specify(address, workers, places, plan, dtype, threads)
-        with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
-            futures = [
-                cluster.submit(w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, plan.precision)
-                for spec, w in zip(specs, workers, strict=True)
-            ]
-            try:
-                return predict_seconds(plan, cluster.settle(futures, team.members, "measure"))
-            finally:
-                cluster.release(futures)
+        return measure_plan(stored, cluster, request)
     finally:
         cluster.close()
-
-
-def _plan_parts(
-    stored: StoredMatrix,
-    cluster: Cluster,
-    precision: Precision | None,
-    weights: bool,
-    backend: str,
-    transport: Transport,
-    *,
-    lay_out: bool,
-    threads: int | None,
-    device_memory: int | None,
-    host_memory: int | None,
-    top: int | None,
-    checkpoint: bool,
-) -> tuple[list[WorkerInfo], Places, Plan, TeamSpec | None, str | None]:
-    """The workers, where they compute, what each will hold, what they lay out together, and the dtype of the values."""
-    workers = cluster.join(devices=backend != "cpu")
-    info, members = stored.info, tuple(w.member for w in workers)
-    places = choose_places(workers, backend, transport)
-    if device_memory is not None and all(memory is None for memory in places.device_memory):
-        raise OptionError(
-            "device_memory limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
-            "pass host_memory"
-        )
-    precision = precision or _default_precision(info)
-    dtype = None if info.is_pattern or not weights else "float32" if precision == "float32" else "float64"
-    team = _make_team(info, members, places, precision, dtype, cluster.patience) if lay_out else None
-    plan = plan_rows(
-        info if dtype else replace(info, dtype=None),
-        stored.read_array("indptr"),
-        len(workers),
-        precision=precision,
-        device_memory=_even([limit(memory, device_memory) for memory in places.device_memory]),
-        host_memory=_even([limit(w.memory, host_memory) for w in workers]),
-        speeds=_find_speeds(cluster, workers, places),
-        threads=threads or max(w.threads for w in workers),
-        lays_out=team is not None,
-        streams=team is not None or not lay_out or info.kind == "matrix",
-        top=top,
-        checkpoint=checkpoint,
-    )
-    return workers, places, plan, team, dtype
-
-
-def _specify(
-    address: StoreAddress,
-    workers: list[WorkerInfo],
-    places: Places,
-    plan: Plan,
-    dtype: str | None,
-    threads: int | None,
-) -> list[PartSpec]:
-    """What each worker is told of its rows."""
-    return [
-        PartSpec(
-            address,
-            rank,
-            plan.bounds,
-            own.nnz,
-            dtype,
-            threads or w.threads,
-            places.backends[rank],
-            own.streaming,
-            places.may_share,
-        )
-        for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
-    ]
-
-
-def _load(
-    cluster: Cluster, members: tuple[Member, ...], specs: list[PartSpec], team: TeamSpec | None, report: Progress
-) -> list[Future]:
-    token = uuid.uuid4().hex
-    keys = [f"mgspmv-load-{token}-{rank}" for rank in range(len(members))]
-    spans = Spans("mgspmv", "distribute")
-    with spans.enter("load"):
-        futures = [
-            cluster.submit(member, key, load_part, key, spec, team)
-            for member, key, spec in zip(members, keys, specs, strict=True)
-        ]
-    joining: list[Future] = []
-    report("load", 0, len(members))
-    try:
-        # Of a team the rows are read when it lays them out together.
-        cluster.settle(futures, members, "load", None if team else lambda done: report("load", done, len(members)))
-        if team is not None:
-            with spans.enter("load"):
-                joining = [
-                    cluster.submit(member, f"mgspmv-join-{token}-{rank}", join_team, keys[rank], team)
-                    for rank, member in enumerate(members)
-                ]
-            cluster.settle(joining, members, "load", lambda done: report("load", done, len(members)))
-            cluster.release(joining)
-    except BaseException as error:
-        cluster.release([*joining, *futures])
-        if isinstance(error, StoreNotFoundError):
-            raise StoreNotFoundError(
-                f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
-            ) from error
-        if isinstance(error, StoreError):
-            raise type(error)(f"a worker cannot use the store: {error}") from error
-        raise
-    return futures
-
-
-def _make_team(
-    info: MatrixInfo,
-    members: tuple[Member, ...],
-    places: Places,
-    precision: Precision,
-    dtype: str | None,
-    patience: float,
-) -> TeamSpec | None:
-    """What workers are told that lay rows out for steps on their devices; None where kernels over CSR make them."""
-    if places.transport != "nccl" or info.kind == "matrix":
-        return None
-    layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
-    run = f"team-{uuid.uuid4().hex}"
-    return None if layout is None else TeamSpec(run, members, patience, dtype, precision, layout)
-
-
-def _find_speeds(cluster: Cluster, workers: list[WorkerInfo], places: Places) -> list[float] | None:
-    """Bytes per second of each worker's memory, if they are not all alike; hosts are measured only beside devices."""
-    if places.backend == "cpu":
-        return None
-    speeds = [w.device.bandwidth for w in workers]
-    hosts = [k for k, backend in enumerate(places.backends) if backend == "cpu"]
-    members = [workers[k].member for k in hosts]
-    futures = [
-        cluster.submit(m, f"mgspmv-measure-{uuid.uuid4().hex}", measure_host, workers[k].threads)
-        for k, m in zip(hosts, members, strict=True)
-    ]
-    try:
-        for k, speed in zip(hosts, cluster.settle(futures, members, "join") if hosts else [], strict=True):
-            speeds[k] = speed
-    finally:
-        cluster.release(futures)
-    n_sharing = Counter(w.device.id for w, own in zip(workers, places.backends, strict=True) if own == "cuda")
-    for k, backend in enumerate(places.backends):
-        if backend == "cuda":
-            speeds[k] /= n_sharing[workers[k].device.id]
-    return None if len(set(speeds)) == 1 else speeds
-
-
-def _even(memory: Sequence[int | None]) -> Memory:
-    """The least for all where the workers are of one kind, so that a plan can say how many would do; else of each."""
-    if all(m is None for m in memory):
-        return None
-    return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)
-
-
-def _default_precision(info: MatrixInfo) -> Precision:
-    """What most products or ranks of a matrix are computed in."""
-    if info.kind != "matrix":
-        return "exact"
-    return "float32" if info.dtype == "float32" else "float64"
 
 
 def _is_dask(array: Any) -> bool:

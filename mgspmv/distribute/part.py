@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.distribute.held_rows import HeldRows, read_pattern, read_values
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.links import DaskLinks
 from mgspmv.iterate.start import OutWeights
@@ -15,6 +16,7 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.many import BoundMany
 from mgspmv.kernels.select import Backend, bind_kernel, bind_many
+from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import Streaming
 from mgspmv.store import StoreAddress, StoredMatrix
@@ -63,6 +65,10 @@ class Part:
     The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`; those of a matrix,
     whose products get x from outside, are not.
 
+    Parameters
+    ----------
+    before : another part of the matrix, from which rows are taken that it has
+
     Attributes
     ----------
     rank, nnz : of the worker that holds it, and entries of its rows
@@ -72,7 +78,7 @@ class Part:
 
     backend: Backend = "cpu"
 
-    def __init__(self, spec: PartSpec) -> None:
+    def __init__(self, spec: PartSpec, before: Part | None = None) -> None:
         self.stored: StoredMatrix = spec.address.open()
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.threads = spec.threads or default_threads()
@@ -84,7 +90,9 @@ class Part:
         self._values: dict[str, np.ndarray | None] = {}
         self._bound: dict[tuple[Any, ...], BoundKernel] = {}
         self.out_weights = OutWeights(self.stored, self.start, self.stop, self.threads)
+        self._before = None if before is None else before.held_rows
         self._load(spec.dtype)
+        self._before = None
 
     @property
     def start(self) -> int:
@@ -107,6 +115,11 @@ class Part:
         """Bytes of the block's arrays, values in every dtype that was asked for, columns and out-weights."""
         held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
         return sum(int(h.nbytes) for h in held if h is not None)
+
+    @property
+    def held_rows(self) -> HeldRows | None:
+        """What is in memory of the rows; None for nothing."""
+        return None if self._pattern is None else HeldRows(self._pattern, self._halo, self._values)
 
     def close(self, reason: str) -> None:
         """Let go of other workers: a task that waits for them is told the reason."""
@@ -166,6 +179,7 @@ class Part:
         held = np.ascontiguousarray(x if self._halo is None else self._halo.select(x))
         shape = (self.stop - self.start, *x.shape[1:])
         product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(get_array(y)[0], dtype, order="C")
+        find_marks().n_terms = self.nnz * (shape[1] if x.ndim == 2 else 1)
         bound.multiply(held, product, alpha, beta)
         return product if is_numpy else put(product)
 
@@ -176,7 +190,7 @@ class Part:
 
     def _read_pattern(self) -> CsrBlock:
         if self._pattern is None:
-            block = self.stored.read_block(self.start, self.stop, None, self.threads)
+            block = read_pattern(self.stored, self.start, self.stop, self.threads, self._before)
             if self.stored.info.kind != "matrix":
                 block, self._halo = make_halo(block, self.rank, self.bounds, self.threads)
             self._pattern = block
@@ -186,5 +200,6 @@ class Part:
         if dtype is None or self.stored.info.is_pattern:
             return None
         if dtype not in self._values:
-            self._values[dtype] = self.stored.read_values(self.start, self.stop, dtype, self.threads)
+            rows = (self.start, self.stop)
+            self._values[dtype] = read_values(self.stored, *rows, dtype, self.threads, self._before)
         return self._values[dtype]

@@ -13,12 +13,12 @@ from distributed import get_worker
 
 from mgspmv.distribute.agent import collect_session, get_agent
 from mgspmv.distribute.drives import Supersteps, Workers, join_memory, list_planned
-from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
 from mgspmv.errors import ClusterError
 from mgspmv.iterate.pagerank import Outcome, sum_seconds
 from mgspmv.iterate.power import PowerOptions, Step
-from mgspmv.model import Event
+from mgspmv.model import Event, Progress
 from mgspmv.order import permute, restore
 
 
@@ -65,6 +65,7 @@ def run_power(
             supersteps.start()
             started = time.perf_counter()
             status = supersteps.iterate()
+            assert status is not None
             iterated = time.perf_counter()
             slices, transports, taken = zip(*workers.do("collect", collect_session), strict=True)
             values = restore(np.concatenate(slices), matrix.order)

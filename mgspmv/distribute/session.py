@@ -15,8 +15,10 @@ from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import Reached, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart
+from mgspmv.distribute.integrity import RankCheck, Report, RoundReport
 from mgspmv.distribute.part import Part
 from mgspmv.errors import ClusterError, RunAbortedError
+from mgspmv.exchange.digests import digest_elements
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.peer import PeerTransport
@@ -24,6 +26,7 @@ from mgspmv.exchange.relay import RelayTransport
 from mgspmv.exchange.staged import StagedTransport
 from mgspmv.exchange.transport import Transport
 from mgspmv.exchange.turns import Turns
+from mgspmv.iterate.balance import Balance, Tolerance
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding, make_rules
 from mgspmv.iterate.stable import Rounding
@@ -33,7 +36,8 @@ from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
-from mgspmv.model import Event, Stability, Status, StepSums, free_memory
+from mgspmv.marks import Marks
+from mgspmv.model import Digests, Event, Stability, Status, StepSums, free_memory
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 
 
@@ -67,6 +71,8 @@ class RunSpec:
     """What the run goes on from; None where it begins."""
     keeps_states: bool = False
     """Whether checkpoints are written."""
+    balance: Balance | None = None
+    """What the first ranks sum to; None where that is not foreseen."""
 
 
 class Spec(Protocol):
@@ -103,6 +109,8 @@ class Linked:
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
+        self.n_terms = 0
+        """Products of an iteration, about."""
 
     @property
     def links(self) -> DaskLinks:
@@ -116,17 +124,16 @@ class Linked:
         self._links.close(reason)
 
     @contextmanager
-    def _working(self, phase: str) -> Iterator[None]:
+    def _working(self, phase: str) -> Iterator[Marks]:
         if self._end is not None:
             raise RunAbortedError(self._end, phase=phase)
         if self.is_busy:
             raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
         self.is_busy = True
-        self._links.phase = phase
-        self._links.begin_wait()
         try:
-            with self._links.active():
-                yield
+            with self._links.active(phase) as marks:
+                marks.n_terms = self.n_terms
+                yield marks
         finally:
             self.is_busy = False
 
@@ -147,11 +154,20 @@ class Share(Linked):
         self._part = part
         self.held_bytes = 0
         """For rows and vectors, after the last iteration that was told of."""
+        self.n_terms = sum(each.nnz for each in self.parts)
+        self._slowest_s: float | None = None
 
     @property
     def parts(self) -> Sequence[Part]:
         """What an iteration multiplies."""
         return [self._part]
+
+    @contextmanager
+    def _stepping(self, marks: Marks) -> Iterator[None]:
+        """While iterations are made, each of which ends with a step of the marks."""
+        marks.begin_steps(self._slowest_s)
+        yield
+        self._slowest_s, marks.slowest_s = marks.slowest_s, None
 
     def measure_memory(self) -> dict[str, int]:
         """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
@@ -181,15 +197,24 @@ class Session(Share, ABC):
         -------
         What each iteration did on this worker, and how the run ended, None if it did not.
         """
-        with self._working("connect" if self._loop is None else f"iteration {self._loop.iteration + 1}"):
+        with self._working("connect" if self._loop is None else f"iteration {self._loop.iteration + 1}") as marks:
             if self._loop is None:
                 self._loop = self._connect()
             loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
-            for event in loop.advance(n):
-                events.append(event)
-                log(event)
-                self._links.phase = f"iteration {loop.iteration + 1}"
+            with self._stepping(marks):
+                for event in loop.advance(n):
+                    events.append(event)
+                    log(event)
+                    marks.end_step()
+                    self._links.phase = f"iteration {loop.iteration + 1}"
             return events, loop.status
+
+    def report(self, events: list[Event], status: Status | None) -> Report:
+        """What `advance` gave, and what is found by looking at what is held after it."""
+        if not events or status == Status.NON_FINITE:
+            return Report(events, status)
+        with self._working(f"iteration {events[-1].iteration}"):
+            return Report(events, status, self._digest(), self._check_ranks())
 
     @property
     @abstractmethod
@@ -204,6 +229,14 @@ class Session(Share, ABC):
     def _connect(self) -> Advancing:
         """Begin to iterate in lockstep with the other workers."""
 
+    @abstractmethod
+    def _digest(self) -> tuple[Digests, ...]:
+        """Of what was exchanged last."""
+
+    def _check_ranks(self) -> RankCheck | None:
+        """What is found of the ranks; None where the vector is none of ranks."""
+        return None
+
 
 class RankSession(Session):
     """The share of a run that ranks one vector."""
@@ -215,6 +248,7 @@ class RankSession(Session):
         self._spec = spec
         self._limit: int | None = worker.memory_manager.memory_limit
         self._writer = SliceWriter()
+        self._tolerance: Tolerance | None = None
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """As of `Session`.
@@ -261,6 +295,18 @@ class RankSession(Session):
     @abstractmethod
     def _measure(self, mass: float) -> float: ...
 
+    @abstractmethod
+    def _find_steps(self) -> LocalSteps | DeviceSteps:
+        """Which have the ranks, when the first z is made."""
+
+    def _check_ranks(self) -> RankCheck:
+        steps = self._find_steps()
+        if self._tolerance is None:
+            self._tolerance = steps.find_tolerance()
+        rows, loop = steps.check_rows(), self._loop
+        foreseen = () if loop is None else (loop.mass, loop.balance)
+        return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
+
     def _check_watch(self) -> None:
         """See that what is to prove the highest vertices fits beside the part, which may have been loaded before."""
         options, members = self._spec.options, self._spec.members
@@ -304,6 +350,7 @@ class RowsSession(RankSession):
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, part.halo))
         self._relay: RelayTransport | None = None
+        self._peers: PeerTransport | None = None
         self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=spec.options.is_relative)
@@ -312,14 +359,22 @@ class RowsSession(RankSession):
 
     def _connect(self) -> Loop:
         wanted = find_wanted(self._links.connect(), self._part, self._spec)
-        transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
+        self._peers = transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
         spec = self._spec
         watch = self._steps.watch(spec.options, transport.gather, self._growth)
-        loop = Loop(self._steps, spec.options, spec.threshold, spec.run, watch, spec.before)
+        loop = Loop(self._steps, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
         loop.start()
         return loop
+
+    def _digest(self) -> tuple[Digests, ...]:
+        assert self._peers is not None
+        return (self._peers.digest(),)
+
+    def _find_steps(self) -> LocalSteps:
+        assert self._steps is not None
+        return self._steps
 
     def _measure(self, mass: float) -> float:
         assert self._steps is not None
@@ -328,17 +383,16 @@ class RowsSession(RankSession):
 
     # --- driven by the scheduler
 
-    def scale(self) -> tuple[np.ndarray, StepSums]:
-        """This worker's slice of the first z, and its sums."""
+    def scale(self) -> RoundReport:
+        """Make this worker's slice of the first z."""
         self._check_copy()
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
             self._steps = self._make_steps(self._relay)
-            sums = self._steps.scale()
-            return self._relay.take(), sums
+            return self._report_round(self._steps.scale())
 
-    def step(self, z: np.ndarray, mass: float) -> tuple[np.ndarray, StepSums, float, int]:
-        """One iteration on these rows: the slice of the next z, sums, seconds, and bytes held.
+    def step(self, z: np.ndarray, mass: float) -> RoundReport:
+        """One iteration on these rows.
 
         Parameters
         ----------
@@ -348,9 +402,9 @@ class RowsSession(RankSession):
         with self._working("iteration"):
             assert self._relay is not None
             assert self._steps is not None
-            self._relay.give(z)
+            given = self._relay.give(z)
             sums, times = self._steps.step(mass)
-            return self._relay.take(), sums, times.product_s[0], times.memory_bytes[0]
+            return self._report_round(sums, times.product_s[0], times.memory_bytes[0], given)
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:
         """What rounding does to steps of these rows; which are of dangling vertices."""
@@ -390,6 +444,13 @@ class RowsSession(RankSession):
     def collect(self) -> np.ndarray:
         return self._rows.kernel.get(self._rows.x)
 
+    def _report_round(
+        self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0, given: tuple[int, ...] = ()
+    ) -> RoundReport:
+        assert self._relay is not None
+        ranks, made = self._check_ranks(), self._relay.take()
+        return RoundReport(made, sums, product_s, held_bytes, given, digest_elements(made), ranks)
+
     def _make_steps(self, transport: Transport) -> LocalSteps:
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
@@ -413,6 +474,7 @@ class DeviceSession(RankSession):
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
         self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
         self._device: RankSteps | None = None
+        self._steps: DeviceSteps | None = None
         self.computes = describe_device()
 
     def _connect(self) -> Loop:
@@ -427,11 +489,19 @@ class DeviceSession(RankSession):
         steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted, n_before=n_before)
         turns = Turns(links, self._part.rank, len(spec.members))
         watch = steps.watch(spec.options, turns.gather, self._growth)
-        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch, spec.before)
+        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
         loop.start()
-        if spec.keeps_states:
-            loop.stay_here()
+        loop.stay_here()  # what is looked at between two supersteps, and kept, is what all have reached
+        self._steps = steps
         return loop
+
+    def _digest(self) -> tuple[Digests, ...]:
+        assert self._device is not None
+        return (self._device.digest(),)
+
+    def _find_steps(self) -> DeviceSteps:
+        assert self._steps is not None
+        return self._steps
 
     def _measure(self, mass: float) -> float:
         assert self._device is not None
@@ -474,10 +544,3 @@ def find_wanted(hellos: dict[int, dict[str, Any]], part: Part, spec: Spec) -> li
 def say(hello: dict[str, Any], rank: int) -> dict[str, Any]:
     """The same first message to the workers of all ranks."""
     return hello
-
-
-def check_agreement(reports: Sequence[tuple[list[Event], Status | None]]) -> None:
-    """Raise unless all workers made the same iterations with the same changes, as their sums were the same."""
-    seen = {(status, tuple((e.iteration, e.change) for e in events)) for events, status in reports}
-    if len(seen) > 1:
-        raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")

@@ -58,7 +58,10 @@ def test_workers_are_waited_for_as_long_as_they_may_be_silent(graph, in_process,
         assert len(D.workers) == 2
     with pytest.raises(WorkerTimeoutError) as caught:
         graph.distribute(client, timeout=0.2)
-    assert str(caught.value) == f"none of the workers of {client.scheduler.address} answered within 0.15 s"
+    assert str(caught.value) == (
+        f"none of the workers of {client.scheduler.address} answered within 0.15 s (during join, workers 0, 1); they "
+        "hang, or cannot be reached"
+    )
 
 
 def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monkeypatch):

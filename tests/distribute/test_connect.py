@@ -6,6 +6,7 @@ Starting workers on the GPUs of a machine, which are played here.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -18,7 +19,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute import connect
-from mgspmv.distribute.connect import start_cuda, start_local
+from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 
 
@@ -61,7 +62,7 @@ def test_nobody_answers(graph):
 def test_what_is_no_address(address, graph):
     message = refused(graph, address, OptionError)
     assert message.startswith(f"{address!r} is no address of a scheduler (")
-    assert message.endswith("); such as tcp://10.0.0.1:8786")
+    assert message.endswith("), and no file of one; such as tcp://10.0.0.1:8786")
 
 
 def test_the_address_of_a_worker(graph, client):
@@ -98,6 +99,34 @@ def test_workers_that_have_no_memory_left(graph):
         message = refused(graph, client, CapacityError)
     assert "on 1 workers needs" in message
     assert "of host memory on one of them, which has 0 GB; no number of workers of that size would do" in message
+
+
+def test_the_file_of_a_scheduler(graph, client, tmp_path):
+    (tmp_path / "scheduler.json").write_text(json.dumps({"address": client.scheduler.address}))
+    with graph.distribute(str(tmp_path / "scheduler.json")) as D:
+        assert D.members
+    for text in ("", "[]", "{}"):
+        (tmp_path / "other.json").write_text(text)
+        message = refused(graph, str(tmp_path / "other.json"), OptionError)
+        assert message.startswith(f"{tmp_path / 'other.json'} is no file of a scheduler (")
+        assert message.endswith(
+            "; give one that `mgspmv cluster start` or `dask scheduler --scheduler-file` wrote, or the address"
+        )
+
+
+def test_more_workers_than_memory(monkeypatch):
+    monkeypatch.setattr(connect, "free_memory", lambda: 10**9)
+    with pytest.raises(CapacityError) as caught:
+        start_local(6, 1)
+    assert str(caught.value) == (
+        "6 workers take 1.2 GB before they hold rows, and this machine has 1 GB free; start 5 at most"
+    )
+
+
+def test_addresses_where_nobody_can_listen():
+    for host, why in (("192.0.2.77", "Cannot assign requested address"), ("nowhere.invalid", "not known")):
+        with pytest.raises(ClusterError, match=f"^the scheduler cannot listen at {host}: .*{why}; choose another port"):
+            start_local(1, 1, Serving(host))
 
 
 @pytest.mark.slow
@@ -180,7 +209,7 @@ def started(monkeypatch):
     play_module(monkeypatch, "dask_cuda", LocalCUDACluster=PlayedCluster)
     monkeypatch.setitem(sys.modules, "distributed_ucxx", None)
     monkeypatch.setattr(connect, "default_threads", lambda: 12)
-    monkeypatch.setattr(connect, "_start", lambda kind, **given: calls.append((kind, given)) or "started")
+    monkeypatch.setattr(connect, "_start", lambda kind, serving, **given: calls.append((kind, given)) or "started")
     return calls
 
 
@@ -256,6 +285,16 @@ def test_numbers_of_workers_that_there_are_no_devices_for(started, n_workers):
     assert started == []
 
 
+@pytest.mark.parametrize(
+    ("n_devices", "visible", "are_there"), [(4, None, True), (4, "", False), (0, None, False), (None, None, False)]
+)
+def test_whether_there_are_devices(started, monkeypatch, n_devices, visible, are_there):
+    play_driver(monkeypatch, n_devices)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert has_devices() == are_there
+
+
 def test_no_driver(started, monkeypatch):
     play_driver(monkeypatch, None)
     with pytest.raises(ClusterError) as caught:
@@ -314,7 +353,7 @@ def test_a_cluster_that_does_not_start():
         raise RuntimeError("Cluster failed to start") from MemoryError("no memory on GPU 1")
 
     with pytest.raises(ClusterError, match="a worker of the local cluster did not start: no memory on GPU 1") as caught:
-        connect._start(make, n_workers=2, device_memory_limit=None)
+        connect._start(make, connect.DEFAULT_SERVING, n_workers=2, device_memory_limit=None)
     assert caught.value.phase == "start"
     assert {"n_workers": 2, "device_memory_limit": None, "memory_limit": 0}.items() <= given.items()
     assert given["worker_class"] is connect.PatientNanny

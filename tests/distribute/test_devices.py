@@ -245,7 +245,7 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
         acted: list[float] = []
         try:
             with pytest.raises(ClusterError) as caught:
-                mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
+                mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, recover=0, on_event=on_event)
             elapsed_s = time.monotonic() - acted[0]
         finally:
             if action == signal.SIGSTOP:
@@ -427,3 +427,77 @@ def test_more_workers_than_devices_are_refused():
     n = count_devices()
     with pytest.raises(ClusterError, match=rf"{n + 1} GPU workers are asked for and this machine has {n} GPUs"):
         start_cuda(n + 1)
+
+
+# --- devices that are lost, stop or hang -----------------------------------------------------------------------------
+
+
+HUNG_S = 60.0
+"""In which a run ends, whatever happened to one of its devices."""
+
+
+def find_worker(client: Client, name: Any) -> str:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    [address] = [address for address, worker in workers.items() if worker["name"] == name]
+    return str(address)
+
+
+def spin(dask_worker: Any, flag_s: float) -> None:
+    """Let the next step of this worker's device be followed by a kernel that does not end for so many seconds."""
+    import cupy
+
+    from mgspmv.kernels.rank_steps import RankSteps
+
+    code = """
+    extern "C" __global__ void spin(long long clocks) {
+        const long long began = clock64();
+        while (clock64() - began < clocks);
+    }"""
+    kernel, original = cupy.RawKernel(code, "spin"), RankSteps._step_unless_stopped
+    clocks = int(flag_s * 1e3 * cupy.cuda.Device().attributes["ClockRate"])
+
+    def step(self: Any, k: int) -> None:
+        RankSteps._step_unless_stopped = original  # type: ignore[method-assign]
+        original(self, k)
+        kernel((1,), (1,), (np.int64(clocks),))
+
+    RankSteps._step_unless_stopped = step  # type: ignore[method-assign]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP, "spin"], ids=["killed", "stopped", "hung"])
+def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, transport, stores):
+    """By memory that devices write into, and by NCCL; the next run has the digest, on who is left or back."""
+    if count_devices() < 2:
+        pytest.skip("needs 2 GPUs")
+    A, acted = stores["rmat"], list[float]()
+    wanted = mg.pagerank(A, backend="cpu").digest()
+    with start_cuda(2) as cluster, Client(cluster) as client:
+        victim = find_worker(client, 1)
+        [pid] = client.run(os.getpid, workers=[victim]).values()
+
+        def act(event: Any) -> None:
+            if event.iteration > 200 and not acted:
+                acted.append(time.monotonic())
+                client.run(spin, flag_s=90.0, workers=[victim]) if fault == "spin" else os.kill(pid, fault)
+
+        endless: dict[str, Any] = {"tol_mode": "fixed", "max_iter": 10**8, "recover": 0}
+        try:
+            with pytest.raises(ClusterError) as caught:
+                mg.pagerank(A, client=client, transport=transport, on_event=act, **endless)
+            assert time.monotonic() - acted[0] < HUNG_S
+            assert caught.value.worker == "1"
+            assert caught.value.rank == 1
+            if fault == "spin":
+                with pytest.warns(UserWarning, match=r"worker 1 .* left out until it goes on or is restarted"):
+                    left = mg.pagerank(A, client=client, transport=transport)
+                assert (left.digest(), len(left.events[0].product_s)) == (wanted, 1)
+        finally:
+            if fault == signal.SIGSTOP:
+                os.kill(pid, signal.SIGCONT)
+        client.wait_for_workers(2, timeout=60)
+        if fault == "spin":
+            assert wait_for(lambda: time.monotonic() - acted[0] > 100.0, 110.0)
+        again = mg.pagerank(A, client=client, transport=transport)
+        assert (again.digest(), len(again.events[0].product_s)) == (wanted, 2)

@@ -31,6 +31,8 @@ pytestmark = pytest.mark.slow
 
 DRIVES = ["superstep", "scheduler"]
 ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
+ONCE = {**ENDLESS, "recover": 0}
+"""A run that goes on no more when it has lost a worker."""
 TIMEOUT_S = 6.0
 SLACK_S = 2.0
 """Beyond the time-out, for a machine that is busy with other things."""
@@ -105,7 +107,7 @@ def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], signal.SIGKILL))
     with pytest.raises(WorkerLostError, match=r"worker 1 \(tcp://.*\) is gone \(during iteration") as caught:
-        mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ENDLESS)
+        mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
     assert strike.seconds_since < LOST_S
     assert caught.value.worker == "1"
     assert caught.value.phase.startswith("iteration")
@@ -119,7 +121,7 @@ def test_the_only_worker_dies(drive, graph):
     with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
         strike = Strike(lambda: os.kill(find_processes(client)[0], signal.SIGKILL))
         with pytest.raises(WorkerLostError, match=r"worker 0 .* is gone"):
-            mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ENDLESS)
+            mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
         assert strike.seconds_since < LOST_S
 
 
@@ -130,7 +132,7 @@ def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
         os.kill(processes[2], signal.SIGKILL)
         assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1, 30)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
-            mg.pagerank(D)
+            mg.pagerank(D, recover=0)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             D @ np.ones(graph.shape[1])
     check_serves(client, graph, wanted)
@@ -143,7 +145,7 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     leaving = threading.Thread(target=lambda: client.retire_workers([address], close_workers=True))
     strike = Strike(leaving.start)
     with pytest.raises(ClusterError) as caught:
-        mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ENDLESS)
+        mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
     leaving.join()
     assert caught.value.worker == "0"
     assert strike.seconds_since < LOST_S
@@ -175,13 +177,13 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, thre
 # --- workers that hang -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
 def test_a_worker_that_hangs_ends_the_run_in_time(drive, graph, wanted, three):
     client, processes = three
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], signal.SIGSTOP))
     with pytest.raises(WorkerTimeoutError, match=r"worker 1 \(tcp://.*during iteration") as caught:
-        mg.pagerank(graph, client=client, drive=drive, timeout=TIMEOUT_S, on_event=strike, **ENDLESS)
+        mg.pagerank(graph, client=client, drive=drive, timeout=TIMEOUT_S, on_event=strike, **ONCE)
     assert strike.seconds_since < TIMEOUT_S + SLACK_S
     assert caught.value.worker == "1"
     with pytest.warns(UserWarning, match=r"worker 1 \(tcp://.*\) does not answer and is left out"):
@@ -224,7 +226,7 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     occupy = []
     strike = Strike(lambda: occupy.append(client.submit(time.sleep, 2 * TIMEOUT_S, workers=[address], pure=False)))
     with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or its threads are taken by other") as caught:
-        mg.pagerank(graph, client=client, timeout=TIMEOUT_S, on_event=strike, **ENDLESS)
+        mg.pagerank(graph, client=client, timeout=TIMEOUT_S, on_event=strike, **ONCE)
     assert strike.seconds_since < TIMEOUT_S + SLACK_S
     assert caught.value.worker == "2"
     occupy[0].result()
@@ -257,8 +259,14 @@ def start_client(tmp_path, store, address, drive="superstep", timeout_s=TIMEOUT_
     return process
 
 
-@pytest.mark.parametrize("drive", DRIVES)
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+@pytest.mark.parametrize(
+    ("sign", "drive"),
+    [
+        *(pytest.param(signal.SIGINT, drive, id=f"interrupted-{drive}") for drive in DRIVES),
+        pytest.param(signal.SIGKILL, "superstep", id="killed-superstep"),
+        pytest.param(signal.SIGKILL, "scheduler", id="killed-scheduler", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_client_that_ends_leaves_nothing(sign, drive, graph, wanted, tmp_path, cluster, client):
     left = find_left(client)
     process = start_client(tmp_path, graph.info.url, cluster.scheduler_address, drive)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import dask
 import numpy as np
@@ -28,8 +29,8 @@ from mgspmv.errors import (
 
 DRIVES = ["scheduler", "superstep"]
 
-LONG = {"tol_mode": "fixed", "max_iter": 1_000_000}
-"""A run that nothing ends but a fault."""
+LONG = {"tol_mode": "fixed", "max_iter": 1_000_000, "recover": 0}
+"""A run that nothing ends but a fault, after which it does not go on."""
 LOST_S = 30.0
 """Seconds in which a run ends when a worker is lost."""
 TIMEOUT_S = 8.0
@@ -184,7 +185,7 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
         multiply_until_it_fails(D, x)
     assert caught.value.worker == "2"
     fragile.wait_for_workers(3, timeout=30)
-    for use in (lambda: D @ x, lambda: mg.pagerank(D), lambda: mg.pagerank(D, drive="scheduler")):
+    for use in (lambda: D @ x, *(partial(mg.pagerank, D, drive=drive, recover=0) for drive in DRIVES)):
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             use()
     began = time.monotonic()
@@ -205,7 +206,7 @@ def test_a_worker_that_is_stopped_while_it_loads(graph, fragile, monkeypatch):
                 stop()
 
         began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during load\)"):
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
             graph.distribute(fragile, timeout=4, on_progress=act)
         assert time.monotonic() - began < 4 + SLACK_S + SLACK_S
     check_served(fragile, graph, 3)
@@ -214,7 +215,7 @@ def test_a_worker_that_is_stopped_while_it_loads(graph, fragile, monkeypatch):
 def test_a_worker_that_is_killed_while_it_loads(graph, fragile):
     with slow_load(fragile, 1):
         act = kill(fragile, 1)
-        with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.*\(during load\)"):
+        with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
             graph.distribute(fragile, on_progress=lambda phase, done, total: act() if done == 2 else None)
     fragile.wait_for_workers(3, timeout=30)
     check_served(fragile, graph, 3)

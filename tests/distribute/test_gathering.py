@@ -108,7 +108,7 @@ def test_late_tasks_are_named(trio):
     with pytest.raises(WorkerTimeoutError) as caught:
         settle_within(trio, futures, members[:2], "all-gather", 0.1)
     assert str(caught.value).startswith(
-        f"{members[1]} did not take part within 0.1 s (during all-gather); the threads of"
+        f"{members[1]} did not take part within 0.1 s (during all-gather, rank 1); the threads of"
     )
 
 

@@ -15,6 +15,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute import making
+from mgspmv.distribute.making import Made, MakingSpec
 from mgspmv.errors import CapacityError, ClusterError, OptionError, StoreExistsError
 from mgspmv.ingest.build import build_rows, count_buckets
 from mgspmv.ingest.generate import make_generator
@@ -159,6 +160,18 @@ def test_rows_of_a_range_are_those_of_the_whole(name, tmp_path):
     assert counts.sum() >= stored.info.nnz
     lengths = np.diff(stored.read_array("indptr"))
     assert ((counts > 0) == (np.bincount(np.arange(n_rows) >> bucket_shift(n_rows), lengths, BUCKETS) > 0)).all()
+
+
+def test_sums_are_given_after_the_own_columns_are_added_up():
+    """Workers add up their columns while others still fetch what the rows add to theirs."""
+    options = IngestOptions()
+    spec = MakingSpec(make_generator("uniform", n_vertices=40, n_edges=300), options, None, 1)
+    made = Made(spec, "cpu", [10, 30], [0])
+    before = made.give_columns(0, 40).degree.copy()
+    made.add_columns([made.give_columns(10, 30)])
+    assert made.degree.tolist() == before[10:30].tolist()
+    for start, stop in ((0, 40), (0, 5), (12, 18), (35, 40)):
+        assert made.give_columns(start, stop).degree.tolist() == before[start:stop].tolist()
 
 
 @pytest.mark.parametrize(("n", "shift"), [(1, 0), (BUCKETS, 0), (BUCKETS + 1, 1), (2 * BUCKETS, 1), (2**28, 15)])

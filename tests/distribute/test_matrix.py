@@ -423,7 +423,7 @@ def before_loading(monkeypatch):
             action()
             return planned
 
-        monkeypatch.setattr("mgspmv.distribute.matrix.plan_rows", plan)
+        monkeypatch.setattr("mgspmv.distribute.loading.plan_rows", plan)
 
     yield set_action
     monkeypatch.undo()

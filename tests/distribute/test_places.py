@@ -12,7 +12,7 @@ import pytest
 from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
 from mgspmv.distribute.drives import _find_layout, describe_workers, join_events
-from mgspmv.distribute.matrix import _even, _find_speeds, _make_team
+from mgspmv.distribute.loading import _even, _find_speeds, _make_team
 from mgspmv.distribute.places import Places, choose_places
 from mgspmv.errors import ClusterError, FormatError, OptionError
 from mgspmv.exchange.links import Member

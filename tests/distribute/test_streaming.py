@@ -190,7 +190,7 @@ def test_workers_of_which_one_has_room(stores):
         def plan_unevenly(*args: Any, **options: Any) -> Any:
             return plan_rows(*args, **options | {"device_memory": [1 << 40, memory]})
 
-        patch.setattr("mgspmv.distribute.matrix.plan_rows", plan_unevenly)
+        patch.setattr("mgspmv.distribute.loading.plan_rows", plan_unevenly)
         with pytest.warns(UserWarning, match="1 of 2 GPUs have no room"):
             distributed = A.distribute(client)
         with distributed as D:

@@ -1,0 +1,351 @@
+"""Which worker of a cluster reads which rows: when a matrix is loaded, and when it is loaded anew over other workers.
+
+Who held rows before keeps them where it is to hold the same ones. Where rows were cut anew, a worker takes those that
+it has from memory, and reads the others. What is on devices is laid out together, and then anew on all of them.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mgspmv.distribute.agent import join_team, load_part, measure_host, measure_part
+from mgspmv.distribute.cluster import Cluster, WorkerInfo
+from mgspmv.distribute.device_part import TeamSpec
+from mgspmv.distribute.part import PartSpec
+from mgspmv.distribute.places import Places, Transport, choose_places
+from mgspmv.distribute.spans import Spans
+from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
+from mgspmv.exchange.links import Member
+from mgspmv.kernels.select import find_step_layout
+from mgspmv.model import MatrixInfo, Precision, Progress
+from mgspmv.partition import Memory, Plan, WorkerPlan, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.store import StoreAddress, StoredMatrix
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What was asked for when a matrix was distributed; see `mgspmv.api.Matrix.distribute`."""
+
+    precision: Precision | None = None
+    """That values are read for; None for what most runs take."""
+    weights: bool = True
+    """Whether values are read."""
+    threads: int | None = None
+    """Of each worker; None for what its cluster gave it."""
+    backend: str = "auto"
+    """Where workers compute."""
+    transport: Transport = "auto"
+    """How slices go from worker to worker."""
+    device_memory: int | None = None
+    """Bytes that each worker may take of its device; None for what is free."""
+    host_memory: int | None = None
+    """Bytes that each worker may take of its host, likewise."""
+    top: int | None = None
+    """As of `plan_rows`."""
+    checkpoint: bool = False
+    """As of `plan_rows`."""
+    lay_out: bool = True
+    """Whether rows of a graph are made ready for the steps of PageRank at once, on devices."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldPart:
+    """A part that a worker holds."""
+
+    member: Member
+    """The worker."""
+    future: Future
+    """Of the task that loaded it, whose key it is known by."""
+    spec: PartSpec
+    """What the worker was told of it."""
+    n_bytes: int
+    """That it takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loading:
+    """What was loaded."""
+
+    plan: Plan
+    """Who holds what."""
+    places: Places
+    """Where the workers compute."""
+    members: tuple[Member, ...]
+    """The workers, by rank."""
+    parts: list[HeldPart]
+    """What they hold."""
+    bandwidths: tuple[float, ...]
+    """Bytes per second of the memory of each worker's device, 0 of a host."""
+    seconds: float
+    """That it took."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrangement:
+    """Who is to hold what."""
+
+    workers: list[WorkerInfo]
+    places: Places
+    plan: Plan
+    team: TeamSpec | None
+    """What lays rows out together; None where kernels over CSR make the steps."""
+    specs: list[PartSpec]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(w.member for w in self.workers)
+
+
+def load_matrix(
+    stored: StoredMatrix,
+    cluster: Cluster,
+    request: LoadRequest,
+    report: Progress,
+    held: list[HeldPart] | None = None,
+    *,
+    has_lease: bool = False,
+) -> Loading:
+    """Load a matrix over the workers that are there.
+
+    Parameters
+    ----------
+    held : parts that are there already, of which those that are let go of on the way are taken out; None the first time
+    has_lease : of the cluster; else it is waited for
+
+    Raises
+    ------
+    CapacityError, ClusterError, OptionError, StoreError : as of `mgspmv.api.Matrix.distribute`
+    """
+    began = time.perf_counter()
+    report("join", 0, None)
+    is_again, held = held is not None, [] if held is None else held
+    _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
+    arranged = _arrange(stored, cluster, request, {part.member: part.n_bytes for part in held}, is_again=is_again)
+    warn_of_streaming(arranged.plan, stacklevel=6)
+    if not request.lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
+        arranged = replace(arranged, places=replace(arranged.places, may_share=False))
+    with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
+        parts = _load(cluster, arranged, held, report)
+        kept = {part.future.key for part in parts}
+        _drop(cluster, held, [part for part in held if part.future.key not in kept])
+    bandwidths = tuple(w.device.bandwidth for w in arranged.workers)
+    elapsed_s = time.perf_counter() - began
+    return Loading(arranged.plan, arranged.places, arranged.members, parts, bandwidths, elapsed_s)
+
+
+def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -> Plan:
+    """What the workers will hold, and how fast they measure themselves to be."""
+    arranged = _arrange(stored, cluster, request, {}, is_again=False)
+    plan, team = arranged.plan, arranged.team
+    if team is None:
+        return plan
+    with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
+        futures = [
+            cluster.submit(w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, plan.precision)
+            for spec, w in zip(arranged.specs, arranged.workers, strict=True)
+        ]
+        try:
+            return predict_seconds(plan, cluster.settle(futures, team.members, "measure"))
+        finally:
+            cluster.release(futures)
+
+
+def _arrange(
+    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, held_bytes: dict[Member, int], *, is_again: bool
+) -> _Arrangement:
+    """Who is there, where they compute, and what each will hold.
+
+    Parameters
+    ----------
+    held_bytes : of parts that workers have, whose memory can be had as well
+    """
+    address = stored.address()
+    workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
+    info, members = stored.info, tuple(w.member for w in workers)
+    places = choose_places(workers, request.backend, request.transport)
+    if request.device_memory is not None and all(memory is None for memory in places.device_memory):
+        raise OptionError(
+            "device_memory limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
+            "pass host_memory"
+        )
+    precision = request.precision or _default_precision(info)
+    dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"
+    team = _make_team(info, members, places, precision, dtype, cluster.patience) if request.lay_out else None
+    plan = plan_rows(
+        info if dtype else replace(info, dtype=None),
+        stored.read_array("indptr"),
+        len(workers),
+        precision=precision,
+        device_memory=_even([limit(memory, request.device_memory) for memory in places.device_memory]),
+        host_memory=_even([limit(w.memory + held_bytes.get(w.member, 0), request.host_memory) for w in workers]),
+        speeds=_find_speeds(cluster, workers, places),
+        threads=request.threads or max(w.threads for w in workers),
+        lays_out=team is not None,
+        streams=team is not None or not request.lay_out or info.kind == "matrix",
+        top=request.top,
+        checkpoint=request.checkpoint,
+    )
+    specs = _specify(address, workers, places, plan, dtype, request)
+    return _Arrangement(workers, places, plan, team, specs)
+
+
+def _specify(
+    address: StoreAddress,
+    workers: list[WorkerInfo],
+    places: Places,
+    plan: Plan,
+    dtype: str | None,
+    request: LoadRequest,
+) -> list[PartSpec]:
+    """What each worker is told of its rows."""
+    return [
+        PartSpec(
+            address,
+            rank,
+            plan.bounds,
+            own.nnz,
+            dtype,
+            request.threads or w.threads,
+            places.backends[rank],
+            own.streaming,
+            places.may_share and request.lay_out,
+        )
+        for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
+    ]
+
+
+def _load(cluster: Cluster, arranged: _Arrangement, held: list[HeldPart], report: Progress) -> list[HeldPart]:
+    """Let each worker hold its rows: those that it has as they are to be stay, and the others are read."""
+    keys = {w.member: w.parts for w in arranged.workers}
+    there = {part.member: part for part in held if part.future.key in keys.get(part.member, ())}
+    jobs = list(zip(arranged.workers, arranged.plan.workers, arranged.specs, strict=True))
+    kept = {w.member for w, _, spec in jobs if w.member in there and _is_same(there[w.member].spec, spec)}
+    jobs = [job for job in jobs if job[0].member not in kept]
+    _drop(cluster, held, [there.pop(w.member) for w, own, _ in jobs if w.member in there and not _has_room(w, own)])
+    futures = _read(cluster, arranged, [(w.member, spec, there.get(w.member)) for w, _, spec in jobs], report)
+    read = {
+        w.member: HeldPart(w.member, future, spec, n_bytes)
+        for (w, _, spec), (future, n_bytes) in zip(jobs, futures, strict=True)
+    }
+    return [read[member] if member in read else there[member] for member in arranged.members]
+
+
+def _read(
+    cluster: Cluster,
+    arranged: _Arrangement,
+    jobs: list[tuple[Member, PartSpec, HeldPart | None]],
+    report: Progress,
+) -> list[tuple[Future, int]]:
+    """Let workers read rows, beside what they hold already; the task of each, and the bytes that its rows take."""
+    token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
+    spans = Spans("mgspmv", "distribute")
+    with spans.enter("load"):
+        futures = []
+        for member, spec, before in jobs:
+            key = f"mgspmv-load-{token}-{spec.rank}"
+            before_key = None if before is None else before.future.key
+            futures.append(cluster.submit(member, key, load_part, key, spec, team, before_key))
+    joining: list[Future] = []
+    report("load", 0, len(jobs))
+    try:
+        # Of a team the rows are read when it lays them out together.
+        tell = None if team else lambda done: report("load", done, len(jobs))
+        sizes = cluster.settle(futures, members, "load", tell)
+        if team is not None:
+            with spans.enter("load"):
+                joining = [
+                    cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
+                    for (member, spec, _), future in zip(jobs, futures, strict=True)
+                ]
+            sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)))
+            cluster.release(joining)
+    except BaseException as error:
+        cluster.release([*joining, *futures])
+        if isinstance(error, StoreNotFoundError):
+            raise StoreNotFoundError(
+                f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
+            ) from error
+        if isinstance(error, StoreError):
+            raise type(error)(f"a worker cannot use the store: {error}") from error
+        raise
+    return list(zip(futures, sizes, strict=True))
+
+
+def _is_same(before: PartSpec, spec: PartSpec) -> bool:
+    """Whether a worker that holds the one holds the other."""
+    return replace(before, address=spec.address) == spec
+
+
+def _has_room(worker: WorkerInfo, own: WorkerPlan) -> bool:
+    """Whether a worker can hold its rows, and rows in pieces while they are made, beside those that it has."""
+    return worker.memory >= own.memory_bytes + own.block_bytes
+
+
+def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None:
+    """Let go of parts, at once where their workers answer."""
+    held[:] = [part for part in held if part not in parts]
+    cluster.release([part.future for part in parts])
+    with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
+        cluster.free([part.future.key for part in parts], [part.member for part in parts])
+
+
+def _make_team(
+    info: MatrixInfo,
+    members: tuple[Member, ...],
+    places: Places,
+    precision: Precision,
+    dtype: str | None,
+    patience: float,
+) -> TeamSpec | None:
+    """What workers are told that lay rows out for steps on their devices; None where kernels over CSR make them."""
+    if places.transport != "nccl" or info.kind == "matrix":
+        return None
+    layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+    run = f"team-{uuid.uuid4().hex}"
+    return None if layout is None else TeamSpec(run, members, patience, dtype, precision, layout)
+
+
+def _find_speeds(cluster: Cluster, workers: list[WorkerInfo], places: Places) -> list[float] | None:
+    """Bytes per second of each worker's memory, if they are not all alike; hosts are measured only beside devices."""
+    if places.backend == "cpu":
+        return None
+    speeds = [w.device.bandwidth for w in workers]
+    hosts = [k for k, backend in enumerate(places.backends) if backend == "cpu"]
+    members = [workers[k].member for k in hosts]
+    futures = [
+        cluster.submit(m, f"mgspmv-measure-{uuid.uuid4().hex}", measure_host, workers[k].threads)
+        for k, m in zip(hosts, members, strict=True)
+    ]
+    try:
+        for k, speed in zip(hosts, cluster.settle(futures, members, "join") if hosts else [], strict=True):
+            speeds[k] = speed
+    finally:
+        cluster.release(futures)
+    n_sharing = Counter(w.device.id for w, own in zip(workers, places.backends, strict=True) if own == "cuda")
+    for k, backend in enumerate(places.backends):
+        if backend == "cuda":
+            speeds[k] /= n_sharing[workers[k].device.id]
+    return None if len(set(speeds)) == 1 else speeds
+
+
+def _even(memory: Sequence[int | None]) -> Memory:
+    """The least for all where the workers are of one kind, so that a plan can say how many would do; else of each."""
+    if all(m is None for m in memory):
+        return None
+    return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)
+
+
+def _default_precision(info: MatrixInfo) -> Precision:
+    """What most products or ranks of a matrix are computed in."""
+    if info.kind != "matrix":
+        return "exact"
+    return "float32" if info.dtype == "float32" else "float64"

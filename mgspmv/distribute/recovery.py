@@ -1,0 +1,270 @@
+"""PageRank on a cluster that goes on when workers are lost, and when new ones come.
+
+A run is made in courses (`mgspmv.distribute.drives.run_course`), each on the workers that are there. A course that
+loses a worker has ended on the others when its error comes. Then lost workers have a moment to come back, the matrix is
+distributed anew over who is there, and the next course begins at the last checkpoint of this run, or where this run
+began. When new workers are there, a course is stopped between two iterations, and the next one goes on from these.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from mgspmv.checkpoints import Reached, Restored
+from mgspmv.distribute.drives import Stopped, run_course
+from mgspmv.distribute.losses import Loss
+from mgspmv.distribute.matrix import DistributedMatrix
+from mgspmv.distribute.newcomers import Newcomers
+from mgspmv.errors import (
+    CheckpointError,
+    ClosedError,
+    ClusterError,
+    MgspmvError,
+    RunAbortedError,
+    WorkerLostError,
+    WorkerTimeoutError,
+    say_more,
+)
+from mgspmv.iterate.keeping import Keeper
+from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import Outcome, add_event, sum_seconds
+from mgspmv.iterate.start import Start
+from mgspmv.model import Event, Progress, Recovery
+
+STOP_S = 2.0
+"""Seconds that it takes to go on with more workers, beside loading."""
+
+
+def run_distributed(
+    matrix: DistributedMatrix,
+    options: PageRankOptions,
+    threshold: float,
+    start: Start,
+    emit: Callable[[Event], None],
+    *,
+    run: str = "",
+    recover: int,
+    elastic: bool,
+    keeper: Keeper | None = None,
+    on_progress: Progress | None = None,
+    on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None,
+    **computing: Any,
+) -> Outcome:
+    """Iterate on a cluster to the end, in courses as of `run_course`, from which parameters are.
+
+    Parameters
+    ----------
+    emit : gets an event for each iteration, also for those that are made again, with a higher epoch
+    recover : how many times at most the run goes on when workers are lost
+    elastic : whether workers that come are taken in
+    keeper : of the run's states, the last of which is the start; None where none are kept
+    on_recovery : called with each, and the epoch of the events that follow, when the iterations begin again
+
+    Raises
+    ------
+    WorkerLostError, WorkerTimeoutError : workers were lost too often, or none is left
+    CapacityError : the matrix does not fit into the memory of those that are left
+    ClosedError : the matrix was closed
+    """
+    matrix.check_open()
+    report = on_progress or _ignore
+    asked: dict[str, Any] = {"run": run, "recover": recover, "elastic": elastic, "keeper": keeper}
+    asked |= {"report": report, "on_recovery": on_recovery, "computing": computing}
+    courses = _Courses(matrix, options, threshold, start, emit, **asked)
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: report("queue", 0, None)):
+        began = time.perf_counter()
+        outcome = courses.make()
+        courses.add_seconds(outcome.seconds, time.perf_counter() - began)
+    outcome.seconds["queue"] = began - queued
+    return replace(outcome, recoveries=tuple(courses.recoveries))
+
+
+class _Courses:
+    """The courses of a run, one after the other; parameters as of `run_distributed`."""
+
+    def __init__(
+        self,
+        matrix: DistributedMatrix,
+        options: PageRankOptions,
+        threshold: float,
+        start: Start,
+        emit: Callable[[Event], None],
+        *,
+        run: str,
+        recover: int,
+        elastic: bool,
+        keeper: Keeper | None,
+        report: Progress,
+        on_recovery: Callable[[Recovery, int], None],
+        computing: dict[str, Any],
+    ) -> None:
+        self._matrix, self._options, self._threshold, self._start = matrix, options, threshold, start
+        self._emit, self._run, self._recover, self._keeper = partial(self._call, emit), run, recover, keeper
+        self._report, self._on_recovery, self._computing = partial(self._call, report), on_recovery, computing
+        self._is_elastic = elastic and options.top is None  # what is proven of the highest goes by more than ranks
+        self._before = None if keeper is None else keeper.before
+        self._epoch = 0 if self._before is None else self._before.epoch + 1
+        self._changes = () if self._before is None else self._before.changes
+        self._events: list[Event] = []
+        self._losses: list[Loss] = []
+        self._n_lost = 0
+        self._raised: BaseException | None = None
+        self.recoveries: list[Recovery] = []
+
+    def make(self) -> Outcome:
+        """What the last one came to."""
+        made: Outcome | Stopped | Loss
+        while True:
+            try:
+                made = self._make_course()
+            except MgspmvError as error:
+                made = self._judge(error)
+            if isinstance(made, Outcome):
+                return made
+            if isinstance(made, Loss):
+                self._go_back(made)
+            else:
+                self._hand_over(made)
+
+    def add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
+        """Add to what the last course took what iterations took that others made, and all else that there was.
+
+        Parameters
+        ----------
+        elapsed_s : of all courses
+        """
+        if self.recoveries:
+            earlier = [event for event in self._events if event.epoch < self._epoch]
+            for phase, own_s in sum_seconds(earlier).items():
+                seconds[phase] += own_s
+            seconds["recover"] = max(0.0, elapsed_s - sum(seconds.values()))
+
+    @property
+    def _iteration(self) -> int:
+        """Iterations made, also by a run before."""
+        return len(self._changes) + len(self._events)
+
+    def _make_course(self) -> Outcome | Stopped:
+        if self._losses:
+            self._redistribute()
+        matrix, steps = self._matrix, (self._options, self._threshold, self._start, self._hear)
+        options: dict[str, Any] = {"run": self._run, "report": self._report, "keeper": self._keeper}
+        options |= {"before": self._before, "on_start": self._end_losses, **self._computing}
+        if self._is_elastic:
+            newcomers = Newcomers(matrix.cluster, matrix.members, devices=matrix.backend == "cuda")
+            options["wants_stop"] = partial(self._wants_stop, newcomers)
+        return run_course(matrix, *steps, **options)
+
+    def _call(self, hear: Callable[..., None], *told: Any) -> None:
+        """Tell the caller something; what is raised there has nothing to do with workers."""
+        try:
+            hear(*told)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    def _hear(self, event: Event) -> None:
+        add_event(self._events, event)
+        self._emit(event)
+
+    # --- workers that are lost
+
+    def _judge(self, error: MgspmvError) -> Loss:
+        """What was lost; raises the error where that is nothing, or too much."""
+        if error is self._raised or not self._recover or not self._is_loss(error):
+            raise error
+        if self._n_lost == self._recover:
+            raise say_more(error, f"the run had gone on {self._n_lost} times (recover={self._recover})") from error
+        self._n_lost += 1
+        return Loss.of(error, self._iteration, len(self._matrix.members))
+
+    def _is_loss(self, error: MgspmvError) -> bool:
+        if isinstance(error, WorkerLostError | WorkerTimeoutError):
+            return error.worker is not None
+        if isinstance(error, ClosedError):
+            return not self._matrix.is_closed
+        is_vague = type(error) in (ClusterError, RunAbortedError)
+        return is_vague and bool(self._matrix.cluster.find_gone(self._matrix.members))
+
+    def _go_back(self, loss: Loss) -> None:
+        """Begin at the last state that is known, with who is there when those that were lost had time to come back."""
+        self._report("recover", 0, None)
+        self._losses.append(loss)
+        restored = self._restore()
+        if restored is not None and restored.reached.iteration >= self._n_before:
+            self._start, self._before = replace(self._start, x=restored.x), restored.reached
+        self._go_on(self._before or Reached(0, (), 0, self._run, {}))
+        self._matrix.cluster.await_workers(loss.workers_before)
+
+    @property
+    def _n_before(self) -> int:
+        """Iterations that the course begins with."""
+        return 0 if self._before is None else self._before.iteration
+
+    def _restore(self) -> Restored | None:
+        """The last state of this run that was kept."""
+        try:
+            return None if self._keeper is None else self._keeper.go_back()
+        except CheckpointError as error:
+            warnings.warn(f"{error}; the run goes on from iteration {self._n_before}", stacklevel=2)
+            return None
+
+    def _go_on(self, before: Reached) -> None:
+        """Let the next course begin there, with an epoch of its own."""
+        self._before = replace(before, epoch=self._epoch)
+        self._epoch += 1
+        if self._keeper is not None:
+            self._keeper.go_on(self._before)
+
+    def _redistribute(self) -> None:
+        """Hold the matrix on who is there. Where new workers cannot be taken in, the others have it as before."""
+        try:
+            self._matrix.redistribute(self._report, has_lease=True)
+        except MgspmvError as error:
+            is_needed = any(loss.kind != "joined" for loss in self._losses)
+            if is_needed or self._is_loss(error) or not self._matrix.is_whole:
+                raise
+            warnings.warn(f"the new workers are not taken in: {error}", stacklevel=2)
+            self._is_elastic, self._losses = False, []
+
+    def _end_losses(self) -> None:
+        """The iterations go on."""
+        losses, self._losses = self._losses, []
+        for loss in losses:
+            self.recoveries.append(loss.end(self._n_before, len(self._matrix.members)))
+            self._on_recovery(self.recoveries[-1], self._epoch)
+
+    # --- workers that come
+
+    def _wants_stop(self, newcomers: Newcomers) -> bool:
+        """Whether there are new workers, and what is left of the run takes longer than taking them in."""
+        n_new, n = newcomers.look(), len(self._matrix.members)
+        return n_new > 0 and self._predict_seconds() * n_new / (n + n_new) > self._matrix.load_s + STOP_S
+
+    def _predict_seconds(self) -> float:
+        """What the iterations take that are left, if they go on as the last ones; 0 where nobody knows how many."""
+        last = self._events[-RATE_WINDOW:]
+        most = self._options.max_iter - self._iteration
+        is_fixed = self._options.tol_mode == "fixed"
+        left = most if is_fixed else predict_iterations_left([event.change for event in last], self._threshold)
+        return min(most, left or 0) * fmean(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in last)
+
+    def _hand_over(self, stopped: Stopped) -> None:
+        """Go on from the iteration at which the course was stopped."""
+        self._report("recover", 0, None)
+        self._losses.append(Loss.of_none(self._iteration, len(self._matrix.members)))
+        changes = (*self._changes, *(float(event.change) for event in self._events))
+        self._start = replace(self._start, x=stopped.x)
+        self._go_on(Reached(self._iteration, changes, 0, self._run, {}))
+
+
+def _ignore(phase: str, done: int, total: int | None) -> None:
+    """Report progress to nobody."""

@@ -1,0 +1,180 @@
+"""A thread in each worker that notices tasks of this worker that hang, which its event loop, being alive, does not.
+
+A task shows that it gets on by marks; see `mgspmv.marks`. One that made none for longer than it may is said to hang:
+whoever waits for it is told, and what all threads of the process are at goes into the log. The thread of the task
+itself cannot be ended: while it hangs, the worker is taken into no run. When it goes on after all, so does the worker.
+
+How long a task may be without a mark:
+
+    in iterations     `SLOWEST` times the slowest one of the run so far, and no less than a worker may be silent
+    in all else       `BEGIN_S`, and what its products take at `SLOW_PER_S`; reading and writing mark every piece
+
+Time in which the process was stopped, or got no processor, does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import get_worker
+
+from mgspmv.logs import WORKERS
+from mgspmv.marks import Marks, make_marks
+
+LOOK_S = 0.5
+"""Seconds between two looks at the tasks."""
+SLOWEST = 20.0
+"""How many times as long as the slowest iteration so far one may take: others on the machine, and a processor that gets
+hot, slow it down by less."""
+BEGIN_S = 300.0
+"""Seconds without a mark out of iterations: a compiler that starts with no cache on a busy machine takes up to a minute
+for a kernel, and a piece of 16 MiB comes in that time from where only 60 kB/s do."""
+SLOW_PER_S = 1e7
+"""Products a second of the slowest worker: a hundredth of what a thread makes."""
+
+_DASK_LOG = logging.getLogger("distributed.worker.mgspmv")
+"""In what Dask calls the log of a worker."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A task that hangs."""
+
+    phase: str
+    """What it was doing; empty where it did not say."""
+    idle_s: float
+    """Seconds without a mark when it was found."""
+    waits: bool
+    """Whether it waited for other workers."""
+
+    def describe(self) -> tuple[str, str, str]:
+        """The phase, and `what` and `why` as of `mgspmv.exchange.links.blame`."""
+        if self.waits:
+            what = f"waited {self.idle_s:.3g} s for others, none of which is at work"
+            return self.phase, what, "the log of each has the stacks of its threads"
+        return self.phase, f"got no further for {self.idle_s:.3g} s", "its log has the stacks of its threads"
+
+
+@dataclass(eq=False)
+class _Task:
+    """A task that is watched."""
+
+    worker: Any
+    """Whose task it is, a `distributed.Worker`."""
+    marks: Marks
+    patience: float
+    n_seen: int = 0
+    idle_s: float = 0.0
+    hang: Hang | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that it may be without a mark."""
+        marks = self.marks
+        if marks.slowest_s is None:
+            return max(self.patience, BEGIN_S + marks.n_terms / SLOW_PER_S)
+        return max(self.patience, SLOWEST * marks.slowest_s)
+
+    def look(self, elapsed_s: float) -> bool:
+        """Whether it is found to hang now, so many seconds after the last look."""
+        if (n := self.marks.n) != self.n_seen:
+            self.n_seen, self.idle_s, self.hang = n, 0.0, None
+            return False
+        self.idle_s += elapsed_s
+        if self.hang is not None or self.idle_s <= self.limit_s:
+            return False
+        self.hang = Hang(self.marks.phase, self.idle_s, self.marks.waits)
+        return True
+
+
+class Watchdog:
+    """Watches the tasks of all workers of a process, as long as there are any."""
+
+    def __init__(self) -> None:
+        self._tasks: set[_Task] = set()
+        self._lock, self._is_watching = threading.Lock(), False
+
+    @contextmanager
+    def watch(self, worker: Any, patience: float) -> Iterator[Marks]:
+        """Watch what the thread does in the context for a `distributed.Worker`.
+
+        Parameters
+        ----------
+        patience : seconds that a worker may be silent
+        """
+        with make_marks() as marks:
+            task = _Task(worker, marks, patience)
+            self._begin(task)
+            try:
+                yield marks
+            finally:
+                with self._lock:
+                    self._tasks.remove(task)
+
+    def list_hangs(self, worker: Any) -> list[Hang]:
+        """The tasks of a worker that hang now."""
+        with self._lock:
+            return [task.hang for task in self._tasks if task.worker is worker and task.hang is not None]
+
+    def look(self, elapsed_s: float) -> None:
+        """Find who hangs, so many seconds after the last look."""
+        with self._lock:
+            found = [task for task in self._tasks if task.look(elapsed_s)]
+        for task in found:
+            _tell(task)
+
+    def _begin(self, task: _Task) -> None:
+        with self._lock:
+            self._tasks.add(task)
+            if not self._is_watching:
+                self._is_watching = True
+                threading.Thread(target=self._run, name="mgspmv-watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        looked_s = time.monotonic()
+        while self._goes_on():
+            time.sleep(LOOK_S)
+            now_s = time.monotonic()
+            self.look(min(now_s - looked_s, 2 * LOOK_S))  # more, and the process was stopped
+            looked_s = now_s
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._is_watching = bool(self._tasks)
+            return self._is_watching
+
+
+def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
+    """The task that calls a function while it is watched; `patience` as of `Watchdog.watch`."""
+    with WATCHDOG.watch(get_worker(), patience):
+        return function(*args)
+
+
+def describe_threads() -> str:
+    """What the threads of this process are at, each with its stack."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    return "\n".join(f"thread {names.get(k, k)}:\n{''.join(traceback.format_stack(frame))}" for k, frame in frames)
+
+
+def _tell(task: _Task) -> None:
+    """Log it, and tell who is to know."""
+    assert task.hang is not None
+    (phase, what, why), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
+    WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
+    _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
+    if task.marks.on_hang is not None:
+        with suppress(RuntimeError):  # of an event loop that was closed just now
+            task.marks.on_hang(what, why)
+
+
+WATCHDOG = Watchdog()
+"""That of this process."""

@@ -1,0 +1,442 @@
+"""Runs of PageRank that go on when workers are lost, at any moment, and when new ones come: with the bits of a run that
+nothing happened to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import dask
+import pytest
+from clusters import check_left, find_left, start_cluster
+from distributed import Client, Status
+
+import mgspmv as mg
+from mgspmv.distribute.cluster import RETURN_S
+from mgspmv.errors import CapacityError, OptionError, WorkerLostError, WorkerTimeoutError
+
+pytestmark = pytest.mark.slow
+
+LONG = {"tol_mode": "fixed", "max_iter": 500}
+"""Some seconds of supersteps."""
+ROUNDS = {"tol_mode": "fixed", "max_iter": 40}
+"""The same of rounds."""
+TIMEOUT_S = 6.0
+SLACK_S = 4.0
+"""Of a busy machine."""
+COST_S = 15.0
+"""What a worker that is killed costs at most, beside what was iterated since the last checkpoint."""
+RUNS = {"superstep": LONG, "scheduler": ROUNDS}
+DRIVES = [*RUNS]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    store = tmp_path_factory.mktemp("recovery") / "graph.zarr"
+    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
+    return mg.open_matrix(store)
+
+
+@pytest.fixture(scope="module")
+def wanted(graph):
+    """What runs that nothing happens to come to, by drive."""
+    return {drive: mg.pagerank(graph, **options) for drive, options in RUNS.items()}
+
+
+@contextmanager
+def serve(n_workers, **options):
+    """A client of a cluster that is hurt again and again; see `test_faults_inside.three`."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        start_cluster(n_workers, **options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def wait_back(monkeypatch):
+    """`wait_back(s)` says for how many seconds workers may come back: on a busy machine for long."""
+
+    def wait(seconds):
+        monkeypatch.setattr("mgspmv.distribute.cluster.RETURN_S", seconds)
+
+    wait(30.0)
+    return wait
+
+
+@pytest.fixture(scope="module")
+def _three():
+    with serve(3) as client:
+        yield client
+
+
+@pytest.fixture
+def three(_three):
+    """Three workers that come back when they are killed, and on which a test must leave nothing."""
+    _three.wait_for_workers(3, timeout=30)
+    before = find_left(_three)
+    yield _three
+    for pid in find_processes(_three).values():
+        os.kill(pid, signal.SIGCONT)
+    _three.wait_for_workers(3, timeout=30)
+    check_left(_three, before)
+
+
+def find_processes(client):
+    """Process ids of the workers, by their names."""
+    nannies = client.cluster.workers
+    return {name: nanny.pid for name, nanny in nannies.items() if nanny.pid}
+
+
+def kill(client, *names):
+    processes = find_processes(client)
+    for name in names:
+        os.kill(processes[name], signal.SIGKILL)
+
+
+def let_go(client, name):
+    """Let a worker not come back when it is killed."""
+    client.cluster.workers[name].status = Status.closing_gracefully
+    del client.cluster.worker_spec[name]
+
+
+class Strike:
+    """Does something once: at an iteration, or at the n-th time that a phase begins."""
+
+    def __init__(self, action, iteration=None, phase=None, times=1):
+        self._action, self._iteration, self._phase, self._left = action, iteration, phase, times
+        self.struck_s = self.reached = None
+        self.events, self.phases = [], []
+
+    def on_event(self, event):
+        self.events.append(event)
+        if self._iteration is not None and event.iteration >= self._iteration:
+            self._strike()
+
+    def on_progress(self, phase, done, total):
+        self.phases.append((phase, done, total))
+        if phase == self._phase and (phase == "checkpoint" or not done):
+            self._left -= 1
+            if self._left == 0:
+                self._strike()
+
+    def _strike(self):
+        if self.struck_s is None:
+            self.struck_s = time.monotonic()
+            self._action()
+
+    @property
+    def told(self):
+        return {"on_event": self.on_event, "on_progress": self.on_progress}
+
+    def count_loads(self):
+        """How many workers loaded rows each time."""
+        return [total for phase, done, total in self.phases if phase == "load" and not done]
+
+
+def check_same(solution, wanted):
+    """As if nothing had happened; what did is told by `recoveries`."""
+    assert solution.digest() == wanted.digest()
+    assert (solution.changes, solution.iterations, solution.status) == (
+        wanted.changes,
+        wanted.iterations,
+        wanted.status,
+    )
+    assert [event.iteration for event in solution.events] == list(range(1, wanted.iterations + 1))
+    assert solution.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=1e-6)
+
+
+def check_recovery(recovery, kind, worker, before, after):
+    assert (recovery.kind, recovery.worker) == (kind, worker)
+    assert (recovery.workers_before, recovery.workers_after) == (before, after)
+    assert recovery.resumed_after <= recovery.iteration
+    assert recovery.seconds < COST_S
+
+
+# --- workers that are killed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(drive, graph, wanted, three):
+    strike = Strike(lambda: kill(three, 1), iteration=20)
+    solution = mg.pagerank(graph, client=three, drive=drive, **strike.told, **RUNS[drive])
+    check_same(solution, wanted[drive])
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "lost", "1", 3, 3)
+    assert solution.seconds["recover"] >= recovery.seconds
+    assert recovery.resumed_after == 0
+    assert recovery.error.startswith("worker 1 (tcp://")
+    assert strike.count_loads() == [3, 1]
+    assert [phase for phase, _, _ in strike.phases if phase == "recover"] == ["recover"]
+    assert {event.epoch for event in strike.events} == {0, 1}
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_it_goes_on_from_the_last_checkpoint(drive, graph, wanted, three, tmp_path):
+    strike = Strike(lambda: kill(three, 0), phase="checkpoint")
+    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
+    solution = mg.pagerank(graph, client=three, drive=drive, **options, **strike.told, **RUNS[drive])
+    check_same(solution, wanted[drive])
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "lost", "0", 3, 3)
+    assert recovery.resumed_after > 0
+    assert solution.resumed_after == 0, "that is of another run"
+    again = next(event for event in strike.events if event.epoch == 1)
+    assert again.iteration == recovery.resumed_after + 1
+
+
+def test_who_does_not_come_back_is_done_without(graph, wanted, wait_back):
+    """Of rows that are cut anew, workers read those that they have not."""
+    wait_back(1.0)
+    with serve(3) as client:
+        let_go(client, 2)
+        with graph.distribute(client) as D:
+            before = D.bounds
+            client.run(count_reads)
+            strike = Strike(lambda: kill(client, 2), iteration=20)
+            solution = mg.pagerank(D, elastic=False, **strike.told, **LONG)
+            check_same(solution, wanted["superstep"])
+            [recovery] = solution.recoveries
+            check_recovery(recovery, "lost", "2", 3, 2)
+            assert (len(D.workers), strike.count_loads()) == (2, [2])
+            reads = sorted(client.run(get_reads).values())
+            assert reads == sorted([[(before[1], D.bounds[1])], [(before[2], D.bounds[2])]])
+            assert mg.pagerank(D, **ROUNDS).recoveries == ()
+
+
+def count_reads():
+    """Note the rows of which a worker process reads columns."""
+    from mgspmv.store import StoredMatrix
+
+    original = StoredMatrix.read_block
+    StoredMatrix.reads = []
+
+    def read(self, start, stop, *args, **options):
+        StoredMatrix.reads.append((start, stop))
+        return original(self, start, stop, *args, **options)
+
+    StoredMatrix.read_block = read
+
+
+def get_reads():
+    from mgspmv.store import StoredMatrix
+
+    return StoredMatrix.reads
+
+
+def test_two_at_once(graph, wanted, three):
+    strike = Strike(lambda: kill(three, 0, 2), iteration=20)
+    solution = mg.pagerank(graph, client=three, **strike.told, **LONG)
+    check_same(solution, wanted["superstep"])
+    assert solution.recoveries[-1].workers_after == 3
+
+
+def test_the_only_one(graph, wanted):
+    with serve(1) as client:
+        strike = Strike(lambda: kill(client, 0), iteration=20)
+        solution = mg.pagerank(graph, client=client, **strike.told, **LONG)
+        check_same(solution, wanted["superstep"])
+        check_recovery(solution.recoveries[0], "lost", "0", 1, 1)
+
+
+@pytest.mark.parametrize("phase", ["load", "start", "residual"])
+def test_at_other_moments(phase, graph, wanted, three, tmp_path):
+    strike = Strike(lambda: kill(three, 1), phase=phase)
+    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
+    solution = mg.pagerank(graph, client=three, **options, **strike.told, **ROUNDS)
+    check_same(solution, wanted["scheduler"])
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "lost", "1", 3, 3)
+    assert recovery.iteration == (40 if phase == "residual" else 0)
+
+
+def test_while_ranks_are_collected(graph, wanted, three):
+    address = next(a for a, worker in three.scheduler_info()["workers"].items() if worker["name"] == 1)
+    three.run(die_at_the_end, workers=[address])
+    solution = mg.pagerank(graph, client=three, **LONG)
+    check_same(solution, wanted["superstep"])
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "lost", "1", 3, 3)
+    assert recovery.iteration == LONG["max_iter"]
+
+
+def die_at_the_end():
+    """This process, as soon as it is asked for its ranks; the one that takes its place is not told so."""
+    from mgspmv.distribute.session import RowsSession
+
+    RowsSession.collect = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_again_while_it_recovers(graph, wanted, three):
+    first = Strike(lambda: kill(three, 1), iteration=20)
+    second = Strike(lambda: kill(three, 0), phase="load", times=2)
+    told = {"on_event": first.on_event, "on_progress": second.on_progress}
+    solution = mg.pagerank(graph, client=three, **told, **LONG)
+    check_same(solution, wanted["superstep"])
+    assert [recovery.worker for recovery in solution.recoveries] == ["1", "0"]
+
+
+def test_while_a_checkpoint_is_written(graph, wanted, three, tmp_path):
+    """What was being written is dropped: the one before counts, or the beginning."""
+    three.run(write_slowly)
+    strike = Strike(lambda: threading.Timer(0.3, kill, [three, 1]).start(), iteration=20)
+    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
+    solution = mg.pagerank(graph, client=three, **options, **strike.told, **LONG)
+    check_same(solution, wanted["superstep"])
+    assert solution.recoveries[0].resumed_after == 0
+    assert len(list((tmp_path / "c" / "states").iterdir())) <= 2 + 1
+
+
+def write_slowly():
+    import mgspmv.checkpoints as checkpoints
+
+    original = checkpoints.write_slice
+
+    def write(*args):
+        checkpoints.write_slice = original
+        time.sleep(3)
+        return original(*args)
+
+    checkpoints.write_slice = write
+
+
+# --- workers that are silent, or taken away --------------------------------------------------------------------------
+
+
+def test_a_worker_that_hangs(graph, wanted, three, wait_back):
+    wait_back(1.0)
+    strike = Strike(lambda: os.kill(find_processes(three)[1], signal.SIGSTOP), iteration=20)
+    with pytest.warns(UserWarning, match=r"worker 1 .* does not answer and is left out"):
+        solution = mg.pagerank(graph, client=three, timeout=TIMEOUT_S, elastic=False, **strike.told, **LONG)
+    check_same(solution, wanted["superstep"])
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "silent", "1", 3, 2)
+    second = next(event for event in strike.events if event.epoch == 1)
+    assert second.iteration == 1
+    assert recovery.seconds < TIMEOUT_S + SLACK_S, "it is not waited for again"
+
+
+def test_a_worker_that_is_taken_away(graph, wanted, wait_back):
+    wait_back(1.0)
+    with serve(3) as client:
+        address = client.cluster.workers[0].worker_address
+        leaving = threading.Thread(target=lambda: client.retire_workers([address], close_workers=True))
+        strike = Strike(leaving.start, iteration=20)
+        solution = mg.pagerank(graph, client=client, **strike.told, **LONG)
+        leaving.join()
+        check_same(solution, wanted["superstep"])
+        assert solution.recoveries[0].workers_before == 3
+
+
+# --- what ends a run -------------------------------------------------------------------------------------------------
+
+
+def test_it_goes_on_no_more_often_than_allowed(graph, three, tmp_path):
+    """The error says where the run is kept, which goes on from there."""
+    first = Strike(lambda: kill(three, 1), iteration=20)
+    second = Strike(lambda: kill(three, 1), phase="checkpoint")
+    told = {"on_event": first.on_event, "on_progress": second.on_progress}
+    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
+    with pytest.raises(
+        WorkerLostError, match=r"worker 1 .*; the run had gone on 1 times \(recover=1\); the checkpoint"
+    ):
+        mg.pagerank(graph, client=three, recover=1, **told, **options, **LONG)
+    solution = mg.pagerank(graph, **options, resume=True, **LONG)
+    assert solution.resumed_after > 0
+    assert solution.digest() == mg.pagerank(graph, **LONG).digest()
+
+
+def test_too_little_memory_is_left(graph, tmp_path, wait_back):
+    wait_back(1.0)
+    with serve(2) as client:
+        need = graph.plan(workers=2, checkpoint=True).memory_bytes
+        let_go(client, 1)
+        strike = Strike(lambda: kill(client, 1), phase="checkpoint")
+        options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0, "host_memory": need + 1000}
+        with pytest.raises(CapacityError, match=r"2 workers of that size would do; the checkpoint of iteration \d+ in"):
+            mg.pagerank(graph, client=client, drive="scheduler", **options, **strike.told, **ROUNDS)
+
+
+def test_nobody_is_left(graph):
+    with serve(1) as client:
+        let_go(client, 0)
+        strike = Strike(lambda: kill(client, 0), iteration=20)
+        with pytest.raises(WorkerTimeoutError, match=r"no worker of tcp://.* came back within 6 s"):
+            mg.pagerank(graph, client=client, timeout=TIMEOUT_S, **strike.told, **LONG)
+        assert time.monotonic() - strike.struck_s < 2 * TIMEOUT_S + SLACK_S
+
+
+def test_what_the_caller_raises_is_no_loss(graph, client):
+    def refuse(event):
+        raise WorkerLostError("of the caller", worker="1")
+
+    with pytest.raises(WorkerLostError, match="of the caller"):
+        mg.pagerank(graph, client=client, on_event=refuse)
+
+
+@pytest.mark.parametrize("recover", [-1, 1.5, True])
+def test_times_that_make_no_sense(recover, graph):
+    with pytest.raises(OptionError, match="recover must be an integer of 0 or more"):
+        mg.pagerank(graph, recover=recover)
+
+
+# --- workers that come -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_new_workers_are_taken_in(drive, graph, monkeypatch):
+    monkeypatch.setattr("mgspmv.distribute.recovery.STOP_S", -10.0)  # it pays
+    monkeypatch.setattr("mgspmv.distribute.newcomers.LOOK_S", 0.1)
+    monkeypatch.setattr("mgspmv.distribute.drives.SUPERSTEP_S", 0.0004)
+    options = {"tol_mode": "fixed", "max_iter": 1500 if drive == "superstep" else 75}
+    events = []
+
+    def hear(event):
+        """Let there be time for the other one, which imports all that it needs."""
+        events.append(event)
+        if len(D.workers) == 2:
+            monkeypatch.setattr("mgspmv.distribute.drives.SUPERSTEP_S", 1.0)
+        elif event.iteration % (options["max_iter"] // 75) == 0:
+            time.sleep(0.3)
+
+    with serve(1) as client, graph.distribute(client) as D:
+        client.cluster.scale(2)
+        client.wait_for_workers(2, timeout=60)
+        assert mg.pagerank(D, elastic=False, **ROUNDS).recoveries == ()
+        solution = mg.pagerank(D, drive=drive, on_event=hear, **options)
+        assert D.workers == (0, 1)
+    assert solution.digest() == mg.pagerank(graph, **options).digest()
+    [recovery] = solution.recoveries
+    check_recovery(recovery, "joined", None, 1, 2)
+    assert 0 < recovery.resumed_after == recovery.iteration < options["max_iter"]
+    assert [event.iteration for event in events] == list(range(1, options["max_iter"] + 1)), "none is made twice"
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_costs_little_more_than_what_was_iterated_since_the_last_checkpoint(graph, tmp_path, wait_back):
+    wait_back(RETURN_S)
+    with serve(4) as own:
+        options = {"tol_mode": "fixed", "max_iter": 400}
+        kept = []
+        strike = Strike(lambda: kill(own, 2), iteration=200)
+
+        def note(phase, done, total):
+            if phase == "checkpoint":
+                kept.append(time.monotonic())
+
+        began = time.monotonic()
+        mg.pagerank(graph, client=own, **options)
+        undisturbed_s = time.monotonic() - began
+        began = time.monotonic()
+        checkpoint = {"checkpoint": tmp_path / "c", "checkpoint_every": 0.5}
+        solution = mg.pagerank(graph, client=own, on_event=strike.on_event, on_progress=note, **checkpoint, **options)
+        elapsed_s = time.monotonic() - began
+    assert len(solution.recoveries) == 1
+    since_s = strike.struck_s - max([began, *(at for at in kept if at < strike.struck_s)])
+    assert elapsed_s - undisturbed_s < since_s + COST_S

@@ -1,0 +1,137 @@
+"""What the watchdog of a worker takes for hanging, and whom it tells; looks are made by hand."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+from clusters import wait_for
+
+from mgspmv.distribute import watchdog as module
+from mgspmv.distribute.watchdog import BEGIN_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
+
+PATIENCE_S = 20.0
+WORKER = SimpleNamespace(name="gpu-3")
+
+
+@pytest.fixture
+def watchdog(monkeypatch):
+    """One that looks when it is told to."""
+    monkeypatch.setattr(Watchdog, "_run", lambda self: None)
+    return Watchdog()
+
+
+def test_a_task_that_gets_on_does_not_hang(watchdog):
+    with watchdog.watch(WORKER, PATIENCE_S) as marks:
+        for _ in range(10):
+            watchdog.look(0.9 * BEGIN_S)
+            marks.mark()
+        assert watchdog.list_hangs(WORKER) == []
+
+
+@pytest.mark.parametrize(
+    ("slowest_s", "n_terms", "patience_s", "limit_s"),
+    [
+        (None, 0, PATIENCE_S, BEGIN_S),
+        (None, 0, 1000.0, 1000.0),
+        (None, 10**10, PATIENCE_S, BEGIN_S + 10**10 / SLOW_PER_S),
+        (0.001, 0, PATIENCE_S, PATIENCE_S),
+        (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
+    ],
+)
+def test_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s):
+    told = []
+    with watchdog.watch(WORKER, patience_s) as marks:
+        marks.slowest_s, marks.n_terms = slowest_s, n_terms
+        marks.phase, marks.on_hang = "iteration 7", lambda *said: told.append(said)
+        watchdog.look(limit_s)
+        assert watchdog.list_hangs(WORKER) == told == []
+        watchdog.look(0.5)
+        watchdog.look(0.5)
+    said = (f"got no further for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
+    assert told == [said]
+
+
+def test_who_hangs_is_known_until_it_goes_on(watchdog):
+    other = SimpleNamespace(name="gpu-4")
+    with watchdog.watch(WORKER, PATIENCE_S) as marks:
+        watchdog.look(BEGIN_S + 1)
+        [hang] = watchdog.list_hangs(WORKER)
+        assert (hang.idle_s, hang.waits, watchdog.list_hangs(other)) == (BEGIN_S + 1, False, [])
+        marks.mark()
+        watchdog.look(0.5)
+        assert watchdog.list_hangs(WORKER) == []
+        watchdog.look(BEGIN_S + 1)
+        assert len(watchdog.list_hangs(WORKER)) == 1
+    assert watchdog.list_hangs(WORKER) == []
+
+
+def test_who_waits_for_others_says_so(watchdog):
+    with watchdog.watch(WORKER, PATIENCE_S) as marks:
+        marks.waits, marks.phase = True, "connect"
+        watchdog.look(BEGIN_S + 1)
+        [hang] = watchdog.list_hangs(WORKER)
+    assert hang.describe()[:2] == ("connect", "waited 301 s for others, none of which is at work")
+
+
+def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
+    go_on = threading.Event()
+
+    def stand_still():
+        go_on.wait(30)
+
+    thread = threading.Thread(target=stand_still, name="the one that hangs")
+    thread.start()
+    try:
+        assert wait_for(lambda: "in stand_still" in describe_threads())
+        with caplog.at_level(logging.ERROR), watchdog.watch(WORKER, PATIENCE_S) as marks:
+            marks.phase = "load"
+            watchdog.look(BEGIN_S + 1)
+    finally:
+        go_on.set()
+        thread.join()
+    own, of_dask = caplog.records
+    assert (own.name, own.worker, own.phase) == ("mgspmv.workers", "gpu-3", "load")
+    for text in (own.stacks, of_dask.getMessage()):
+        assert "thread the one that hangs:" in text
+        assert "in stand_still" in text
+    assert of_dask.name.startswith("distributed.worker")
+
+
+def test_an_event_loop_that_is_closed_does_not_end_the_watch(watchdog):
+    def refuse(*said):
+        raise RuntimeError("Event loop is closed")
+
+    with watchdog.watch(WORKER, PATIENCE_S) as marks:
+        marks.on_hang = refuse
+        watchdog.look(BEGIN_S + 1)
+        assert len(watchdog.list_hangs(WORKER)) == 1
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch):
+    """The clock jumps at each look, as after SIGCONT."""
+    now, looked = iter([0.0, 1000.0, 2000.0, 3000.0]), []
+    watchdog = Watchdog()
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda s: None, monotonic=lambda: next(now)))
+    monkeypatch.setattr(watchdog, "_goes_on", lambda: len(looked) < 3)
+    monkeypatch.setattr(watchdog, "look", looked.append)
+    watchdog._run()
+    assert looked == [2 * module.LOOK_S] * 3
+
+
+def test_there_is_one_thread_as_long_as_there_are_tasks(monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    watchdog = Watchdog()
+
+    def count():
+        return sum(thread.name == "mgspmv-watchdog" for thread in threading.enumerate()) - n_before
+
+    n_before = 0
+    n_before = count()
+    with watchdog.watch(WORKER, PATIENCE_S), watchdog.watch(WORKER, PATIENCE_S):
+        assert count() == 1
+    assert wait_for(lambda: count() == 0)
+    with watchdog.watch(WORKER, PATIENCE_S):
+        assert count() == 1
