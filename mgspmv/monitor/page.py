@@ -363,6 +363,7 @@ def describe_run(run: Run) -> str:
         "edges / s": _format(run.edges_per_s, "{:.3g}"),
         "memory allows": _format(run.ceiling_edges_per_s or math.nan, "{:.3g} edges / s"),
         "restarts": str(run.restarts),
+        "recoveries": "; ".join(map(_describe_recovery, run.recoveries)),
         "checkpoints": _describe_checkpoints(run),
         "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.drive}, {run.transport}",
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most by a worker, for its rows and vectors",
@@ -374,6 +375,12 @@ def describe_run(run: Run) -> str:
     lines = [f"<b>{name}</b> {escape(value)}" for name, value in facts.items() if value]
     errors = [f"<b>error</b> {escape(error)}" for error in run.errors]
     return f"<b>{escape(run.operation)} {escape(run.run)}</b><br>" + "<br>".join([*errors, *lines])
+
+
+def _describe_recovery(told: Mapping[str, Any]) -> str:
+    workers = f"{told['workers_before']} to {told['workers_after']} workers"
+    who = "joined" if told["worker"] is None else f"worker {told['worker']} {told['kind']}"
+    return f"{who}, from iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
 
 
 def _describe_checkpoints(run: Run) -> str:

@@ -3,12 +3,13 @@ cell."""
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
+
+from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Task, TaskID
 
     from mgspmv.model import Event
-
-RATE_WINDOW = 5
-"""Iterations over which the rate of convergence is taken, so that one odd change does not upset the prediction."""
 
 LEAST_RATED_S = 1.0
 """Seconds after which a phase has a rate."""
@@ -28,6 +26,7 @@ SAID = {
     "queue": "waiting for another run",
     "start": "starting the run",
     "residual": "bounding the error",
+    "recover": "recovering",
 }
 """How phases are called whose names say little to people."""
 
@@ -57,6 +56,20 @@ class Monitor(Protocol):
     def on_event(self, event: Event) -> None:
         """An iteration is done."""
         ...
+
+
+class StepsMonitor(Protocol):
+    """What shows the progress of the steps of a pipeline; a context manager. See `StepsProgress`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def on_progress(self, step: str, phase: str, done: int, total: int | None) -> None: ...
+
+    def on_event(self, step: str, event: Event, tol: float | None, max_iter: int | None) -> None: ...
+
+    def end(self, step: str, said: str = "") -> None: ...
 
 
 class NullProgress:
@@ -265,25 +278,6 @@ def is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
-
-
-def predict_iterations_left(changes: list[float], tol: float) -> int | None:
-    """How many more iterations bring the change below `tol`, when it goes on shrinking as in `changes`.
-
-    With the rate r = (last / first)^(1 / steps) of `changes` it is the least k with last r^k < tol.
-
-    Returns
-    -------
-    0 when the last change is below `tol`; None when no rate is known or the change does not shrink.
-    """
-    last = changes[-1]
-    if last < tol:
-        return 0
-    first, steps = changes[0], len(changes) - 1
-    if steps == 0 or tol <= 0 or not (math.isfinite(first) and last < first):
-        return None
-    rate = math.log(last / first) / steps
-    return math.floor(math.log(tol / last) / rate) + 1
 
 
 def describe_rate(done: int, total: float | None, elapsed_s: float, n_before: int = 0) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from mgspmv.metrics import Collector, Family, Histogram, Sample
+from mgspmv.model import RECOVERIES
 from mgspmv.monitor.runs import CHECKPOINT_SECONDS, ENDS, Run, Runs
 
 SHOWN_S = 120.0
@@ -26,7 +27,15 @@ ENDED = Family(
     ("operation", "status"),
 )
 ACTIVE = Family("mgspmv_runs_active", "gauge", "Runs that go on, also those that wait in line.", BY_OPERATION)
-RESTARTS = Family("mgspmv_run_restarts_total", "counter", "Restarts of runs from checkpoints.", BY_OPERATION)
+RESTARTS = Family(
+    "mgspmv_run_restarts_total", "counter", "Restarts of runs, from checkpoints and with other workers.", BY_OPERATION
+)
+RECOVERIES_MADE = Family(
+    "mgspmv_recoveries_total",
+    "counter",
+    "Runs that went on after a worker was lost or silent, or with workers that joined.",
+    ("operation", "kind"),
+)
 LOST = Family("mgspmv_workers_lost_total", "counter", "Workers that left the cluster during a run of theirs.")
 ITERATIONS = Family("mgspmv_iterations_total", "counter", "Iterations, or passes of batches.", BY_OPERATION)
 EDGES = Family("mgspmv_edges_total", "counter", "Stored entries that iterations multiplied.", BY_OPERATION)
@@ -114,7 +123,7 @@ class RunsCollector(Collector):
     """
 
     families = (
-        *(STARTED, ENDED, ACTIVE, RESTARTS, LOST, ITERATIONS, EDGES, EXCHANGED, PHASE),
+        *(STARTED, ENDED, ACTIVE, RESTARTS, RECOVERIES_MADE, LOST, ITERATIONS, EDGES, EXCHANGED, PHASE),
         *(CHECKPOINTS, CHECKPOINT_BYTES, CHECKPOINT, CHECKPOINT_FAILURES),
         *(INFO, STATE, RUN_ACTIVE, START, MESSAGE, ITERATION, CHANGE, TOLERANCE, RATE, CEILING, IMBALANCE),
         *(RUN_CHECKPOINTS, CHECKPOINTED, PLANNED, USED),
@@ -168,6 +177,8 @@ def _add_counts(samples: dict[str, list[Sample]], runs: Runs) -> None:
         written = runs.checkpoint_seconds.get(operation, Histogram(CHECKPOINT_SECONDS))
         samples[CHECKPOINTS.name].append(((operation,), written.count))
         samples[CHECKPOINT.name].append(((operation,), written))
+        made = runs.recoveries
+        samples[RECOVERIES_MADE.name] += [((operation, kind), made[operation, kind]) for kind in RECOVERIES]
         samples[ENDED.name] += [((operation, end), runs.ended[operation, end]) for end in ENDS]
     samples[PHASE.name] += runs.seconds.items()
     samples[LOST.name].append(((), runs.lost_workers))

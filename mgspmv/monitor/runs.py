@@ -172,7 +172,9 @@ class Run:
     """How it ended, of `ENDS`: `abandoned` when its client went away. None while it runs."""
     errors: list[str] = field(default_factory=list)
     restarts: int = 0
-    """From checkpoints."""
+    """From checkpoints, and with other workers; the epoch of its events."""
+    recoveries: list[dict[str, Any]] = field(default_factory=list)
+    """How it went on with other workers, the last `MOST_ERRORS`: as `mgspmv.model.Recovery`."""
     checkpoints: int = 0
     """Written so far."""
     checkpoint_iteration: int = 0
@@ -194,6 +196,10 @@ class Run:
     """The changes."""
 
     def __post_init__(self) -> None:
+        self.clear_workers()
+
+    def clear_workers(self) -> None:
+        """Forget what workers did."""
         n = self.n_workers
         self.bins = Bins(n)
         self.exchanged_bytes = [0] * n
@@ -283,6 +289,8 @@ class Runs:
         """That writing each checkpoint took, by operation."""
         self.checkpoint_failures: Counter[str] = Counter()
         """Checkpoints that could not be written, by operation."""
+        self.recoveries: Counter[tuple[str, str]] = Counter()
+        """How often runs went on with other workers, by operation and kind."""
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
         """Take a message. One of a run that is not known, or has ended, says nothing, and one of an unknown kind.
@@ -298,6 +306,7 @@ class Runs:
             "iterations": self._iterate,
             "checkpoint": self._keep,
             "checkpoint_failed": self._miss,
+            "recovery": self._recover,
             "end": self._end,
         }
         if kind == "begin":
@@ -338,14 +347,34 @@ class Runs:
     def _enter(self, run: Run, message: dict[str, Any]) -> None:
         run.phase = message["phase"]
 
+    def _restart(self, run: Run, epoch: int, first: int) -> None:
+        """Take that the events of an epoch follow, from that iteration on."""
+        self.restarts[run.operation] += 1  # those before were counted with the runs before
+        run.restarts = epoch
+        run.curve.cut(first)
+        run.bins.cut(first)
+        run.iterations = first - 1
+
+    def _recover(self, run: Run, message: dict[str, Any]) -> None:
+        """Take that a run went on with other workers. What they did before is kept where these are as many."""
+        told = message["recovery"]
+        self.recoveries[run.operation, told["kind"]] += 1
+        run.recoveries = [*run.recoveries, told][-MOST_ERRORS:]
+        run.transport, run.backend = message["transport"], message["backend"]
+        n_before, run.workers = run.n_workers, message["workers"]
+        if run.n_workers != n_before:
+            run.clear_workers()
+        if message["epoch"] > run.restarts:
+            self._restart(run, message["epoch"], told["resumed_after"] + 1)
+        if told["error"]:
+            _note(run, told["error"])
+
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
         lasts, operation = message["iteration"], run.operation
+        if message["epoch"] < run.restarts:  # of a worker that was silent, and may have another rank now
+            return
         if message["epoch"] > run.restarts:
-            self.restarts[operation] += 1  # those before were counted with the runs before
-            run.restarts = message["epoch"]
-            run.curve.cut(message["first"])
-            run.bins.cut(message["first"])
-            run.iterations = message["first"] - 1
+            self._restart(run, message["epoch"], message["first"])
         counts = np.diff([message["first"] - 1, *lasts])
         seconds = np.array([message[f"{phase}_s"] for phase in PHASES])
         for k, rank in enumerate(message["ranks"]):

@@ -5,6 +5,7 @@
     iterations   the workers  after each task, see `mgspmv.distribute.publish`; of the drive `scheduler`, here
     checkpoint   here         after which iteration the state was kept, in how many seconds and bytes;
                               checkpoint_failed, why it could not be
+    recovery     here         that it went on with other workers, which these are and why
     end          here         how it ended, or the error, seconds by phase, and memory
 
 `mgspmv.monitor.runs` makes the state of all runs of them. A run goes on whether or not anybody can be told.
@@ -17,17 +18,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Literal
 from weakref import WeakSet
 
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-from mgspmv.distribute.matrix import DistributedMatrix, Progress
+from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.publish import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.iterate.keeping import Kept
-from mgspmv.model import Event
+from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.partition import WorkerPlan
 
@@ -76,8 +78,24 @@ class News:
         """Tell what runs, and where; before that nothing is told."""
         self._is_heard = True
         first = self._matrices[0]
-        said = self._what | {"client": self._client.id, "transport": first.transport, "backend": first.backend}
-        self._tell("begin", **said, matrix=_describe_matrix(first), workers=describe_workers(self._matrices))
+        self._tell(
+            "begin", **self._what, client=self._client.id, matrix=_describe_matrix(first), **self._describe_places()
+        )
+
+    def tell_recovery(self, recovery: Recovery, epoch: int) -> None:
+        """Tell that the run went on with other workers.
+
+        Parameters
+        ----------
+        epoch : of the events that follow
+        """
+        self._flush()
+        self._tell("recovery", epoch=epoch, recovery=asdict(recovery), **self._describe_places())
+
+    def _describe_places(self) -> dict[str, Any]:
+        first = self._matrices[0]
+        workers = describe_workers(self._matrices)
+        return {"transport": first.transport, "backend": first.backend, "workers": workers}
 
     def report(self, on_progress: Progress | None) -> Progress:
         """Tell of phases too, beside who wants to be told here."""

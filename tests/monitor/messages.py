@@ -45,3 +45,12 @@ def end(run="r", status="converged", error=None):
     seconds, memory = {"product": 2.0, "start": 1.0}, {"host_peak_bytes": [6000, 6001]}
     told = {"status": status, "error": error, "seconds": seconds, "memory": memory, "transport": "peer"}
     return {"kind": "end", "run": run} | told
+
+
+def recover(workers, resumed_after, run="r", *, epoch=1, kind="lost"):
+    """A run goes on with these workers, which are as of `begin`."""
+    error, worker = ("worker w1 (tcp://1) is gone", "w1") if kind != "joined" else ("", None)
+    told = {"kind": kind, "iteration": resumed_after + 2, "resumed_after": resumed_after, "worker": worker}
+    told |= {"error": error, "seconds": 4.5, "workers_before": 2, "workers_after": len(workers)}
+    places = {"transport": "peer", "backend": "cpu", "workers": workers}
+    return {"kind": "recovery", "run": run, "epoch": epoch, "recovery": told, **places}

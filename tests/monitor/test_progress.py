@@ -17,7 +17,6 @@ from mgspmv.monitor.progress import (
     StepsProgress,
     describe_rate,
     open_progress,
-    predict_iterations_left,
 )
 
 
@@ -177,30 +176,6 @@ def test_iteration_that_does_not_shrink_has_no_prediction():
             progress._bars.refresh()
     assert "to go" not in console.file.getvalue()
     assert "change nan" in console.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("changes", "tol", "left"),
-    [
-        ([1.0], 1e-3, None),
-        ([1.0], 2.0, 0),
-        ([1.0, 0.5], 0.5, 1),
-        ([1.0, 0.5], 0.3, 1),
-        ([1.0, 0.5], 0.25, 2),
-        ([1.0, 1.0], 0.1, None),
-        ([1.0, 2.0], 0.1, None),
-        ([float("inf"), 1.0], 0.1, None),
-        ([1.0, 0.5], 0.0, None),
-    ],
-)
-def test_prediction(changes, tol, left):
-    assert predict_iterations_left(changes, tol) == left
-
-
-def test_prediction_over_several_steps_agrees_with_going_on():
-    changes, tol = [0.7, 0.5, 0.125], 0.01
-    rate = (0.125 / 0.7) ** (1 / 2)
-    assert predict_iterations_left(changes, tol) == next(k for k in range(100) if 0.125 * rate**k < tol)
 
 
 def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from messages import begin, checkpoint, end, iterate, miss
+from messages import begin, checkpoint, end, iterate, miss, recover
 from prometheus_client import CollectorRegistry, generate_latest
 from scraping import Scraped, run_promtool
 
@@ -160,6 +160,15 @@ def test_restarts_and_workers_that_leave_are_counted(watched):
     assert found.get("mgspmv_workers_lost_total") == 1, "one of two runs, and none after their ends"
     assert found.get("mgspmv_run_iterations", run="a") == 6
     assert found.get("mgspmv_iterations_total", operation="pagerank") == 10
+
+
+def test_recoveries_are_counted_by_kind(watched):
+    workers = begin()["workers"]
+    watched.hear(begin(), recover(workers, 4), recover(workers, 6, epoch=2, kind="joined"))
+    found = watched.scrape()
+    counts = {sample.labels["kind"]: sample.value for sample in found.find("mgspmv_recoveries_total")}
+    assert counts == {"lost": 1, "silent": 0, "joined": 1}
+    assert found.get("mgspmv_run_restarts_total", operation="pagerank") == 2
 
 
 def test_before_the_first_run_all_families_are_there(watched):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import begin, checkpoint, end, iterate, miss
+from messages import begin, checkpoint, end, iterate, miss, recover
 
 from mgspmv.monitor import runs as module
 from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
@@ -178,6 +178,30 @@ def test_a_restart_goes_on_where_its_checkpoint_was():
     assert (run.restarts, run.iterations) == (1, 6)
     assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
     assert run.bins.seconds[:, 0, 0].tolist() == [1.0] * 4 + [4.0] * 2
+
+
+def test_a_run_goes_on_with_fewer_workers():
+    """What the ones before did is theirs, and what they tell too late of iterations that do not count is not heard."""
+    runs = hear_all(begin(), *(iterate(rank, 1, 8) for rank in (0, 1)))
+    runs.hear(recover(begin()["workers"][:1], 4))
+    run = runs.by_id["r"]
+    assert (run.n_workers, run.restarts, run.iterations, runs.restarts) == (1, 1, 4, {"pagerank": 1})
+    assert runs.recoveries == {("pagerank", "lost"): 1}
+    assert run.errors == ["worker w1 (tcp://1) is gone"]
+    runs.hear(iterate(1, 9, 2))
+    assert run.iterations == 4
+    runs.hear(iterate(0, 5, 2, epoch=1))
+    assert (run.iterations, run.restarts) == (6, 1)
+    assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.bins.lasts.tolist() == [5, 6]
+
+
+def test_as_many_workers_go_on_where_they_were():
+    runs = hear_all(begin(), *(iterate(rank, 1, 8) for rank in (0, 1)))
+    runs.hear(recover(begin()["workers"], 4, kind="joined"))
+    run = runs.by_id["r"]
+    assert run.bins.lasts.tolist() == [1, 2, 3, 4]
+    assert (run.errors, run.recoveries[0]["kind"]) == ([], "joined")
 
 
 def test_checkpoints_are_counted():
