@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import typer
 
 from mgspmv.cli import app
 
@@ -39,3 +40,17 @@ def invoke_json(*args: str, code: int = 0):
 
 def start(*args: str, **options) -> subprocess.Popen:
     return subprocess.Popen([*PROGRAM, *args], env=ENVIRONMENT, text=True, **options)
+
+
+def check_words(words: list[str]) -> None:
+    """Fail unless the program has the command, and takes the options; nothing is run.
+
+    Parameters
+    ----------
+    words : those after the program's name
+    """
+    command, rest = typer.main.get_command(app), words
+    while hasattr(command, "commands"):
+        with command.make_context(command.name or "mgspmv", rest) as context:
+            _, command, rest = command.resolve_command(context, rest)
+    command.make_context(command.name, list(rest))

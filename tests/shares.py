@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.kernels.rank_steps import RankSteps, RankVectors
-from mgspmv.model import CsrBlock, StepSums
+from mgspmv.model import CsrBlock, RowCheck, StepSums
 from mgspmv.partition import Slices
 
 
@@ -86,7 +86,11 @@ class OneShare:
                 z[tail : self.slices.starts[other + 1]] = theirs[tail : self.slices.starts[other + 1]]
         device.barrier.wait(30)
 
-    def wait(self, stream: Any) -> None:
+    def select(self, z: Any) -> list[Any]:
+        starts = self.slices.starts
+        return [z[starts[self.rank] : starts[self.rank + 1]]] * len(self.slices.counts)
+
+    def wait(self, stream: Any, stages: Any) -> None:
         stream.synchronize()
 
 
@@ -153,6 +157,9 @@ class Shares:
 
     def residual(self, mass: float) -> float:
         return sum(self._call([lambda s=s: s.residual(mass) for s in self.steps]))
+
+    def check_rows(self) -> RowCheck:
+        return sum((s.check_rows() for s in self.steps), RowCheck())
 
     def ranks(self) -> np.ndarray:
         return np.concatenate([s.ranks() for s in self.steps])

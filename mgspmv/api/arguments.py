@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,6 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.model import free_memory
 from mgspmv.partition import limit, parse_bytes
-
-if TYPE_CHECKING:
-    pass
-
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with (phase, done, total or None)."""
 
 
 def parse_size(size: str | int | None) -> int | None:

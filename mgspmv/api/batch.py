@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_threads, ignore, parse_size
+from mgspmv.api.arguments import check_threads, ignore, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.api.ranking import _check_graph, _describe_dangling
@@ -29,7 +29,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import Backend, bind_many
 from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Precision, TolMode, check_choice, free_memory
+from mgspmv.model import Event, Precision, Progress, TolMode, check_choice, free_memory
 from mgspmv.monitor.showing import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix

@@ -30,7 +30,7 @@ from mgspmv.errors import DanglingError, KindError, MissingTransposeError, Optio
 from mgspmv.iterate.operator import check_transpose
 from mgspmv.iterate.power import Step, normalize
 from mgspmv.iterate.vectors import Weights
-from mgspmv.model import Status
+from mgspmv.model import NonFinite, Status
 from mgspmv.monitor.showing import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
@@ -48,6 +48,11 @@ class Hits(NamedTuple):
     """How good a vertex is at pointing to authorities."""
     authorities: Solution
     """How much good hubs point to a vertex."""
+
+    @property
+    def non_finite(self) -> NonFinite | None:
+        """As of `Solution`, of the authorities, which the run iterates."""
+        return self.authorities.non_finite
 
     def _repr_html_(self) -> str:
         return f"{self.hubs._repr_html_()}\n{self.authorities._repr_html_()}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, read_number
+from mgspmv.api.arguments import read_number
 from mgspmv.checkpoints import Checkpoints, Reached, Restored
-from mgspmv.errors import CheckpointError, OptionError
-from mgspmv.iterate.keeping import Keeper, Kept
+from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, say_more
+from mgspmv.iterate.keeping import EVERY_S, Keeper, Kept
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import judge
 from mgspmv.iterate.start import Start
+from mgspmv.model import Progress
 from mgspmv.store import DescribedMatrix, StoreLike, digest_array
 
 _VECTORS = {
@@ -26,19 +28,24 @@ _VECTORS = {
 """What is known of a run by its digest, in words."""
 
 
-def check_checkpoint(checkpoint: StoreLike | None, every: float, resume: bool, options: PageRankOptions) -> None:
+def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: bool, options: PageRankOptions) -> None:
     """
     Raises
     ------
-    OptionError : resume without a place to go on from; seconds that are none; a run that has more of a state than ranks
+    OptionError : resume, or seconds, without a place; seconds that are none; a run that has more of a state than ranks
     """
     if checkpoint is None:
+        if every is not None:
+            raise OptionError(
+                "checkpoint_every (--checkpoint-every) says how often checkpoints are made; pass checkpoint too "
+                "(--checkpoint), the place where they are kept"
+            )
         if resume:
             raise OptionError(
                 "resume goes on from a checkpoint; pass checkpoint too (--checkpoint), the place where it is"
             )
         return
-    if read_number("checkpoint_every", every) < 0:
+    if every is not None and read_number("checkpoint_every", every) < 0:
         raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
     others = {
         f"stop={options.stop!r}": options.top is not None,
@@ -50,6 +57,30 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float, resume: bool, o
             f"a checkpoint has the ranks, and {given[0]} goes by more than these; leave out either, checkpoint "
             "(--checkpoint) or that"
         )
+
+
+def check_recover(recover: int) -> None:
+    """
+    Raises
+    ------
+    OptionError : no number of times
+    """
+    if not isinstance(recover, int | np.integer) or isinstance(recover, bool) or recover < 0:
+        raise OptionError(f"recover must be an integer of 0 or more, not {recover!r}")
+
+
+@contextmanager
+def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
+    """Let an error that ends a run on a cluster say which checkpoint there is, and how to go on from it."""
+    before = None if keeper is None else keeper.before
+    try:
+        yield
+    except (CapacityError, ClosedError, ClusterError) as error:
+        kept = None if keeper is None else keeper.kept or before
+        if keeper is None or kept is None:
+            raise
+        said = f"the checkpoint of iteration {kept.iteration} in {keeper.checkpoints.url} is kept"
+        raise say_more(error, f"{said}: go on from it with resume=True (--resume)") from error
 
 
 def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
@@ -70,7 +101,7 @@ def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, 
 
 def begin_keeping(
     checkpoint: StoreLike,
-    every: float,
+    every: float | None,
     identity: dict[str, Any],
     options: PageRankOptions,
     threshold: float,
@@ -84,6 +115,7 @@ def begin_keeping(
 
     Parameters
     ----------
+    every : seconds from one state to the next; None for `EVERY_S`
     is_shared : whether others than this process write slices
     report : hears `resume` and how many iterations were made, with `resume`
 
@@ -99,7 +131,8 @@ def begin_keeping(
     if resume and report is not None:
         report("resume", 0 if restored is None else restored.reached.iteration, None)
     before = None if restored is None else restored.reached
-    return Keeper(checkpoints, identity, run, every, before), None if restored is None else restored.x
+    keeper = Keeper(checkpoints, identity, run, EVERY_S if every is None else every, before)
+    return keeper, None if restored is None else restored.x
 
 
 def restore_run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_threads, limit_to_free, parse_size
+from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
 from mgspmv.errors import MissingTransposeError, OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
@@ -39,7 +39,7 @@ from mgspmv.kernels.select import (
     find_step_layout,
 )
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, Precision, check_choice, describe_entries, free_memory, list_facts
+from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory, list_facts
 from mgspmv.monitor.showing import watched
 from mgspmv.order import invert, permute, renumber_csr, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
@@ -228,6 +228,7 @@ class Matrix(DescribedMatrix):
         device_memory: str | int | None = None,
         host_memory: str | int | None = None,
         timeout: float = 30.0,
+        recover: int = 0,
         on_progress: Progress | None = None,
     ) -> DistributedMatrix:
         """Let the workers of a Dask cluster load the matrix, each its own rows from the store, and keep them.
@@ -250,6 +251,8 @@ class Matrix(DescribedMatrix):
             default: what is free. Where the devices have no room for all rows of a graph, and do not send by `peer`,
             some stay there and the others come by in each step of PageRank in `exact` or `float32`
         timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
+        recover : how many times at most loading begins again, over those that are left or came back, when workers are
+            lost or silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
 
         Raises
@@ -271,7 +274,8 @@ class Matrix(DescribedMatrix):
         places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
         options |= {"top": self._read_top(stop), "checkpoint": checkpoint}
-        return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
+        waits: dict[str, Any] = {"timeout": timeout, "recover": recover, "on_progress": on_progress}
+        return distribute_matrix(self.stored, client, **options, **waits)
 
     def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
         """As `distribute`, but on devices a graph is not laid out for the steps of PageRank before there are any."""

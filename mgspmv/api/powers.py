@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.arguments import check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
@@ -23,10 +23,10 @@ from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
 from mgspmv.kernels.select import Backend
 from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Status, TolMode, check_choice
+from mgspmv.model import Event, Progress, Status, TolMode, check_choice
 from mgspmv.monitor.showing import watched_to_converge
 from mgspmv.order import invert, permute
-from mgspmv.results import Solution, describe_matrix
+from mgspmv.results import Solution, describe_matrix, find_non_finite
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -383,7 +383,8 @@ def make_solution(
     reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport)
     memory = outcome.memory | {"held_bytes": list(run.events[-1].memory_bytes)}
-    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events), memory)
+    wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=False)
+    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events), memory, non_finite=wrong)
 
 
 def check_converged(
@@ -402,8 +403,9 @@ def check_converged(
     if not run.throw or status.is_success:
         return
     made = f"{len(run.events)} iterations, the last change was {run.events[-1].change:.3g}"
-    said = (advice or {}).get(status, status.advice)
-    raise ConvergenceError(f"{method} ended as {status} after {made}: {said}", solution)
+    said, wrong = (advice or {}).get(status, status.advice), solution.non_finite
+    more = "" if wrong is None else f"; {wrong}"
+    raise ConvergenceError(f"{method} ended as {status} after {made}: {said}{more}", solution)
 
 
 def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:

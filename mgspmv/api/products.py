@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
+from mgspmv.api.arguments import check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.errors import OptionError
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
+from mgspmv.model import Progress
 from mgspmv.monitor.showing import watched
 
 if TYPE_CHECKING:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Progress, check_memory, check_threads, parse_size
-from mgspmv.api.checkpointing import begin_keeping, check_checkpoint, describe_run, go_on, tell_people
+from mgspmv.api.arguments import check_memory, check_threads, parse_size
+from mgspmv.api.checkpointing import (
+    begin_keeping,
+    check_checkpoint,
+    check_recover,
+    describe_run,
+    go_on,
+    say_what_is_kept,
+    tell_people,
+)
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.api.warm import align_ranks, estimate_rate
@@ -19,21 +27,32 @@ from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
 from mgspmv.iterate.follow import check_feeding, compile_following, improve_start
-from mgspmv.iterate.keeping import EVERY_S, Keeper
+from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import Method, PageRankOptions
-from mgspmv.iterate.pagerank import Outcome, Rows, find_before, run_embedded, run_on_device, widen_bound
+from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import BACKENDS, Backend, check_step_kernel, find_step_layout, list_kernels
-from mgspmv.logs import log_iteration, log_kept, name_run
-from mgspmv.model import Event, Followed, Precision, Stability, TolMode, check_choice, free_memory
+from mgspmv.logs import log_iteration, log_kept, log_recovery, name_run
+from mgspmv.model import (
+    Event,
+    Followed,
+    Precision,
+    Progress,
+    Recovery,
+    Stability,
+    Status,
+    TolMode,
+    check_choice,
+    free_memory,
+)
 from mgspmv.monitor.showing import tell_all, watched_to_converge
 from mgspmv.order import restore
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
-from mgspmv.results import Solution, describe_matrix
+from mgspmv.results import Solution, describe_matrix, find_non_finite
 from mgspmv.store import DescribedMatrix, StoreLike
 
 if TYPE_CHECKING:
@@ -67,8 +86,10 @@ def pagerank(
     host_memory: str | int | None = None,
     timeout: float = 30.0,
     checkpoint: StoreLike | None = None,
-    checkpoint_every: float = EVERY_S,
+    checkpoint_every: float | None = None,
     resume: bool = False,
+    recover: int = 5,
+    elastic: bool = True,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
@@ -122,15 +143,21 @@ def pagerank(
     checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, where the ranks are kept now and
         then while the run goes on, and once more at its end: the last two states. Others that are there go once the
         first one is whole. Not with `stop="topk:..."`, `extrapolation` and `follow_changes`
-    checkpoint_every : seconds from one to the next; 0 begins one as soon as the one before is written
+    checkpoint_every : seconds from one to the next, 30 unless given; 0 begins one as soon as the one before is written
     resume : go on from the last checkpoint there, or begin where there is none. Graph, vectors, alpha, precision and
         tol_mode must be the same; tol and max_iter such that the run comes as far; workers, backend, drive, memory and
         threads may be others, and in `exact` ranks, changes and iterations are those of a run that was not broken off
+    recover : on a cluster, how many times at most the run goes on when workers are lost or silent, over those that are
+        left or came back, from its last checkpoint; without one it begins again. 0 raises the error at once. A matrix
+        that was distributed before is then distributed anew, in place
+    elastic : on a cluster, take in workers that come while the run goes on, between two iterations, where what is left
+        of it pays for loading again. Not with `stop="topk:..."`
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called with what each iteration did; on a cluster about once a second with all since then
+    on_event : called with what each iteration did; on a cluster about once a second with all since then. Iterations
+        that are made again after a loss come again, with a higher `epoch`
     on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration;
         with `checkpoint`, with `checkpoint` and the iteration that was kept; with `resume`, once with `resume` and the
-        iterations that were made before
+        iterations that were made before; with `recover` when the run is to go on with other workers
 
     Returns
     -------
@@ -145,7 +172,8 @@ def pagerank(
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit into the memory that is free; with `follow_changes`, not twice
-    ClusterError : a worker is gone, or silent for too long; the cluster can be used again
+    ClusterError : a worker is gone, or silent for too long, and `recover` is used up or nobody is left; the cluster can
+        be used again
     CheckpointError : with `resume`, the checkpoint is of another run, or damaged; no checkpoint can be written there.
         One that cannot be written later is warned of once, and the run goes on
     ConvergenceError : not converged, with the `solution` attached
@@ -158,6 +186,7 @@ def pagerank(
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
+    check_recover(recover)
     distributed = find_distributed(A, client)
     drive = choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
@@ -193,15 +222,17 @@ def pagerank(
     events: list[Event] = []
 
     def emit(event: Event) -> None:
-        events.append(event)
+        add_event(events, event)
         log_iteration(event)
         if on_event is not None:
             on_event(event)
 
     computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": run, "keeper": keeper}
-    steps = (options, threshold, start, emit)
+    steps, before = (options, threshold, start, emit), find_before(keeper)
+    on_workers = computing | {"drive": drive, "on_progress": on_progress, "recover": recover, "elastic": elastic}
     if distributed is not None:
-        outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+        with say_what_is_kept(keeper):
+            outcome = _rank_distributed(distributed, *steps, **on_workers)
         outcome.seconds["start"] += prepared - began
     elif client is not None:
         assert isinstance(A, Matrix)
@@ -209,10 +240,10 @@ def pagerank(
         reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
         reads |= {"device_memory": device_memory, "host_memory": host_memory}
         reads["stop"] = stop if drive == "superstep" else "change"  # of rounds, this process has the ranks
-        reads["checkpoint"] = keeper is not None
-        with A.distribute(client, **reads) as distributed:
+        reads |= {"checkpoint": keeper is not None, "recover": recover}
+        with say_what_is_kept(keeper), A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(distributed, *steps, drive=drive, on_progress=on_progress, **computing)
+            outcome = _rank_distributed(distributed, *steps, distributed.recoveries, **on_workers)
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
@@ -231,10 +262,11 @@ def pagerank(
     outcome.seconds["collect"] += time.perf_counter() - reached
     given = {"dangling": _describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = given | {"weights": use_weights, "drive": drive}
-    solution = _solve(A, options, outcome, tuple(events), asked, find_before(keeper))
+    solution = _solve(A, options, outcome, tuple(events), asked, before)
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
-        said = f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}{_describe_tie(solution)}"
+        more = _describe_wrong(solution) + _describe_tie(solution)
+        said = f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}{more}"
         raise ConvergenceError(said, solution)
     return solution
 
@@ -295,6 +327,7 @@ def _rank_embedded(
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
         followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, threads, **following)
         told: dict[str, Any] = {"run": run, "growth": start.growth, "wrap": wrap, "keeper": keeper}
+        told["balance"] = None if wrap else start.find_balance(options.alpha, A.shape[0])
         with kept:
             outcome = run_embedded(rows, options, threshold, emit, **told)
         outcome = replace(outcome, followed=followed)
@@ -306,6 +339,7 @@ def _rank_embedded(
         loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
         told = {"run": run, "is_counted": is_counted, "growth": start.growth, "keeper": keeper}
+        told["balance"] = start.find_balance(options.alpha, A.shape[0])
         with kept:
             outcome = run_on_device(device, vectors, options, threshold, emit, **told)
     outcome.seconds["load"] = loaded - began
@@ -346,12 +380,20 @@ def _rank_distributed(
     threshold: float,
     start: Start,
     emit: Callable[[Event], None],
+    earlier: Sequence[Recovery] = (),
     *,
+    recover: int,
     on_progress: Progress | None,
     keeper: Keeper | None,
     **computing: Any,
 ) -> Outcome:
-    from mgspmv.distribute.drives import run_distributed
+    """On a cluster.
+
+    Parameters
+    ----------
+    earlier : what was recovered from while the matrix was loaded for this run
+    """
+    from mgspmv.distribute.recovery import run_distributed
     from mgspmv.monitor.stream import publish_run
 
     told = publish_run([matrix], computing["run"], "pagerank", computing["drive"], options, threshold)
@@ -360,9 +402,13 @@ def _rank_distributed(
             keeper.tell = tell_all(keeper.tell, news.tell_kept)
             computing["keeper"] = keeper
         steps, report = (options, threshold, start, news.follow(emit)), news.report(on_progress)
-        outcome = run_distributed(matrix, *steps, on_progress=report, **computing)
+        tell = tell_all(log_recovery, news.tell_recovery)
+        for recovery in earlier:
+            tell(recovery, 0)
+        computing |= {"recover": recover - len(earlier), "on_progress": report, "on_recovery": tell}
+        outcome = run_distributed(matrix, *steps, **computing)
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
-    return outcome
+    return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
 def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
@@ -405,6 +451,13 @@ def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | 
     return judge_order(outcome.values, options.top, outcome.error_bound_l1)
 
 
+def _describe_wrong(solution: Solution) -> str:
+    """What to say of the first rank that is none."""
+    if solution.status != Status.NON_FINITE:
+        return ""
+    return f"; {solution.non_finite or 'it was a rank over its out-weight'}"
+
+
 def _describe_tie(solution: Solution) -> str:
     """What to say of places k and k + 1 that could not be told apart."""
     found = solution.stability
@@ -431,5 +484,6 @@ def _solve(
     reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
     memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
-    found = (stability, outcome.followed)
-    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found, resumed_after=n_before)
+    wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
+    found = (stability, outcome.followed, n_before, wrong, outcome.recoveries)
+    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

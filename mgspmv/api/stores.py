@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mgspmv.api.arguments import Progress, check_threads, ignore, parse_size
+from mgspmv.api.arguments import check_threads, ignore, parse_size
 from mgspmv.errors import OptionError
 from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.write import check_target as check_export
@@ -20,7 +20,7 @@ from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, reorder_store, store_source
 from mgspmv.kernels.select import BACKENDS
-from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, SelfLoops, check_choice
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
 from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store import StoreLike, check_keep, check_target, open_store

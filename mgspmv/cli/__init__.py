@@ -6,9 +6,10 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
-from mgspmv.cli import bench
+from mgspmv.cli import bench, clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.certificates import certificates
+from mgspmv.cli.detached import attach, cancel, status
 from mgspmv.cli.doctor import doctor
 from mgspmv.cli.making import generate, ingest, update
 from mgspmv.cli.pipelines import run
@@ -25,12 +26,17 @@ PANELS = {
     "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
     "Results": (top, summary, report),
     "Pipelines and measurements": (run, doctor, certificates),
+    "Detached runs": (status, attach, cancel),
 }
 """All commands, in the order in which help lists them."""
 
+SHORT = (versions, info, plan, top, summary, report, doctor, certificates, status, attach, cancel)
+"""Commands that do not take long, and have no --detach."""
+
 for panel, commands in PANELS.items():
     for command in commands:
-        add_command(app, command, rich_help_panel=panel)
+        add_command(app, command, detaches=command not in SHORT, rich_help_panel=panel)
+app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measurements")
 
 

@@ -59,22 +59,40 @@ ClusterKind = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="local|cuda",
-        help="Start workers on this machine for this one run; cuda: one for each GPU.",
+        metavar="local|cuda|ssh",
+        help="Start workers for this one run: on this machine, one for each of its GPUs, or on --hosts.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="With --cluster: processes; default as Dask chooses, or one for each GPU."),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="With --cluster: processes, by ssh on each host; default as Dask chooses, or one for each GPU.",
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="With --cluster ssh: a line `[user@]host[:port] [workers=N] [threads=N]` for each host."
+    ),
+]
+RemotePython = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="With --cluster ssh: Python on the hosts; default the path that it has here."),
 ]
 Scheduler = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
+    str | None, typer.Option(metavar="ADDRESS|FILE", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
 ]
 Tls = Annotated[
     str | None,
     typer.Option(
         metavar="temporary|DIR", help="Encrypt all connections, and let in who has the certificates of this folder."
     ),
+]
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Go on without this terminal, as a process that `mgspmv status` lists."),
 ]
 DeviceMemory = Annotated[
     str | None,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import MODE, say
-from mgspmv.cli.options import ClusterKind, Scheduler, Threads, Timeout, Workers
+from mgspmv.cli.mode import MODE, say, take_over
+from mgspmv.cli.options import ClusterKind, Hosts, RemotePython, Scheduler, Threads, Timeout, Workers
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,11 +22,15 @@ class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
     cluster: ClusterKind = None
-    """What is started for the command: `local`, or `cuda` for a worker on each GPU."""
+    """What is started for the command: `local`, `cuda` for a worker on each GPU, or `ssh` for workers on hosts."""
     workers: Workers = None
-    """How many of those are started; None for as many as Dask chooses."""
+    """How many of those are started, with `ssh` on each host; None for as many as Dask chooses."""
     threads: Threads = None
     """Of each worker."""
+    hosts: Hosts = None
+    """File of those that SSH reaches."""
+    remote_python: RemotePython = None
+    """Of the hosts."""
     scheduler: Scheduler = None
     """Address of the cluster that runs already."""
     timeout: Timeout = 30.0
@@ -35,15 +39,19 @@ class Place:
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
-        if self.cluster in ("slurm", "ssh"):
+        if self.cluster == "slurm":
             raise OptionError(
-                f"--cluster {self.cluster} is not there yet; start the workers yourself, with Dask's own tools, and "
-                "give the address of their scheduler with --scheduler"
+                "--cluster slurm is not there yet; start the workers yourself, with Dask's own tools, and give the "
+                "address of their scheduler with --scheduler"
             )
-        if self.cluster not in ("local", "cuda", None):
+        if self.cluster not in ("local", "cuda", "ssh", None):
             raise OptionError(
-                f"--cluster must be local or cuda, not {self.cluster!r}; for a cluster that runs use --scheduler"
+                f"--cluster must be local, cuda or ssh, not {self.cluster!r}; for a cluster that runs use --scheduler"
             )
+        if (self.cluster == "ssh") != (self.hosts is not None):
+            raise OptionError("--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither")
+        if self.remote_python is not None and self.cluster != "ssh":
+            raise OptionError("--remote-python is the Python of the hosts of --cluster ssh; give both or neither")
         if self.workers is not None and self.cluster is None:
             raise OptionError("--workers says how many --cluster starts; give both or neither")
         if not self.timeout > 0:
@@ -125,21 +133,32 @@ def open_client(place: Place, progress: Monitor) -> Iterator[Any]:
     SchedulerNotFoundError : nothing answers at that address
     """
     if place.is_embedded:
+        take_over()
         yield None
         return
     progress.phase("connecting" if place.cluster is None else "starting workers")
     from mgspmv.distribute.cluster import Cluster
-    from mgspmv.distribute.connect import start_cuda, start_local
 
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
         if place.cluster is None:
             reached: Any = place.scheduler
         else:
-            start = start_cuda if place.cluster == "cuda" else start_local
-            reached = stack.enter_context(start(place.workers, place.threads))
+            reached = stack.enter_context(_start(place))
         cluster = Cluster(reached, place.timeout)
         stack.callback(cluster.close)
         if cluster.dashboard_link:
             say(f"dashboard: {cluster.dashboard_link}")
+        take_over()
         yield cluster.client
+
+
+def _start(place: Place) -> AbstractContextManager[Any]:
+    from mgspmv.distribute.connect import start_cuda, start_local
+    from mgspmv.distribute.ssh import read_hosts, start_ssh
+
+    if place.hosts is not None:
+        return start_ssh(read_hosts(place.hosts), place.workers, place.threads, place.remote_python)
+    start = start_cuda if place.cluster == "cuda" else start_local
+    started: AbstractContextManager[Any] = start(place.workers, place.threads)
+    return started

@@ -15,12 +15,12 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 from typer.core import TyperGroup
 
-from mgspmv.cli.mode import KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode
-from mgspmv.cli.options import Tls
+from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode
+from mgspmv.cli.options import Detach, Tls
+from mgspmv.detached import EXIT_INTERRUPTED
 from mgspmv.errors import MgspmvError, OptionError, hide_secrets
 
 EXIT_UNEXPECTED = 1
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 PIPED_WIDTH = 1000
@@ -51,6 +51,8 @@ class Answer:
     """What is wrong although there is an answer; it decides the exit code."""
     lines: Iterator[bytes] | None = None
     """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
+    exit_code: int = 0
+    """Where there is no error: that of the run or the cluster which the answer is of."""
 
 
 class Group(TyperGroup):
@@ -67,24 +69,29 @@ class Group(TyperGroup):
     ) -> NoReturn:
         """Run the command line `args` and exit."""
         args = sys.argv[1:] if args is None else list(args)
-        mode = find_mode(args)
+        own = OWN.get()
+        mode = find_mode(args) if own is None else own.adapt(find_mode(args))
         MODE.set(mode)
+        ARGS.set(tuple(args))
         KEPT.set("")
         try:
             with mode.open_log():
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
+                raise KeyboardInterrupt
             code = _finish(outcome, mode) if isinstance(outcome, Answer) else outcome or 0
         except _UsageError as error:
             code = _fail_usage(error, mode)
         except (typer.Abort, KeyboardInterrupt):
             code = EXIT_INTERRUPTED
+            print("; ".join(filter(None, ("interrupted", KEPT.get()))), file=sys.stderr)
         except MgspmvError as error:
             code = _fail(error, str(error), error.exit_code, mode)
         except Exception as error:
             hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
             code = _fail(error, f"{type(error).__name__}: {error}{hint}", EXIT_UNEXPECTED, mode)
-        if code == EXIT_INTERRUPTED:
-            print("; ".join(filter(None, ("interrupted", KEPT.get()))), file=sys.stderr)
+        if own is not None:
+            own.end(code)
         sys.exit(code)
 
 
@@ -99,15 +106,22 @@ app = typer.Typer(
 )
 
 
-def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
+def add_command(
+    group: typer.Typer, command: Callable[..., Any], name: str | None = None, *, detaches: bool = False, **options: Any
+) -> None:
     """Add a command, with the options of its groups and those that all have, and names of choices that a shell
     completes.
 
     One that may compute on a cluster is encrypted by --tls.
+
+    Parameters
+    ----------
+    detaches : whether it may go on without its terminal
     """
     flat = _take_groups(command)
     takes_cluster = "scheduler" in signature(flat).parameters
-    group.command(name, **options)(_take_spoken(_take_tls(flat) if takes_cluster else flat))
+    own = _take_tls(flat) if takes_cluster else flat
+    group.command(name, **options)(_take_spoken(_take_detach(own) if detaches else own))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,17 +152,38 @@ def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
         where = given.pop("tls")
         if where is None:
             return command(**given)
-        if given["cluster"] is None and given["scheduler"] is None:
+        if given.get("cluster") is None and given["scheduler"] is None:
             raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
-        if where == "temporary" and given["cluster"] is None:
+        if where == "temporary" and given.get("cluster") is None:
             raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
         from mgspmv.distribute.tls import use_tls
 
+        if given.get("cluster") == "ssh":
+            from mgspmv.distribute.ssh import check_tls
+
+            check_tls(where)
         with use_tls(where):
             return command(**given)
 
     keywords = [*own.values()]
     _set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
+    return run
+
+
+def _take_detach(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command, by a process of its own where that is asked for."""
+    own = signature(command, eval_str=True).parameters
+    detach = Parameter("detach", Parameter.KEYWORD_ONLY, default=False, annotation=Detach)
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        if not given.pop("detach"):
+            return command(**given)
+        from mgspmv.cli import detaching
+
+        return detaching.detach(command, given)
+
+    _set_parameters(run, {**own, "detach": detach})
     return run
 
 
@@ -224,7 +259,7 @@ def _finish(answer: Answer, mode: Mode) -> int:
         code = _write_out(lines.decode() for lines in answer.lines)
         sys.stderr.write(_render(parts))
     if answer.error is None:
-        return code
+        return code or answer.exit_code
     _print_error(answer.error, str(answer.error), mode)
     return code or answer.error.exit_code
 
@@ -246,9 +281,16 @@ def _fail_usage(error: Any, mode: Mode) -> int:
 
 
 def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
-    """Write an answer to stdout; 0, or the exit code when nobody reads it."""
-    text = json_format.dumps(payload, allow_nan=False) + "\n" if as_json else _render(parts)
+    """Write an answer to stdout; 0, or the exit code when nobody reads it. A detached run keeps it."""
+    if (own := OWN.get()) is not None:
+        own.keep_answer(json_format.loads(hide_secrets(_dump(payload))), hide_secrets(_render(parts)))
+        return 0
+    text = f"{_dump(payload)}\n" if as_json else _render(parts)
     return _write_out([hide_secrets(text)])
+
+
+def _dump(payload: Mapping[str, Any]) -> str:
+    return json_format.dumps(payload, allow_nan=False)
 
 
 def _write_out(texts: Iterable[str]) -> int:

@@ -86,11 +86,18 @@ def pagerank(
         typer.Option(metavar="PLACE", help="Keep the ranks there now and then: a folder or URL, for --resume."),
     ] = None,
     checkpoint_every: Annotated[
-        float, typer.Option("--checkpoint-every", metavar="SECONDS", help="From one checkpoint to the next.")
-    ] = 30.0,
+        float | None,
+        typer.Option("--checkpoint-every", metavar="SECONDS", help="From one checkpoint to the next, 30 unless given."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint, or begin where there is none.")
     ] = False,
+    recover: Annotated[
+        int, typer.Option(metavar="N", min=0, help="On a cluster: go on N times at most when workers are lost.")
+    ] = 5,
+    elastic: Annotated[
+        bool, typer.Option("--elastic/--no-elastic", help="On a cluster: take in workers that come meanwhile.")
+    ] = True,
     top: Top = 10,
     scaler: Annotated[
         str,
@@ -123,6 +130,7 @@ def pagerank(
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
     options |= {"drive": drive, "transport": transport, **vars(limits)}
     options |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+    options |= {"recover": recover, "elastic": elastic}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         strings = matrix.info.vertex_ids == "string"
         vectors = read_vectors(personalization, dangling, out_weight, string_ids=strings)

@@ -14,7 +14,7 @@ from mgspmv.errors import ConvergenceError, OptionError
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.model import Followed, Stability
+    from mgspmv.model import Followed, Recovery, Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Summary
 
@@ -44,6 +44,8 @@ def answer_ranks(
         fields["scores"] = f"ranks scaled by {solution.scaler}"
     if solution.resumed_after:
         fields["went on after"] = f"{solution.resumed_after} iterations, which a run before had made"
+    if solution.recoveries:
+        fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
     if solution.followed is not None:
         fields["changes followed"] = _describe_followed(solution.followed)
     if solution.stability is not None:
@@ -118,6 +120,12 @@ def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceErr
     if len(rows) > SHOWN_VECTORS:
         fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
     return Answer(payload, [tabulate(titles, rows[:SHOWN_VECTORS]), tabulate_fields(fields)], failure)
+
+
+def _describe_recovery(made: Recovery) -> str:
+    why = made.error or "new workers came"
+    workers = f"{made.workers_after} workers, {made.workers_before} before"
+    return f"{why}; went on from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
 
 
 def _describe_followed(found: Followed) -> str:

@@ -12,7 +12,6 @@ from mgspmv.errors import MgspmvError
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import list_parameters, make_generator
 from mgspmv.ingest.weights import check_dangling
-from mgspmv.iterate.keeping import EVERY_S
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.select import BACKENDS, list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
@@ -196,7 +195,7 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         yield from _check_previous(pipeline, key)
     if key[0] == "run" and section.checkpoint and not (wrong or together):
         options = PageRankOptions(alphas[0], **asked)
-        if said := _find_error(check_checkpoint, "", EVERY_S, False, options):
+        if said := _find_error(check_checkpoint, "", None, False, options):
             yield (*key, "checkpoint"), said
 
 
@@ -229,6 +228,12 @@ def _check_cluster(pipeline: Pipeline) -> Problems:
             ("cluster", "address"),
             'the address of a scheduler goes with kind = "address"; give both or neither',
         )
+    if (cluster.kind == "ssh") != (cluster.hosts is not None):
+        yield ("cluster", "hosts"), 'a file of hosts goes with kind = "ssh"; give both or neither'
+    if cluster.remote_python is not None and cluster.kind != "ssh":
+        yield ("cluster", "remote_python"), 'is of the hosts of kind = "ssh"'
+    if cluster.kind == "ssh" and cluster.tls == "temporary":
+        yield ("cluster", "tls"), "hosts do not have certificates that are made here; name a folder that they have too"
     if cluster.kind == "address" and cluster.workers is not None:
         yield ("cluster", "workers"), "says how many are started, and the cluster of an address runs already"
     if cluster.kind == "address" and cluster.tls == "temporary":

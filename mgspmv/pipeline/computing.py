@@ -68,12 +68,16 @@ class Computing:
     def _reach(self) -> Any:
         from mgspmv.distribute.cluster import Cluster
         from mgspmv.distribute.connect import start_cuda, start_local
+        from mgspmv.distribute.ssh import read_hosts, start_ssh
         from mgspmv.distribute.tls import use_tls
 
         own = self.section
         self._stack.enter_context(use_tls(own.tls))
         reached: Any = own.address
-        if own.kind != "address":
+        if own.hosts is not None:
+            started = start_ssh(read_hosts(own.hosts), own.workers, own.threads, own.remote_python)
+            reached = self._stack.enter_context(started)
+        elif own.kind != "address":
             start = start_cuda if own.kind == "cuda" else start_local
             reached = self._stack.enter_context(start(own.workers, own.threads))
         cluster = Cluster(reached, own.timeout)

@@ -218,6 +218,10 @@ class RunSection(Section):
     """How many of the highest ranks go into tables."""
     checkpoint: bool = False
     """Whether a run keeps its state every 30 s in the folder of the pipeline, where it goes on if it is broken off."""
+    recover: Annotated[int, Field(ge=0)] = 5
+    """How many times at most a run on a cluster goes on when workers are lost."""
+    elastic: bool = True
+    """Whether a run on a cluster takes in workers that come meanwhile."""
 
 
 class RunsSection(RunSection):
@@ -315,12 +319,17 @@ class LimitsSection(Section):
 class ClusterSection(Section):
     """The Dask cluster that computes; without this section this process does."""
 
-    kind: Literal["local", "cuda", "address"] = "local"
-    """`local` starts workers on this machine, `cuda` one for each of its GPUs; `address` uses a cluster that runs."""
+    kind: Literal["local", "cuda", "ssh", "address"] = "local"
+    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `ssh` some on other hosts; `address`
+    uses a cluster that runs."""
     address: str | None = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
-    """How many are started; default as Dask chooses, or one for each GPU."""
+    """How many are started, with kind = "ssh" on each host; default as Dask chooses, or one for each GPU."""
+    hosts: str | None = None
+    """File of the hosts, with kind = "ssh": a line `[user@]host[:port] [workers=N] [threads=N]` for each."""
+    remote_python: str | None = None
+    """Path of Python on the hosts; default the one that it has here."""
     threads: Positive | None = None
     """Of each worker; default so many that all have one for each processor."""
     drive: Literal["auto", "scheduler", "superstep"] = "auto"

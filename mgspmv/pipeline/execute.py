@@ -19,10 +19,10 @@ from importlib.metadata import version
 from os import PathLike
 from typing import Any
 
-from mgspmv.api.arguments import Progress, ignore
+from mgspmv.api.arguments import ignore
 from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError
 from mgspmv.logs import PIPELINE
-from mgspmv.model import Event, default_threads
+from mgspmv.model import Event, Progress, default_threads
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
 from mgspmv.pipeline.identity import MatrixIdentity
 from mgspmv.pipeline.locks import hold, hold_targets

@@ -18,8 +18,8 @@ from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
-_ELSEWHERE = {"matrix", "backend", "checkpoint"}
-"""Keys that say of what and where something is computed, or how it is kept meanwhile."""
+_ELSEWHERE = {"matrix", "backend", "checkpoint", "recover", "elastic"}
+"""Keys that say of what and where something is computed, or how it goes on meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,10 @@ def _suits(before: Solution, matrix: Any) -> bool:
 def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
     """Options that say where ranks are computed."""
     if work.computing.is_on_cluster:
-        drive = {"drive": work.computing.section.drive} if hasattr(section, "stop") else {}
-        return {"threads": work.computing.kernel_threads, "on_progress": listener.on_progress, **drive}
+        names = ("recover", "elastic") if hasattr(section, "stop") else ()
+        alone = {name: getattr(section, name) for name in names}
+        alone |= {"drive": work.computing.section.drive} if names else {}
+        return {"threads": work.computing.kernel_threads, "on_progress": listener.on_progress, **alone}
     return {"threads": work.computing.kernel_threads, "backend": section.backend}
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mgspmv.api.arguments import Progress, ignore
-from mgspmv.model import Event, default_threads
+from mgspmv.api.arguments import ignore
+from mgspmv.model import Event, Progress, default_threads
 from mgspmv.monitor.versions import find_versions
 from mgspmv.pipeline.computing import Computing
 from mgspmv.pipeline.identity import Identity

@@ -203,6 +203,7 @@ REFUSED = {
     "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
     "extrapolation": ({"method": "extrapolation"}, "method='extrapolation' goes by more than these"),
     "following": ({"follow_changes": True, "nstart": P}, "follow_changes=True goes by more than these"),
+    "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint too"),
     "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
     "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),
     "nowhere": ({"checkpoint": None, "resume": True}, r"pass checkpoint too \(--checkpoint\)"),
@@ -390,7 +391,7 @@ def test_processes_write_for_themselves(graph, tmp_path, client):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_what_came_after_the_last_state(graph, tmp_path):
-    options = {"tol_mode": "fixed", "max_iter": 12_000}
+    options = {"tol_mode": "fixed", "max_iter": 3000}
     whole, kept = mg.pagerank(graph, **options), []
 
     def kill_one(phase, done, total):
@@ -403,7 +404,7 @@ def test_a_worker_that_is_killed_costs_what_came_after_the_last_state(graph, tmp
         killed = [next(iter(client.run(os.getpid).values()))]
         keeping = {"checkpoint": tmp_path, "checkpoint_every": 0, "client": client}
         with pytest.raises(ClusterError):
-            mg.pagerank(graph, **options, **keeping, on_progress=kill_one)
+            mg.pagerank(graph, **options, **keeping, recover=0, on_progress=kill_one)
         cluster.scale(2)
         solution = mg.pagerank(graph, **options, **keeping, resume=True)
     assert solution.resumed_after in kept

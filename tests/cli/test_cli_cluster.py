@@ -229,8 +229,8 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
         (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
         (["--cluster", "slurm"], "--cluster slurm is not there yet; start the workers yourself, with Dask's own tools, "
          "and give the address of their scheduler with --scheduler"),
-        (["--cluster", "ssh"], "--cluster ssh is not there yet"),
-        (["--cluster", "lokal"], "--cluster must be local or cuda, not 'lokal'; for a cluster that runs use "
+        (["--cluster", "ssh"], "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
+        (["--cluster", "lokal"], "--cluster must be local, cuda or ssh, not 'lokal'; for a cluster that runs use "
          "--scheduler"),
         (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
@@ -343,7 +343,7 @@ def test_somebody_answers_who_is_no_scheduler(cluster):
 def test_what_is_no_address(address):
     stderr = refuse(address, code=2)
     assert stderr.startswith(f"error: {address!r} is no address of a scheduler (")
-    assert stderr.endswith("); such as tcp://10.0.0.1:8786\n")
+    assert stderr.endswith("), and no file of one; such as tcp://10.0.0.1:8786\n")
 
 
 def test_cluster_without_workers():

@@ -249,6 +249,13 @@ def test_what_is_no_variable(value):
         (("[run]", '[limits]\nmemory = "3XB"\n[run]'), "limits.memory: a size is written like 141GB, 16GiB or 500MB"),
         (("[run]", "[limits]\nmemory = true\n[run]"), "limits.memory: a size is written like 141GB, 16GiB or 500MB, n"),
         (("[run]", '[cluster]\nkind = "address"\n[run]'), "cluster.address: the address of a scheduler goes with kind"),
+        (("[run]", '[cluster]\nkind = "ssh"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
+        (("[run]", '[cluster]\nhosts = "h"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
+        (("[run]", '[cluster]\nremote_python = "p"\n[run]'), "cluster.remote_python: is of the hosts of kind"),
+        (
+            ("[run]", '[cluster]\nkind = "ssh"\nhosts = "h"\ntls = "temporary"\n[run]'),
+            "cluster.tls: hosts do not have certificates that are made here",
+        ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
             "cluster.workers: says how many are started, and the cluster of an address runs already",

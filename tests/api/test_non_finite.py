@@ -1,0 +1,86 @@
+"""Where values became none: the first vertex in the order of the source, by its id there, in every drive."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import mgspmv as mg
+from mgspmv.errors import ConvergenceError
+from mgspmv.model import NonFinite, Status
+from mgspmv.results import find_non_finite, load_solution
+
+HUGE = 1.5e308
+"""Two of it are no float."""
+ARCS = {"a": {"b": 1.0}, "b": {"c": 1.0}, "c": {"d": HUGE, "e": HUGE}, "d": {"a": 1.0}, "e": {"b": 1.0, "a": 2.0}}
+
+
+def make_named(tmp_path, **options):
+    """A graph whose vertex c gives d and e what is no number."""
+    lines = [f"{i},{j},{weight!r}" for i, given in ARCS.items() for j, weight in given.items()]
+    path = tmp_path / "arcs.csv"
+    path.write_text("\n".join(lines))
+    mg.ingest(path, tmp_path / "g.zarr", ids="string", duplicates="keep", **options)
+    return mg.open_matrix(tmp_path / "g.zarr")
+
+
+@pytest.mark.parametrize(("precision", "order"), [("exact", "degree"), ("float64", "none"), ("float32", "degree")])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision, order):
+    A = make_named(tmp_path, order=order)
+    with pytest.raises(
+        ConvergenceError, match=r"the first is that of vertex d, which became \S+ in iteration 1$"
+    ) as caught:
+        mg.pagerank(A, precision=precision)
+    found = caught.value.solution.non_finite
+    assert (found.vertex, found.iteration) == ("d", 1)
+    assert math.isnan(found.value) if precision != "exact" else not 0 <= found.value <= 2
+    with A.distribute(in_process(2)) as D:
+        for drive in ("scheduler", "superstep"):
+            there = mg.pagerank(D, precision=precision, drive=drive, throw=False).non_finite
+            assert str(there) == str(found)
+
+
+def test_a_quotient_that_no_rank_shows():
+    store = zarr.storage.MemoryStore()
+    mg.ingest((np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([5e-324, 5e-324, 1.0])), store, duplicates="keep")
+    with pytest.raises(ConvergenceError, match=r"verify`; it was a rank over its out-weight$") as caught:
+        mg.pagerank(mg.open_matrix(store))
+    assert caught.value.solution.non_finite is None
+
+
+@pytest.mark.parametrize("norm", ["none", "l1", "l2", "max"])
+def test_power_iteration(norm, in_process, tmp_path):
+    """No norm spreads it over all elements."""
+    dense = np.array([[1.0, 2.0, 0.0], [0.0, 1e200, 1.0], [0.0, 0.0, 1.0]])
+    mg.ingest(sp.coo_array(dense), tmp_path / "m.zarr", kind="matrix")
+    A, x = mg.open_matrix(tmp_path / "m.zarr"), np.array([1.0, 1e200, 1.0])
+    with pytest.raises(ConvergenceError, match=r"; the first is that of vertex 1, which became inf in iteration 1$"):
+        mg.power_iteration(A, x=x, norm=norm)
+    for options in ({}, {"client": in_process(2), "drive": "scheduler"}):
+        solution = mg.power_iteration(A, x=x, norm=norm, throw=False, **options)
+        assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))
+
+
+def test_it_is_saved(tmp_path):
+    solution = mg.pagerank(make_named(tmp_path), throw=False)
+    solution.save(tmp_path / "ranks.zarr")
+    assert str(load_solution(tmp_path / "ranks.zarr").non_finite) == str(solution.non_finite)
+    assert solution.to_dict()["non_finite"]["vertex"] == "d"
+    assert mg.pagerank(make_named(tmp_path, overwrite=True), weights=False).non_finite is None
+
+
+def test_of_values():
+    asked = {"vertex_ids": None, "status": Status.NON_FINITE, "iteration": 3}
+    values = np.array([1.0, 3.0, np.nan, -np.inf])
+    assert find_non_finite(values, **asked, is_rank=True) == NonFinite(1, 3.0, 3)
+    assert find_non_finite(values, **asked, is_rank=False).vertex == 2
+    assert find_non_finite(values[3:], **asked, is_rank=False) == NonFinite(0, -math.inf, 3)
+    assert find_non_finite(values[:2], **asked, is_rank=False) is None
+    assert find_non_finite(values, None, Status.CONVERGED, 3, is_rank=True) is None
+    ids = np.array([10, 20, 30, 40])
+    assert find_non_finite(values, ids, Status.NON_FINITE, 3, is_rank=False).vertex == 30
