@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest audit clean
+.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest chaos audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -22,7 +22,7 @@ quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank i
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
 
 test: $(VENV)/.ready-test ## run the tests (ARGS="-k store -x")
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -67,6 +67,9 @@ bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cl
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
 	$(BIN)/python tests/benchmarks/ingesting.py $(ARGS)
+
+chaos: $(VENV)/.ready-test ## let faults strike runs on clusters (ARGS="--help")
+	$(BIN)/python tests/chaos/campaign.py $(ARGS)
 
 audit: $(VENV)/.ready-dev ## compare installed versions with known vulnerabilities; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin

@@ -54,9 +54,9 @@ class Setting:
     """Processes that wanted a processor in the minute before: 0 on an idle machine."""
 
     @classmethod
-    def observe(cls, program: str, arguments: Sequence[str] | None) -> Setting:
+    def observe(cls, program: str, arguments: Sequence[str] | None, folder: str = "tests/benchmarks") -> Setting:
         """What this process runs on; `arguments` are those of the program, None for those of this process."""
-        command = ["python", f"tests/benchmarks/{program}", *(sys.argv[1:] if arguments is None else arguments)]
+        command = ["python", f"{folder}/{program}", *(sys.argv[1:] if arguments is None else arguments)]
         memory = psutil.virtual_memory().total / 2**30
         return cls(
             " ".join(command),

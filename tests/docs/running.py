@@ -28,6 +28,7 @@ from distributed import Client
 from pages import ROOT, Block, Page
 from usage import UsageError, check_line
 
+from mgspmv.launching.state import end_processes, list_clusters
 from mgspmv.pipeline import read_pipeline
 
 ADDRESS = "tcp://10.0.0.1:8786"
@@ -185,6 +186,8 @@ class Runner(AbstractContextManager["Runner"]):
         for handler in [own for own in self._logger.handlers if own not in handlers]:
             self._logger.removeHandler(handler)
             handler.close()
+        for cluster in list_clusters():
+            end_processes(cluster.process, 20)
         for process in reversed(self._services):
             process.send_signal(signal.SIGINT)
             try:

@@ -6,6 +6,7 @@ A page that is not here makes all that it needs.
 from __future__ import annotations
 
 import gzip
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from running import Elsewhere, Scene
 import mgspmv as mg
 
 N = 120
+with socket.create_server(("127.0.0.1", 0)) as found:
+    PORT = found.getsockname()[1]
+    """One that is free, for clusters that a page starts."""
 GIVEN = {"mg": mg, "np": np}
 """What all Python on pages with a scene takes as imported."""
 
@@ -184,6 +188,21 @@ _INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test
 _INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
 _MONITORING = Elsewhere("minutes", f"{_FOLDER}/test_monitoring.py::test_both_ways_are_counted_and_only_one_publishes")
 _EMULATED = Elsewhere("needs valgrind", f"{_FOLDER}/test_counting.py::test_emulated_workers_are_counted_one_by_one")
+_CHAOS = Elsewhere("an hour", "tests/chaos/test_chaos_runs.py::test_seed")
+_DEVICES = Elsewhere("needs GPUs", "tests/chaos/test_chaos_devices.py::test_a_rank_that_is_killed")
+_STARTING = Elsewhere("minutes", f"{_FOLDER}/test_benchmark_starting.py::test_starts_are_timed_and_judged")
+_SERVICE = Elsewhere(
+    "needs root, and systemd",
+    "tests/deploy/test_systemd.py::test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started",
+)
+_IMAGE = Elsewhere(
+    "needs Docker", "tests/deploy/test_deploy_docker.py::test_the_steps_make_a_cluster_that_runs_a_pipeline"
+)
+_VERSIONS = Elsewhere(
+    "needs a network", "tests/deploy/test_deploy_docker.py::test_constraints_have_a_version_of_all_that_is_required"
+)
+_SSH = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_pagerank_on_three_hosts")
+_SSH_TLS = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_hosts_that_encrypt")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
 _S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
 _TLS = Elsewhere(
@@ -200,6 +219,7 @@ SCENES = {
             's.save("ranks.parquet")': "ranks.parquet",
             "-o ranks.parquet": "ranks.parquet",
         },
+        elsewhere={"mgspmv pagerank web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH},
     ),
     "docs/batch.md": Scene(
         fill_batch, afresh={"-o ranks.parquet": "ranks.parquet", 'batch.save("ranks.parquet")': "ranks.parquet"}
@@ -228,7 +248,7 @@ SCENES = {
             "python tests/benchmarks/compare.py --scales 18 20 22 --threads 2": _COMPARED,
             "python tests/benchmarks/drives.py --scale 20 --edge-factors 4 16 --workers 4": _DRIVES,
             "python tests/benchmarks/monitoring.py": _MONITORING,
-            "python tests/benchmarks/monitoring.py --count callgrind --repeats 12": _EMULATED,
+            "python tests/benchmarks/monitoring.py --count callgrind --repeats 24": _EMULATED,
             "python tests/benchmarks/ingesting.py --scale 22 --entries 60000000": _INGESTING,
             "python tests/benchmarks/ingesting.py --workers 8": _INGESTING_BY_WORKERS,
             "python tests/benchmarks/ingesting.py --names --scale 20 --entries 8000000": _INGESTING_NAMES,
@@ -251,7 +271,49 @@ SCENES = {
         },
         afresh={"-o ranks.parquet": "ranks.parquet"},
     ),
+    "docs/detached.md": Scene(fill_checkpoints),
     "docs/doctor.md": Scene(fill_doctor),
+    "docs/faults.md": Scene(
+        elsewhere={
+            "python tests/chaos/campaign.py --seeds 0:200 --parallel 2 --json chaos.json --markdown chaos.md": _CHAOS,
+            "python tests/chaos/campaign.py --seeds 17": _CHAOS,
+            "python tests/chaos/devices.py --workers 2 4 --json gpus.json --markdown gpus.md": _DEVICES,
+        }
+    ),
+    "docs/launching.md": Scene(
+        smaller={
+            "--port 8786": f"--port {PORT} --backend cpu --workers 1",
+            "tcp://127.0.0.1:8786": f"tcp://127.0.0.1:{PORT}",
+            "tls://127.0.0.1:8786": f"tls://127.0.0.1:{PORT}",
+        },
+        elsewhere={
+            "mgspmv pagerank /data/web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH,
+            "mgspmv doctor /data/web.zarr --cluster ssh --hosts hosts.txt": _SSH,
+            "useradd --system --no-create-home --shell /usr/sbin/nologin mgspmv": _SERVICE,
+            "python3 -m venv /opt/mgspmv": _SERVICE,
+            "install -m 644 deploy/systemd/mgspmv-cluster.service /etc/systemd/system/": _SERVICE,
+            "systemctl enable --now mgspmv-cluster": _SERVICE,
+            "systemctl status mgspmv-cluster": _SERVICE,
+            "docker build --file deploy/docker/Dockerfile --tag mgspmv:0.1.0 .": _IMAGE,
+            "docker run --detach --name mgspmv --gpus all --init --shm-size 4g --ulimit memlock=-1 --volume "
+            "mgspmv-data:/data --volume mgspmv-cache:/var/cache/mgspmv mgspmv:0.1.0": _IMAGE,
+            "docker exec mgspmv mgspmv generate rmat web.zarr --scale 24 --seed 1": _IMAGE,
+            "docker exec mgspmv mgspmv pagerank web.zarr --scheduler tcp://127.0.0.1:8786 -o ranks.parquet": _IMAGE,
+            "docker stop -t 60 mgspmv": _IMAGE,
+            "docker build --file deploy/docker/Dockerfile --build-arg BASE=ubuntu:noble-20251013 --build-arg "
+            "EXTRAS=remote,tls --tag mgspmv:0.1.0 .": _IMAGE,
+            "docker compose --file deploy/compose/compose.yaml up --build --detach --wait": _IMAGE,
+            "docker compose --file deploy/compose/compose.yaml run --rm pipeline": _IMAGE,
+            "docker compose --file deploy/compose/compose.yaml run --rm pipeline pagerank web.zarr "
+            "--scheduler tcp://127.0.0.1:8786": _IMAGE,
+            "docker compose --file deploy/compose/compose.yaml down": _IMAGE,
+            "uv pip compile --universal --python-version 3.11 --no-annotate --extra cuda12 --extra remote "
+            "--extra tls pyproject.toml deploy/docker/build.in --output-file deploy/docker/constraints.txt "
+            "--upgrade": _VERSIONS,
+            "python tests/benchmarks/starting.py --workers 2": _STARTING,
+            "python tests/benchmarks/starting.py --backend cuda": _STARTING,
+        },
+    ),
     "docs/metrics.md": Scene(fill_metrics),
     "docs/dashboard.md": Scene(fill_nothing, smaller={"--workers 4": "--workers 2"}),
     "docs/ingest.md": Scene(
@@ -280,6 +342,7 @@ SCENES = {
     "docs/networkx.md": Scene(fill_networkx),
     "docs/pagerank.md": Scene(fill_pagerank),
     "docs/pipelines.md": Scene(fill_pipelines),
+    "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),
     "docs/report.md": Scene(fill_report),
     "docs/security.md": Scene(
         fill_nothing,
@@ -287,6 +350,7 @@ SCENES = {
             "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask scheduler": _TLS,
             "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask worker tls://10.0.0.1:8786 --memory-limit 0": _TLS,
             "mgspmv pagerank web.zarr --scheduler tls://10.0.0.1:8786 --tls certificates": _TLS,
+            "mgspmv pagerank web.zarr --cluster ssh --hosts hosts.txt --tls /etc/mgspmv/certificates": _SSH_TLS,
             'with use_tls("certificates"), Client("tls://10.0.0.1:8786") as client:\n'
             '    ranks = mg.pagerank(mg.open_matrix("web.zarr"), client=client)': _TLS,
             "curl --cacert certificates/ca.pem --cert certificates/cert.pem --key certificates/key.pem "

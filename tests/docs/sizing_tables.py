@@ -38,8 +38,8 @@ SCRATCH_BYTES = 8
 # --- measured rates --------------------------------------------------------------------------------------------------
 
 
-def read_measured(page: str, headings: tuple[str, ...], row: tuple[str, ...], column: str, at: int = 0) -> float:
-    """A number of a table in a page of measurements.
+def read_cell(page: str, headings: tuple[str, ...], row: tuple[str, ...], column: str, at: int = 0) -> str:
+    """A cell of a table in a page of measurements.
 
     Parameters
     ----------
@@ -54,7 +54,12 @@ def read_measured(page: str, headings: tuple[str, ...], row: tuple[str, ...], co
     names, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     place = [k for k, name in enumerate(names) if name == column][at]
     [found] = [cells[place] for cells in rows if tuple(cells[: len(row)]) == row]
-    return float(found.replace(",", ""))
+    return found
+
+
+def read_measured(page: str, headings: tuple[str, ...], row: tuple[str, ...], column: str, at: int = 0) -> float:
+    """A number of it."""
+    return float(read_cell(page, headings, row, column, at).replace(",", ""))
 
 
 def read_speeds() -> dict[Precision, dict[int, float]]:
@@ -164,10 +169,10 @@ def find_fewest(n_edges: int, precision: Precision, dtype: str | None, gpu_gb: i
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def make_table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
-    """In Markdown, with numbers to the right."""
+def make_table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]], words: tuple[int, ...] = (0,)) -> str:
+    """In Markdown, with numbers to the right, and columns of words to the left."""
     line = "| " + " | ".join(header) + " |"
-    rule = "|" + "|".join("---:" if k else "---" for k in range(len(header))) + "|"
+    rule = "|" + "|".join("---" if k in words else "---:" for k in range(len(header))) + "|"
     return "\n".join([line, rule, *("| " + " | ".join(row) + " |" for row in rows)])
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from inspect import Parameter, get_annotations, getsource, signature
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -56,6 +58,8 @@ def check_line(text: str) -> None:
         "ruff": lambda words: None,
         "curl": lambda words: None,
         "mypy": lambda words: None,
+        "docker": _check_docker,
+        **dict.fromkeys(("uv", "useradd", "install", "systemctl", "python3"), lambda words: None),
     }
     if words[0] not in checks:
         raise UsageError(f"{words[0]} is no program of which tests know how to check it")
@@ -169,14 +173,15 @@ def _check_script(words: list[str]) -> None:
     if not script.is_file():
         raise UsageError(f"there is no {words[0]}")
     for option in _OPTION.findall(" ".join(words[1:])):
-        if option not in _list_of_scripts(script.name):
+        if option not in _list_of_scripts(script):
             raise UsageError(f"{words[0]} has no {option}")
 
 
-def _list_of_scripts(*names: str) -> set[str]:
-    """Options of programs in tests/benchmarks, and those that all share."""
-    folder = ROOT / "tests" / "benchmarks"
-    files = [folder / name for name in (*names, "tables.py")] if names else [*folder.glob("*.py")]
+def _list_of_scripts(*scripts: Path) -> set[str]:
+    """Options of programs among the tests, by default of all, and those that all share."""
+    folders = [ROOT / "tests" / name for name in ("benchmarks", "chaos")]
+    every = [path for folder in folders for path in folder.glob("*.py")]
+    files = [*scripts, folders[0] / "tables.py"] if scripts else every
     return {option for file in files for option in re.findall(r'add_argument\(\s*"(--[\w-]+)"', file.read_text())}
 
 
@@ -195,6 +200,17 @@ def _check_marks(words: list[str]) -> None:
     for path in (word for word in words if word.startswith("tests")):
         if not (ROOT / path).exists():
             raise UsageError(f"there is no {path}")
+
+
+def _check_docker(words: list[str]) -> None:
+    """Files, and the command of ours that is run inside."""
+    for option, path in pairwise(words):
+        if option == "--file" and not (ROOT / path).is_file():
+            raise UsageError(f"there is no {path}")
+    if words[0] == "exec":
+        _parse_words(words[words.index("mgspmv") + 2 :])
+    if "pipeline" in words[:-1]:
+        _parse_words(words[words.index("pipeline") + 1 :])
 
 
 # --- names of Python -------------------------------------------------------------------------------------------------
