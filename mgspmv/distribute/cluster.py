@@ -1,14 +1,15 @@
 """A Dask cluster as a client sees it: its workers, tasks pinned to them, and waits that end.
 
-Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
-one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
-what was being done.
+Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, one
+that is not at a task that it took, and one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error
+that names the worker, its rank and what was being done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -67,6 +68,8 @@ PATIENCE = 0.75
 """Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
+BROKEN = "does not do the tasks that it takes, and is left out until it is restarted"
+"""What is said of a worker with which that happened."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 """Packages of which workers must have the client's versions, as of Python."""
 
@@ -129,6 +132,7 @@ class Cluster:
         self.patience = PATIENCE * self.timeout
         self.n_joined = 0
         self._silent: set[Member] = set()
+        self._broken: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
         self.is_owner = not isinstance(client, Client)
@@ -180,8 +184,8 @@ class Cluster:
     async def _join(self, devices: bool, wait_s: float) -> tuple[list[WorkerInfo], dict[Member, str]]:
         workers = await self._list_workers()
         everyone = [Member(worker["name"], address) for address, worker in workers.items()]
-        silent = await self._find_silent(everyone)
-        asked = [member for member in everyone if member not in silent] or everyone
+        silent, broken = await self._find_silent(everyone), self._broken.intersection(everyone)
+        asked = [member for member in everyone if member not in silent | broken] or everyone
         versions = await self._ask_present(asked, {"op": "versions", "packages": [*CHECKED]}, wait_s)
         self._silent.update(member for member in asked if member not in versions)
         _check_versions({member: answer["packages"] for member, answer in versions.items()})
@@ -202,7 +206,8 @@ class Cluster:
             for m, told in described.items()
             if m not in hanging
         ]
-        return infos, hanging | {m: "does not answer and is left out" for m in everyone if m not in described}
+        absent = {m: "does not answer and is left out" for m in everyone if m not in described}
+        return infos, hanging | absent | dict.fromkeys(broken.difference(described), BROKEN)
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
         """All workers in whatever state, and what the scheduler says of each; none are waited for.
@@ -276,11 +281,11 @@ class Cluster:
         return [member for member in members if member.address not in running]
 
     async def _find_answering(self) -> list[Member]:
-        """Workers that run, but for those that were silent and still are."""
+        """Workers that run, but for those that were silent and still are, and those that do no tasks."""
         workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
         running = [Member(w["name"], address) for address, w in workers.items() if w["status"] == "running"]
         silent = await self._find_silent(running)
-        return [member for member in running if member not in silent]
+        return [member for member in running if member not in silent | self._broken]
 
     async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
         """Those that did not answer before, and still do not."""
@@ -387,12 +392,12 @@ class Cluster:
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
+        WorkerLostError, WorkerTimeoutError : a member left the cluster, does not answer, or is not at its task
         MgspmvError : what a task raised
         whatever a function raises that is called
         """
         gathering = self._gather(futures, members, phase, on_done or _ignore, on_tick or _ignore)
-        results = self._sync(self._watch(gathering, members, phase))
+        results = self._sync(self._watch(gathering, members, phase, futures))
         if isinstance(results, _Raised):
             raise results.error
         return results
@@ -515,11 +520,15 @@ class Cluster:
         self._is_silent = False
         return answer
 
-    async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
-        """Do the work unless a member is lost or silent."""
+    async def _watch(
+        self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str, tasks: Sequence[Future] = ()
+    ) -> T:
+        """Do the work, maybe that of a task of each member, unless a member is lost or silent."""
         working = asyncio.ensure_future(work)
         watching = [asyncio.ensure_future(self._watch_members(members, phase))]
-        watching += [asyncio.ensure_future(self._watch_answers(members, rank, phase)) for rank in range(len(members))]
+        for rank in range(len(members)):
+            task = tasks[rank] if tasks else None
+            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase, task)))
         try:
             await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
             for watch in watching:
@@ -554,26 +563,48 @@ class Cluster:
                 why = "it died, or was taken out of the cluster"
                 raise blame(WorkerLostError, members, rank, phase, "is gone", why)
 
-    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
-        """Raise when a member's event loop does not answer for as long as it may be silent, or says that it hangs."""
+    async def _watch_answers(
+        self, members: Sequence[Member], rank: int, phase: str, task: Future | None = None
+    ) -> None:
+        """Raise when a member's event loop does not answer for as long as it may be silent; when it says that something
+        hangs, or that a task of its is at nothing for that long."""
         loop, member = asyncio.get_running_loop(), members[rank]
-        answered, pause_s = loop.time(), min(PING_S, self.timeout / 8)
+        pause_s = min(PING_S, self.timeout / 8)
+        answered, idle_since = loop.time(), dict[str, float]()
         while True:
             began = loop.time()
             await asyncio.sleep(pause_s)
             left_s = max(0.0, answered + self.patience - began - pause_s)
-            answer = (await self._ask_each([member.address], {"op": PING_OP}, left_s))[member.address]
+            key = None if task is None or task.done() else str(task.key)
+            answer = (await self._ask_each([member.address], {"op": PING_OP, "key": key}, left_s))[member.address]
             is_late = loop.time() - began - pause_s - left_s > LATE_S
             if is_late or not isinstance(answer, Exception):
                 answered = loop.time()
             if not isinstance(answer, Exception):
-                for hung_in, what, why in answer[:1]:
+                hangs, idle = answer
+                for hung_in, what, why in hangs[:1]:
                     raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
+                if key in idle and not await self._is_given(member, key, phase):
+                    idle = [other for other in idle if other != key]
+                since = {} if is_late else idle_since
+                idle_since = {k: since.get(k, loop.time()) for k in idle}
             if loop.time() >= answered + self.patience:
                 await self._check_members(members, phase)  # it is the scheduler that asks, and may be what hangs
                 self._silent.add(member)
                 why = "it hangs, or cannot be reached"
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
+            if loop.time() >= min(idle_since.values(), default=math.inf) + self.patience:
+                self._broken.add(member)
+                what = f"was not at its task for {self.patience:g} s"
+                raise blame(WorkerTimeoutError, members, rank, phase, what, "its memory may be short; restart it")
+
+    async def _is_given(self, member: Member, key: str | None, phase: str) -> bool:
+        """Whether the scheduler waits for a worker to do a task."""
+        try:
+            given = await self._ask(self._scheduler().processing(workers=[member.address]), phase)
+        except KeyError:  # it left
+            return False
+        return key in given[member.address]
 
     async def _ask_each(self, addresses: Sequence[str], message: dict[str, Any], wait_s: float) -> dict[str, Any]:
         """The answers of workers, through the scheduler; an exception in place of each that does not come."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -208,6 +209,52 @@ def test_the_only_worker_hangs(graph, wanted):
             with pytest.raises(WorkerTimeoutError, match=r"has nobody to compute \(during join\): worker 0 \("):
                 mg.pagerank(graph, client=client)
         assert mg.pagerank(graph, client=client).digest() == wanted
+
+
+def kill_thread(dask_worker):
+    """End the thread that does the tasks of a worker, as it ends where it gets no memory for a lock."""
+
+    def run():
+        raise MemoryError
+
+    executor = dask_worker.executors["default"]
+    executor.submit(int).result()
+    [thread] = executor._threads
+    executor._work_queue.put(SimpleNamespace(run=run))
+    thread.join()
+
+
+def test_a_worker_that_takes_tasks_and_does_none(graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        assert mg.pagerank(graph, client=client).digest() == wanted
+        client.run(kill_thread, workers=[cluster.workers[1].worker_address])
+        began = time.monotonic()
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\) was not at its task for 1.5 s") as caught:
+            mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0)
+        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert (caught.value.worker, caught.value.rank) == ("1", 1)
+        assert "its memory may be short; restart it" in str(caught.value)
+        with pytest.warns(
+            UserWarning,
+            match=r"^worker 1 .* does not do the tasks that it takes, and is left out",
+        ):
+            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
+        caught = None
+        client.restart_workers([cluster.workers[1].worker_address])
+        again = mg.pagerank(graph, client=client)
+        assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
+
+
+def do_for(seconds):
+    time.sleep(seconds)
+
+
+def test_a_task_that_waits_for_its_turn_is_waited_for(graph, wanted, fragile):
+    [address, _] = fragile.scheduler_info(n_workers=-1)["workers"]
+    other = fragile.submit(do_for, 3 * TIMEOUT_S, workers=[address], pure=False)
+    assert mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, recover=0).digest() == wanted
+    other.result()
 
 
 def test_an_ingest_that_hangs(tmp_path, fragile):

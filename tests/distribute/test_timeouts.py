@@ -71,7 +71,8 @@ def not_be_found_by_nccl(monkeypatch):
 def make_cluster(**scheduler):
     """A view of a cluster whose scheduler answers this."""
     cluster = object.__new__(Cluster)
-    cluster.timeout, cluster.patience, cluster._silent, cluster._forgetting = 0.2, 0.1, set(), set()
+    cluster.timeout, cluster.patience = 0.2, 0.1
+    cluster._silent, cluster._broken, cluster._forgetting = set(), set(), set()
     cluster.client = SimpleNamespace(scheduler=None)
 
     async def list_all(workers):
@@ -99,9 +100,23 @@ def answer_nothing():
 
 def answer_that_it_hangs():
     async def broadcast(msg, workers, on_error):
-        return {workers[0]: [HANG]}
+        return {workers[0]: ([HANG], [])}
 
     asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iterations 1 to 9"))
+
+
+def do_nothing():
+    task = SimpleNamespace(key="its task", done=lambda: False)
+
+    async def broadcast(msg, workers, on_error):
+        return {workers[0]: ([], [msg["key"]])}
+
+    async def processing(workers):
+        return {workers[0]: ["its task"]}
+
+    asyncio.run(
+        make_cluster(broadcast=broadcast, processing=processing)._watch_answers(MEMBERS, 1, "iteration 7", task)
+    )
 
 
 def take_no_data():
@@ -178,6 +193,7 @@ BY_RANK = {
     "Cluster._watch_members": be_paused,
     "Cluster._watch_answers": answer_nothing,
     "Cluster._watch_answers, which says that it hangs": answer_that_it_hangs,
+    "Cluster._watch_answers, which is not at its task": do_nothing,
     "Cluster._send": take_no_data,
     "settle_within.check": take_no_part,
     "_Peers.ask": not_answer_a_share,
