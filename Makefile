@@ -21,8 +21,9 @@ help: ## show this list
 quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank it
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
 
+# Bytecode is kept whatever the environment says: tests start hundreds of processes, which would compile all modules.
 test: $(VENV)/.ready-test ## run the tests (ARGS="-k store -x")
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -12,9 +12,10 @@ import concurrent.futures
 import math
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from distributed import Client, Future
@@ -382,13 +383,16 @@ class Cluster:
         phase: str,
         on_done: Callable[[int], None] | None = None,
         on_tick: Callable[[], None] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Wait for the results of tasks, one on each of the members.
+        """Wait for the results of tasks, one on each of the members, or of some of them.
 
         Parameters
         ----------
+        members : of which all are watched
         on_done : called with the number of tasks that are done
         on_tick : called about every `TICK_S`
+        ranks : of the members that have the tasks, if these are not all
 
         Raises
         ------
@@ -396,8 +400,9 @@ class Cluster:
         MgspmvError : what a task raised
         whatever a function raises that is called
         """
-        gathering = self._gather(futures, members, phase, on_done or _ignore, on_tick or _ignore)
-        results = self._sync(self._watch(gathering, members, phase, futures))
+        tasks = dict(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
+        gathering = self._gather(tasks, members, phase, on_done or _ignore, on_tick or _ignore)
+        results = self._sync(self._watch(gathering, members, phase, tasks))
         if isinstance(results, _Raised):
             raise results.error
         return results
@@ -521,14 +526,17 @@ class Cluster:
         return answer
 
     async def _watch(
-        self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str, tasks: Sequence[Future] = ()
+        self,
+        work: Coroutine[Any, Any, T],
+        members: Sequence[Member],
+        phase: str,
+        tasks: Mapping[int, Future] = MappingProxyType({}),
     ) -> T:
-        """Do the work, maybe that of a task of each member, unless a member is lost or silent."""
+        """Do the work, maybe that of tasks, by rank, unless a member is lost or silent."""
         working = asyncio.ensure_future(work)
         watching = [asyncio.ensure_future(self._watch_members(members, phase))]
         for rank in range(len(members)):
-            task = tasks[rank] if tasks else None
-            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase, task)))
+            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase, tasks.get(rank))))
         try:
             await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
             for watch in watching:
@@ -630,14 +638,14 @@ class Cluster:
 
     async def _gather(
         self,
-        futures: Sequence[Future],
+        tasks: Mapping[int, Future],
         members: Sequence[Member],
         phase: str,
         on_done: Callable[[int], None],
         on_tick: Callable[[], None],
     ) -> list[Any] | _Raised:
-        done = _watch_done(futures)
-        for n_done in range(1, len(futures) + 1):
+        done = _watch_done(tasks.values())
+        for n_done in range(1, len(tasks) + 1):
             getting = asyncio.ensure_future(done.get())
             try:
                 while not getting.done():
@@ -647,20 +655,20 @@ class Cluster:
             finally:
                 getting.cancel()  # nothing, where it is done
             if getting.result().status != "finished":
-                raise await self._find_cause(futures, members, phase)
+                raise await self._find_cause(tasks, members, phase)
             if (raised := _call(on_done, n_done)) is not None:
                 return raised
-        results: list[Any] = await self.client.gather(list(futures))
+        results: list[Any] = await self.client.gather(list(tasks.values()))
         return results
 
-    async def _find_cause(self, futures: Sequence[Future], members: Sequence[Member], phase: str) -> BaseException:
+    async def _find_cause(self, tasks: Mapping[int, Future], members: Sequence[Member], phase: str) -> BaseException:
         """Why tasks failed: when one does the others do too, soon after, because they lose its link."""
         await asyncio.sleep(GRACE_S)
         await self._check_members(members, phase)
-        failures = [f for f in futures if f.status == "error"]
+        failures = {rank: task for rank, task in tasks.items() if task.status == "error"}
         if not failures:
             return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [_explain(await _get_exception(f), members[futures.index(f)], phase) for f in failures]
+        causes = [_explain(await _get_exception(task), members[rank], phase) for rank, task in failures.items()]
         return min(causes, key=_rank_cause)
 
 
@@ -748,7 +756,7 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _watch_done(futures: Sequence[Future]) -> asyncio.Queue[Future]:
+def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:
     """A queue that gets each future when it is done. Dask's `as_completed` can miss one when several are at once."""
     loop, done = asyncio.get_running_loop(), asyncio.Queue[Future]()
     for future in futures:

@@ -154,7 +154,7 @@ def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -
             for spec, w in zip(arranged.specs, arranged.workers, strict=True)
         ]
         try:
-            return predict_seconds(plan, cluster.settle(futures, team.members, "measure"))
+            return predict_seconds(plan, cluster.settle(futures, arranged.members, "measure"))
         finally:
             cluster.release(futures)
 
@@ -247,6 +247,7 @@ def _read(
 ) -> list[tuple[Future, int]]:
     """Let workers read rows, beside what they hold already; the task of each, and the bytes that its rows take."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
+    ranks = [spec.rank for _, spec, _ in jobs]
     spans = Spans("mgspmv", "distribute")
     with spans.enter("load"):
         futures = []
@@ -259,14 +260,14 @@ def _read(
     try:
         # Of a team the rows are read when it lays them out together.
         tell = None if team else lambda done: report("load", done, len(jobs))
-        sizes = cluster.settle(futures, members, "load", tell)
+        sizes = cluster.settle(futures, members, "load", tell, ranks=ranks)
         if team is not None:
             with spans.enter("load"):
                 joining = [
                     cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
                     for (member, spec, _), future in zip(jobs, futures, strict=True)
                 ]
-            sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)))
+            sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)
             cluster.release(joining)
     except BaseException as error:
         cluster.release([*joining, *futures])

@@ -256,7 +256,7 @@ def test_a_client_that_was_stopped_itself_blames_nobody(monkeypatch):
             await asyncio.Event().wait()
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return {workers[0]: []}
+        return {workers[0]: ([], [])}
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iteration 7"))
@@ -270,7 +270,7 @@ def test_a_task_that_finds_no_memory_names_its_worker(error, monkeypatch):
         return error
 
     futures = [SimpleNamespace(status="finished"), SimpleNamespace(status="error", exception=get_exception)]
-    cause = asyncio.run(make_cluster()._find_cause(futures, MEMBERS, "load"))
+    cause = asyncio.run(make_cluster()._find_cause(dict(enumerate(futures)), MEMBERS, "load"))
     assert isinstance(cause, CapacityError)
     assert re.fullmatch(r"worker gpu-7 \(.*\) has no memory left \(during load\): .*; give it more, .*", str(cause))
 
