@@ -205,7 +205,10 @@ def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("n", "bandwidth", "was_reordered"), [(300_000, 15, False), (2_000_000, 1, True)])
+@pytest.mark.parametrize(
+    ("n", "bandwidth", "was_reordered"),
+    [(300_000, 15, False), pytest.param(2_000_000, 1, True, marks=pytest.mark.exhaustive)],
+)
 def test_finding_an_order_takes_no_more_than_is_asked_for(
     tmp_path: Path, n: int, bandwidth: int, was_reordered: bool, method: str
 ) -> None:
@@ -313,7 +316,15 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     }
 
 
-@pytest.mark.parametrize("name", ["edges", "weighted edges", "edges with ids", "pattern", "real"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("edges", "pattern")),
+        "weighted edges",
+        "edges with ids",
+        "real",
+    ],
+)
 def test_ingest_holds_the_entries_and_those_sorted_by_column(
     texts: dict[str, tuple[Path, Path, int]], tmp_path: Path, name: str
 ) -> None:
@@ -325,7 +336,7 @@ def test_ingest_holds_the_entries_and_those_sorted_by_column(
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["edges", "real"])
+@pytest.mark.parametrize("name", [pytest.param("edges", marks=pytest.mark.exhaustive), "real"])
 def test_a_process_that_ingests_grows_no_more(
     texts: dict[str, tuple[Path, Path, int]], tmp_path: Path, name: str
 ) -> None:

@@ -340,7 +340,7 @@ class TestMemoryOfGenerators:
     @pytest.mark.parametrize(
         ("more", "limit"),
         [
-            ("symmetrize = true\ntranspose = true\n", "8GB"),
+            pytest.param("symmetrize = true\ntranspose = true\n", "8GB", marks=pytest.mark.exhaustive),
             ("symmetrize = true\ntranspose = true\n", "800MB"),
             ('order = "rcm"\n', "8GB"),
         ],
