@@ -27,7 +27,7 @@ ROUNDS = {"tol_mode": "fixed", "max_iter": 40}
 TIMEOUT_S = 6.0
 SLACK_S = 4.0
 """Of a busy machine."""
-COST_S = 15.0
+COST_S = 45.0
 """What a worker that is killed costs at most, beside what was iterated since the last checkpoint."""
 RUNS = {"superstep": LONG, "scheduler": ROUNDS}
 DRIVES = [*RUNS]
