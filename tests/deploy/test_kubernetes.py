@@ -1,0 +1,559 @@
+"""What is deployed on Kubernetes: rendered by kubectl, valid by schemas of others, whole, and its commands run."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sysconfig
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters import wait_for
+from commands import ENVIRONMENT, PROGRAM
+from manifests import (
+    COMPONENTS,
+    FOLDER,
+    OVERLAYS,
+    ROOT,
+    Object,
+    Pod,
+    check_all,
+    compose,
+    find,
+    find_pod,
+    list_made,
+    list_pods,
+    render,
+    run_program,
+)
+
+import mgspmv as mg
+from mgspmv.distribute.tls import Certificates, make_certificates
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+IMAGE = f"mgspmv:{VERSION}"
+YAML = sorted(FOLDER.rglob("*.yaml"))
+MIXED = [
+    ("cpu", ()),
+    ("cpu", ("nightly",)),
+    ("cpu", ("tls", "job")),
+    ("single-node", ()),
+    ("single-node", ("nightly", "tls", "object-store")),
+    ("single-node", ("job",)),
+    ("many-nodes", ()),
+    ("many-nodes", ("object-store", "autoscaling")),
+    ("many-nodes", ("tls",)),
+    ("many-nodes", ("tls", "object-store", "autoscaling", "job")),
+]
+"""Overlays with components."""
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory) -> list[Object]:
+    """A cluster that stays, with all that goes with it."""
+    return render(compose(tmp_path_factory.mktemp("standing"), "many-nodes", ("object-store", "autoscaling")))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> list[Object]:
+    """A cluster of one pipeline, with TLS."""
+    return render(compose(tmp_path_factory.mktemp("job"), "many-nodes", ("tls", "job")))
+
+
+# --- valid -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overlay", "components"), MIXED, ids=lambda part: "-".join(part) if part == tuple(part) else part
+)
+def test_all_is_valid_and_whole(overlay, components, tmp_path):
+    check_all(render(compose(tmp_path, overlay, components)), IMAGE)
+
+
+def test_each_overlay_and_component_is_among_them():
+    assert {path.name for path in (FOLDER / "overlays").iterdir()} == {*OVERLAYS} == {name for name, _ in MIXED}
+    mixed = {name for _, components in MIXED for name in components}
+    assert {path.name for path in (FOLDER / "components").iterdir()} == {*COMPONENTS} == mixed
+    for name in OVERLAYS:
+        check_all(render(FOLDER / "overlays" / name), IMAGE)
+
+
+def test_image_and_namespace_are_said_once(tmp_path):
+    given = {"images": [{"name": "mgspmv", "newName": "registry.example.org/mgspmv", "newTag": "0.2.0"}]}
+    objects = render(compose(tmp_path, "many-nodes", ("tls", "job"), namespace="graphs", **given))
+    assert {pod.container["image"] for pod in list_pods(objects)} == {"registry.example.org/mgspmv:0.2.0"}
+    check_all(objects, "registry.example.org/mgspmv:0.2.0")
+    assert find(objects, "DaskJob")["metadata"]["namespace"] == "graphs"
+
+
+def test_the_image_is_that_of_the_compose_file():
+    compose_file = (ROOT / "deploy" / "compose" / "compose.yaml").read_text()
+    assert set(re.findall(r"image: (mgspmv:\S+)", compose_file)) == {IMAGE}
+
+
+def test_the_overlay_of_the_page_is_one(tmp_path):
+    copied = tmp_path / "kubernetes"
+    shutil.copytree(FOLDER, copied)
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    text = page.split('```yaml title="kustomization.yaml"\n')[1].split("```")[0]
+    own = copied / "overlays" / "mine"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(text)
+    (own / "nightly.toml").write_text("# of my own\n")
+    objects = render(own)
+    check_all(objects, f"registry.example.org/{IMAGE}")
+    assert find(objects, "DaskCluster")["spec"]["worker"]["replicas"] == 16
+    assert find(objects, "ConfigMap", "mgspmv-pipelines")["data"]["nightly.toml"] == "# of my own\n"
+
+
+@pytest.mark.parametrize("components", [("job",), ("nightly", "object-store", "autoscaling")], ids="-".join)
+def test_components_take_image_and_namespace_of_what_is_there(components, tmp_path):
+    image = {"name": "mgspmv", "newName": "registry.example.org/mgspmv"}
+    patch = {"target": {"kind": "DaskCluster"}, "patch": "- {op: replace, path: /spec/worker/replicas, value: 3}"}
+    compose(tmp_path / "mine", "single-node", (), namespace="graphs", images=[image], patches=[patch])
+    more = {
+        "resources": ["../mine"],
+        "components": [os.path.relpath(FOLDER / "components" / name, tmp_path / "more") for name in components],
+    }
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "kustomization.yaml").write_text(yaml.safe_dump(more))
+    objects = render(tmp_path / "more")
+    check_all(objects, f"registry.example.org/{IMAGE}")
+    assert find(objects, "Namespace")["metadata"]["name"] == "graphs"
+
+
+def lint(path: Path) -> subprocess.CompletedProcess[str]:
+    return run_program("yamllint", "--strict", "--config-file", ROOT / "deploy" / "yamllint.yaml", path)
+
+
+@pytest.mark.parametrize("path", YAML, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_its_yaml_is_valid(path):
+    checked = lint(path)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("  minAvailable: 1", "  minAvailable: 1\n  minAvailable: 2", "duplication of key"),
+        ("  selector:", "   selector:", "syntax error"),
+        ("kind: PodDisruptionBudget", "kind: PodDisruptionBudget ", "trailing spaces"),
+    ],
+)
+def test_its_yaml_that_is_broken_is_found(right, wrong, said, tmp_path):
+    text = (FOLDER / "base" / "disruption.yaml").read_text()
+    assert right in text
+    (tmp_path / "disruption.yaml").write_text(text.replace(right, wrong, 1))
+    checked = lint(tmp_path / "disruption.yaml")
+    assert checked.returncode != 0
+    assert said in checked.stdout
+
+
+def check_each(*folders: Path) -> None:
+    for folder in folders:
+        check_all(render(folder), IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("path", "right", "wrong", "said"),
+    [
+        ("base/kustomization.yaml", "- storage.yaml", "- store.yaml", "store.yaml"),
+        ("base/kustomization.yaml", "resources:", "resource:", 'unknown field "resource"'),
+        ("base/kustomization.yaml", "pipelines/rmat.toml", "pipelines/rmt.toml", "rmt.toml"),
+        ("overlays/many-nodes/kustomization.yaml", "/spec/worker/replicas", "/spec/workers/replicas", "replicas"),
+        (
+            "overlays/cpu/kustomization.yaml",
+            "op: remove, path: /spec/worker/spec/t",
+            "op: remove, path: /spec/w",
+            "path",
+        ),
+        ("components/tls/kustomization.yaml", "name: mgspmv-dask", "name: mgspmv-das", "does not exist"),
+        ("components/job/copy/kustomization.yaml", "name=DASK_SCHEDULER_ADDRESS", "name=OTHER", "unable to find field"),
+        ("components/job/copy/kustomization.yaml", "fieldPath: spec}", "fieldPath: specs}", "specs"),
+    ],
+)
+def test_a_kustomization_that_is_broken_is_found(path, right, wrong, said, tmp_path):
+    copied = tmp_path / "kubernetes"
+    shutil.copytree(FOLDER, copied)
+    text = (copied / path).read_text()
+    assert right in text
+    (copied / path).write_text(text.replace(right, wrong, 1))
+    mixed = {"resources": ["../overlays/many-nodes"], "components": ["../components/tls", "../components/job"]}
+    (copied / "mixed").mkdir()
+    (copied / "mixed" / "kustomization.yaml").write_text(yaml.safe_dump(mixed))
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        check_each(copied / "mixed", copied / "overlays" / "cpu")
+
+
+# --- broken ----------------------------------------------------------------------------------------------------------
+
+
+GONE = object()
+"""In place of a value: there is none."""
+SCHEDULER, WORKER = ("spec", "scheduler"), ("spec", "worker")
+IN_SCHEDULER, IN_WORKER = ((*part, "spec", "containers", 0) for part in (SCHEDULER, WORKER))
+NIGHTLY = ("spec", "jobTemplate", "spec")
+IN_NIGHTLY = (*NIGHTLY, "template", "spec", "containers", 0)
+RUNNER = ("spec", "job", "spec")
+IN_RUNNER = (*RUNNER, "containers", 0)
+POLICY, BUDGET = ("NetworkPolicy", "mgspmv-scheduler"), ("PodDisruptionBudget", "mgspmv-workers")
+CLUSTER, CRON, CLAIM = (
+    ("DaskCluster", "mgspmv"),
+    ("CronJob", "mgspmv-nightly"),
+    ("PersistentVolumeClaim", "mgspmv-data"),
+)
+
+BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
+    # what a server would not take
+    "namespace: labels": (("Namespace", "mgspmv"), ("metadata", "labels"), ["restricted"], "is not of type 'object'"),
+    "account: field": (("ServiceAccount", "mgspmv"), ("automountServiceAcountToken",), False, "Acount"),
+    "account: type": (("ServiceAccount", "mgspmv"), ("automountServiceAccountToken",), "no", "'no' is not of type"),
+    "config: type": (("ConfigMap", "mgspmv-dask"), ("data", "dask.yaml"), {"distributed": {}}, "is not of type"),
+    "claim: modes": (CLAIM, ("spec", "accessModes"), "ReadWriteMany", "is not of type 'array'"),
+    "claim: field": (CLAIM, ("spec", "accessMode"), ["ReadWriteMany"], "'accessMode' was unexpected"),
+    "budget: field": (BUDGET, ("spec", "maxUnavailabel"), 1, "maxUnavailabel"),
+    "budget: type": (BUDGET, ("spec", "selector"), "workers", "is not of type"),
+    "policy: field": (POLICY, ("spec", "ingres"), [], "ingres"),
+    "policy: ports": (POLICY, ("spec", "ingress", 0, "ports"), "8786", "is not of type"),
+    "cluster: field": (CLUSTER, ("spec", "workers"), {}, "'workers' was unexpected"),
+    "cluster: replicas": (CLUSTER, (*WORKER, "replicas"), "8", "is not of type 'integer'"),
+    "cluster: service": (CLUSTER, (*SCHEDULER, "service"), GONE, "'service' is a required property"),
+    "cluster: containers": (CLUSTER, (*WORKER, "spec", "containers"), GONE, "'containers' is a required property"),
+    "cluster: pod": (CLUSTER, (*WORKER, "spec", "gracePeriod"), 60, "'gracePeriod' was unexpected"),
+    "cluster: container": (CLUSTER, (*IN_WORKER, "arguments"), [], "'arguments' was unexpected"),
+    "cluster: probe": (CLUSTER, (*IN_WORKER, "livenessProbe", "period"), 30, "'period' was unexpected"),
+    "cluster: args": (CLUSTER, (*IN_WORKER, "args", 1), 8, "8 is not of type 'string'"),
+    "autoscaler: field": (("DaskAutoscaler", "mgspmv"), ("spec", "max"), 8, "'max' was unexpected"),
+    "autoscaler: maximum": (
+        ("DaskAutoscaler", "mgspmv"),
+        ("spec", "maximum"),
+        GONE,
+        "'maximum' is a required property",
+    ),
+    "job: cluster": (("DaskJob", "mgspmv-job"), ("spec", "cluster"), GONE, "'cluster' is a required property"),
+    "job: pod": (("DaskJob", "mgspmv-job"), (*RUNNER, "restart"), "Never", "'restart' was unexpected"),
+    "job: worker": (("DaskJob", "mgspmv-job"), ("spec", "cluster", *IN_WORKER, "image"), None, "None is not of type"),
+    "nightly: field": (CRON, ("spec", "concurencyPolicy"), "Forbid", "concurencyPolicy"),
+    "nightly: limit": (CRON, ("spec", "failedJobsHistoryLimit"), "7", "is not of type"),
+    "nightly: rules": (CRON, (*NIGHTLY, "podFailurePolicy", "rules"), GONE, "'rules' is a required property"),
+    "nightly: pod": (CRON, (*NIGHTLY, "template", "spec", "volume"), [], "volume"),
+    # what it would take, and what would not work
+    "namespace: confined": (
+        ("Namespace", "mgspmv"),
+        ("metadata", "labels", "pod-security.kubernetes.io/enforce"),
+        "privileged",
+        "pods are not confined",
+    ),
+    "elsewhere": (BUDGET, ("metadata", "namespace"), "default", "is elsewhere"),
+    "account: name": (("ServiceAccount", "mgspmv"), ("metadata", "name"), "other", "no such account"),
+    "config: name": (("ConfigMap", "mgspmv-dask"), ("metadata", "name"), "other", "0 objects are ConfigMap"),
+    "config: key": (("ConfigMap", "mgspmv-dask"), ("data",), {"dask.yml": ""}, "is not in its ConfigMap"),
+    "pipelines: key": (("ConfigMap", "mgspmv-pipelines"), ("data",), {"rmat.toml": ""}, "no nightly.toml"),
+    "claim: name": (CLAIM, ("metadata", "name"), "other", "0 objects are PersistentVolumeClaim"),
+    "claim: storage": (CLAIM, ("spec", "resources", "requests", "storage"), "1TB", "no quantity"),
+    "budget: nobody's": (
+        BUDGET,
+        ("spec", "selector", "matchLabels", "dask.org/component"),
+        "workers",
+        "0 budgets",
+    ),
+    "budget: everybody's": (BUDGET, ("spec", "selector"), {}, "takes all"),
+    "budget: of no scale": (
+        ("PodDisruptionBudget", "mgspmv-pipelines"),
+        ("spec",),
+        {"maxUnavailable": 0, "selector": {"matchLabels": {"app.kubernetes.io/component": "pipeline"}}},
+        "who has a scale",
+    ),
+    "policy: nobody's": (POLICY, ("spec", "podSelector", "matchLabels", "dask.org/component"), "head", "is of no pod"),
+    "policy: port": (POLICY, ("spec", "ingress", 0, "ports", 0, "port"), "comm", "comm is no port of its pods"),
+    "policy: everybody": (POLICY, ("spec", "ingress", 0, "from"), [], "from everywhere"),
+    "policy: own": (
+        ("NetworkPolicy", "mgspmv"),
+        ("spec", "ingress", 0, "from", 0, "podSelector", "matchLabels"),
+        {"dask.org/component": "worker"},
+        "shuts some of its own pods out",
+    ),
+    "store: everywhere": (("NetworkPolicy", "mgspmv-object-store"), ("spec", "egress", 0, "to"), [], "to everywhere"),
+    "cluster: selector": (
+        CLUSTER,
+        (*SCHEDULER, "service", "selector", "dask.org/component"),
+        "worker",
+        "a port that is not there",
+    ),
+    "cluster: nobody": (
+        CLUSTER,
+        (*SCHEDULER, "service", "selector", "dask.org/cluster-name"),
+        "mg",
+        "of 0 pods",
+    ),
+    "cluster: target": (CLUSTER, (*SCHEDULER, "service", "ports", 0, "targetPort"), "comm", "a port that is not there"),
+    "cluster: port": (CLUSTER, (*SCHEDULER, "service", "ports", 0, "port"), 8785, "another port"),
+    "scheduler: port": (CLUSTER, (*IN_SCHEDULER, "args", 0), "--port=8785", "listens elsewhere"),
+    "scheduler: option": (CLUSTER, (*IN_SCHEDULER, "args", 0), "--prt=8786", "Unknown argument"),
+    "scheduler: probe": (CLUSTER, (*IN_SCHEDULER, "readinessProbe", "httpGet", "port"), "http", "no port of the"),
+    "scheduler: no probe": (CLUSTER, (*IN_SCHEDULER, "livenessProbe"), GONE, "not probed"),
+    "scheduler: root": (CLUSTER, (*SCHEDULER, "spec", "securityContext", "runAsNonRoot"), False, "root"),
+    "scheduler: user": (CLUSTER, (*SCHEDULER, "spec", "securityContext", "runAsUser"), 1000, "not the user"),
+    "scheduler: token": (CLUSTER, (*SCHEDULER, "spec", "automountServiceAccountToken"), True, "a token for"),
+    "worker: image": (CLUSTER, (*IN_WORKER, "image"), "mgspmv:latest", "an image that is not"),
+    "worker: option": (CLUSTER, (*IN_WORKER, "args", 1), "--threads=8", "--threads"),
+    "worker: variable": (CLUSTER, (*IN_WORKER, "args", 0), "--name=$(WORKER)", "no variable WORKER"),
+    "worker: threads": (CLUSTER, (*IN_WORKER, "args", 1), "--nthreads=4", "threads and processors"),
+    "worker: no GPU": (CLUSTER, (*IN_WORKER, "resources", "limits", "nvidia.com/gpu"), GONE, "wants the same"),
+    "worker: memory": (CLUSTER, (*IN_WORKER, "resources", "limits", "memory"), "64GB", "no quantity"),
+    "worker: no limit": (CLUSTER, (*IN_WORKER, "resources", "limits", "memory"), GONE, "no limits"),
+    "worker: writable": (CLUSTER, (*IN_WORKER, "securityContext", "readOnlyRootFilesystem"), False, "not confined"),
+    "worker: capabilities": (
+        CLUSTER,
+        (*IN_WORKER, "securityContext", "capabilities"),
+        {"add": ["ALL"]},
+        "not confined",
+    ),
+    "worker: host": (CLUSTER, (*WORKER, "spec", "hostNetwork"), True, "shares its node"),
+    "worker: mount": (CLUSTER, (*IN_WORKER, "volumeMounts", 2, "name"), "tmp", "not of each other"),
+    "worker: scratch": (CLUSTER, (*IN_WORKER, "volumeMounts", 2, "mountPath"), "/scratch", "nowhere to write"),
+    "worker: claim": (
+        CLUSTER,
+        (*WORKER, "spec", "volumes", -1, "persistentVolumeClaim", "claimName"),
+        "data",
+        "PersistentVolumeClaim data",
+    ),
+    "worker: key for all": (
+        CLUSTER,
+        (*WORKER, "spec", "volumes", 1, "secret", "defaultMode"),
+        0o644,
+        "others may read it",
+    ),
+    "worker: address": (CLUSTER, (*IN_WORKER, "env", 1, "value"), "mgspmv:8786", "mgspmv is no Service"),
+    "worker: address's port": (CLUSTER, (*IN_WORKER, "env", 1, "value"), "mgspmv-scheduler:8787", "another port"),
+    "worker: spread": (
+        CLUSTER,
+        (*WORKER, "spec", "topologySpreadConstraints", 0, "labelSelector", "matchLabels", "dask.org/component"),
+        "scheduler",
+        "is spread among others",
+    ),
+    "autoscaler: cluster": (("DaskAutoscaler", "mgspmv"), ("spec", "cluster"), "other", "0 objects are DaskCluster"),
+    "autoscaler: fewer": (("DaskAutoscaler", "mgspmv"), ("spec", "maximum"), 4, "not for its workers"),
+    "job: file": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "args", 1), "/etc/mgspmv/pipelines/no.toml", "no no.toml"),
+    "job: command": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "args", 0), "start", "start"),
+    "job: address": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "env", 1, "value"), "mgspmv-scheduler:8786", "no Service"),
+    "nightly: option": (CRON, (*IN_NIGHTLY, "args"), ["run", "--nightly"], "nightly"),
+    "nightly: schedule": (CRON, ("spec", "schedule"), "at night", "no schedule"),
+    "nightly: two at once": (CRON, ("spec", "concurrencyPolicy"), "Allow", "two at once"),
+    "nightly: again": (CRON, (*NIGHTLY, "template", "spec", "restartPolicy"), "OnFailure", "exit code"),
+    "nightly: operator's": (
+        CRON,
+        (*NIGHTLY, "template", "metadata", "labels", "dask.org/component"),
+        "job-runner",
+        "the operator's",
+    ),
+    "nightly: container": (
+        CRON,
+        (*NIGHTLY, "podFailurePolicy", "rules", 0, "onExitCodes", "containerName"),
+        "run",
+        "no such container",
+    ),
+}
+"""An object, where something in it is wrong, what, and what is said then."""
+
+
+def break_object(objects: list[Object], which: tuple[str, str], path: tuple[Any, ...], wrong: Any) -> list[Object]:
+    objects = copy.deepcopy(objects)
+    *inside, last = path
+    part: Any = find(objects, *which)
+    for key in inside:
+        part = part[key]
+    if wrong is GONE:
+        del part[last]
+    else:
+        part[last] = wrong
+    return objects
+
+
+@pytest.mark.parametrize(("which", "path", "wrong", "said"), BROKEN.values(), ids=BROKEN)
+def test_what_is_broken_is_found(which, path, wrong, said, standing, job):
+    objects = job if which[0] == "DaskJob" else standing
+    broken = break_object(objects, which, path, wrong)
+    with pytest.raises(Exception, match=re.escape(said)):
+        check_all(broken, IMAGE)
+
+
+def test_one_of_each_kind_is_broken(standing, job):
+    kinds = {each["kind"] for each in (*standing, *job)}
+    assert {kind for (kind, _), *_ in BROKEN.values()} == kinds
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_workers_have_gpus_but_those_on_processors(standing, tmp_path):
+    assert find_pod(standing, "worker").container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    single = find_pod(render(FOLDER / "overlays" / "single-node"), "worker")
+    assert single.container["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    cpu = find_pod(render(FOLDER / "overlays" / "cpu"), "worker")
+    assert "nvidia.com/gpu" not in cpu.container["resources"]["limits"]
+    assert "tolerations" not in cpu.spec
+
+
+def test_the_name_of_a_worker_is_that_by_which_the_operator_ends_it(standing):
+    [deployment] = [each for each in list_made(standing) if "-worker-" in each["metadata"]["name"]]
+    worker = find_pod(standing, "worker")
+    assert worker.environment["DASK_WORKER_NAME"] == deployment["metadata"]["name"]
+    assert "--name=$(DASK_WORKER_NAME)" in worker.words
+
+
+def test_the_operator_leaves_the_address_of_the_scheduler(job):
+    """It would put one in that begins with tcp://, also with TLS."""
+    for component in ("worker", "pipeline"):
+        assert find_pod(job, component).environment["DASK_SCHEDULER_ADDRESS"] == "mgspmv-job-scheduler:8786"
+
+
+def test_a_job_is_in_place_of_what_stays(standing, job):
+    assert not [each for each in job if each["kind"] in ("DaskCluster", "DaskAutoscaler", "CronJob")]
+    cluster = copy.deepcopy(find(job, "DaskJob")["spec"]["cluster"]["spec"])
+    assert cluster["worker"]["replicas"] == find(standing, "DaskCluster")["spec"]["worker"]["replicas"] == 8
+
+
+def test_with_tls_dask_is_told_what_our_certificates_tell_it(job, tmp_path):
+    made = make_certificates(tmp_path / "certificates")
+    wanted = (made.folder / "dask.yaml").read_text().replace(str(made.folder), "/etc/mgspmv/certificates")
+    assert yaml.safe_load(find(job, "ConfigMap", "mgspmv-dask")["data"]["dask.yaml"]) == yaml.safe_load(wanted)
+    probes = [value for pod in list_pods(job) for key, value in pod.container.items() if key.endswith("Probe")]
+    assert len(probes) == 6
+    assert all("tcpSocket" in probe for probe in probes), "the kubelet has no certificate"
+
+
+@pytest.mark.parametrize("name", ["rmat.toml", "nightly.toml"])
+def test_pipelines_are_definitions(name, standing, tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "mgspmv-scheduler:8786")
+    text = find(standing, "ConfigMap", "mgspmv-pipelines")["data"][name]
+    (tmp_path / name).write_text(text)
+    plan = mg.plan_pipeline(tmp_path / name)
+    assert len(plan.steps) == 2, "a matrix, and its ranks"
+    (tmp_path / name).write_text(text.replace("[cluster]", "[clusters]"))
+    with pytest.raises(Exception, match="clusters"):
+        mg.plan_pipeline(tmp_path / name)
+
+
+# --- what its pods run -----------------------------------------------------------------------------------------------
+
+
+class Node:
+    """Pods as processes of this machine, with mounts in a folder and ports that are free."""
+
+    def __init__(self, objects: list[Object], certificates: Certificates | None, folder: Path) -> None:
+        self.objects, self.folder, self.certificates = objects, folder, certificates
+        self.ports: dict[str, int] = {}
+        for pod in list_pods(objects):
+            for port in pod.ports.values():
+                self.ports[str(port)] = find_free_port()
+        for place in ("data", "tmp"):
+            (folder / place).mkdir(parents=True)
+
+    def locate(self, text: str) -> str:
+        """With folders, ports and names of here."""
+        text = re.sub(r"(?<![\w.])/(etc/mgspmv|data|tmp)(?![\w.])", rf"{self.folder}/\1", text)
+        text = re.sub(r"[\w-]+-scheduler(?=:\d)|(?<==)(?=:\d)", "127.0.0.1", text)
+        return re.sub(r"\b(878[678])\b", lambda found: str(self.ports[found[1]]), text)
+
+    def start(self, pod: Pod, *more: str) -> subprocess.Popen[bytes]:
+        self._mount(pod)
+        program, *words = [re.sub(r"\$\((\w+)\)", lambda found: pod.environment[found[1]], word) for word in pod.words]
+        command = PROGRAM if program == "mgspmv" else [str(Path(sysconfig.get_path("scripts"), program))]
+        given = {name: self.locate(value) for name, value in pod.environment.items()}
+        given |= {"MGSPMV_STATE": str(self.folder / "state")}
+        said = (self.folder / f"{pod.labels.get('dask.org/component', 'pipeline')}.txt").open("ab")
+        return subprocess.Popen(
+            [*command, *map(self.locate, words), *more],
+            env=os.environ | {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"]} | given,
+            cwd=self.folder / "data",
+            stdout=said,
+            stderr=said,
+        )
+
+    def _mount(self, pod: Pod) -> None:
+        for place, mount in pod.mounts.items():
+            here = Path(self.locate(place))
+            if "configMap" in mount:
+                data = find(self.objects, "ConfigMap", mount["configMap"]["name"])["data"]
+                files = {here: data[mount["subPath"]]} if "subPath" in mount else {here / k: v for k, v in data.items()}
+                for path, text in files.items():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(self.locate(text))
+            elif "secret" in mount and self.certificates is not None:
+                shutil.copytree(self.certificates.folder, here, dirs_exist_ok=True)
+                (here / "key.pem").chmod(mount["secret"]["defaultMode"])  # Kubernetes' group may read it
+
+    def is_well(self, pod: Pod, name: str) -> bool:
+        """As the kubelet asks."""
+        probe = pod.container[f"{name}Probe"]
+        [(how, asked)] = [(key, probe[key]) for key in ("httpGet", "tcpSocket") if key in probe]
+        port = self.ports[str(pod.ports[asked["port"]])]
+        try:
+            if how == "tcpSocket":
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                return True
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{asked['path']}", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def read_said(self) -> str:
+        return "".join(f"{path.name}:\n{path.read_text()}" for path in self.folder.glob("*.txt"))
+
+
+def find_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
+    """A server that is well within the time that it is given, and ends when it is told to."""
+    process = node.start(pod, *more)
+    try:
+        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None, 120)
+        assert process.poll() is None, node.read_said()
+        yield
+        assert all(node.is_well(pod, name) for name in ("readiness", "liveness"))
+    finally:
+        process.terminate()
+        ended = process.wait(pod.spec["terminationGracePeriodSeconds"])
+    assert ended == 0, node.read_said()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("components", "more", "ranks"),
+    [
+        (("job",), ["--set=matrix.rmat.parameters.scale=8"], "rmat/rmat/pagerank/ranks.zarr"),
+        (("nightly", "tls"), [], "nightly/web/ranks/ranks.parquet"),
+    ],
+    ids=["job", "nightly-tls"],
+)
+def test_what_pods_run_is_a_cluster_that_runs_pipelines(components, more, ranks, tmp_path):
+    objects = render(compose(tmp_path / "mixed", "cpu", components))
+    certificates = make_certificates(tmp_path / "certificates") if "tls" in components else None
+    node = Node(objects, certificates, tmp_path / "node")
+    (node.folder / "data" / "graph.txt.gz").write_bytes(b"0 1\n1 2\n2 0\n0 2\n")
+    with ExitStack() as stack:
+        stack.enter_context(run_pod(node, find_pod(objects, "scheduler"), "--host=127.0.0.1"))
+        stack.enter_context(run_pod(node, find_pod(objects, "worker"), "--host=127.0.0.1"))
+        metrics = f"http://127.0.0.1:{node.ports['8787']}/metrics"
+        if certificates is None:
+            assert b"mgspmv_" in urllib.request.urlopen(metrics, timeout=10).read()
+        else:
+            with pytest.raises(OSError):
+                urllib.request.urlopen(metrics, timeout=10)
+        assert node.start(find_pod(objects, "pipeline"), *more).wait(240) == 0, node.read_said()
+    assert mg.load_solution(node.folder / "data" / ranks).status == "converged"
