@@ -201,6 +201,9 @@ _IMAGE = Elsewhere(
 _VERSIONS = Elsewhere(
     "needs a network", "tests/deploy/test_deploy_docker.py::test_constraints_have_a_version_of_all_that_is_required"
 )
+_PODS = Elsewhere(
+    "needs Kubernetes", "tests/deploy/test_kubernetes.py::test_what_pods_run_is_a_cluster_that_runs_pipelines"
+)
 _SSH = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_pagerank_on_three_hosts")
 _SSH_TLS = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_hosts_that_encrypt")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
@@ -278,6 +281,37 @@ SCENES = {
             "python tests/chaos/campaign.py --seeds 0:200 --parallel 2 --json chaos.json --markdown chaos.md": _CHAOS,
             "python tests/chaos/campaign.py --seeds 17": _CHAOS,
             "python tests/chaos/devices.py --workers 2 4 --json gpus.json --markdown gpus.md": _DEVICES,
+        }
+    ),
+    "docs/kubernetes.md": Scene(
+        elsewhere={
+            "kubectl create namespace mgspmv": _PODS,
+            "kubectl apply -k deploy/kubernetes/overlays/cpu": _PODS,
+            "kubectl --namespace mgspmv wait daskcluster/mgspmv "
+            "--for=jsonpath='{.status.phase}'=Running --timeout=300s": _PODS,
+            "kubectl --namespace mgspmv get daskclusters,pods": _PODS,
+            "kubectl apply -k deploy/kubernetes/overlays/mine": _PODS,
+            "kubectl --namespace mgspmv create job nightly-now --from=cronjob/mgspmv-nightly": _PODS,
+            "kubectl --namespace mgspmv logs --follow job/nightly-now": _PODS,
+            "kubectl apply -k deploy/kubernetes/overlays/mine-once": _PODS,
+            "kubectl --namespace mgspmv get daskjob/mgspmv-job": _PODS,
+            "kubectl --namespace mgspmv logs --follow pod/mgspmv-job-runner": _PODS,
+            "kubectl --namespace mgspmv delete daskjob/mgspmv-job": _PODS,
+            "kubectl --namespace mgspmv port-forward service/mgspmv-scheduler 8787:8787": _PODS,
+            "kubectl --namespace mgspmv logs --selector dask.org/component=worker --prefix --tail 100": _PODS,
+            "kubectl --namespace mgspmv get events --sort-by=.lastTimestamp": _PODS,
+            "kubectl --namespace mgspmv create secret generic mgspmv-object-store "
+            "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=...": _PODS,
+            "kubectl --namespace mgspmv create secret generic mgspmv-certificates "
+            "--from-file=certificates/ca.pem --from-file=certificates/cert.pem "
+            "--from-file=certificates/key.pem": _PODS,
+            "kubectl --namespace mgspmv scale daskworkergroup/mgspmv-default --replicas=12": _PODS,
+            "kubectl --namespace mgspmv patch cronjob/mgspmv-nightly "
+            """--patch '{"spec": {"suspend": true}}'""": _PODS,
+            "kubectl --namespace mgspmv delete daskcluster/mgspmv": _PODS,
+            "kubectl --namespace mgspmv patch cronjob/mgspmv-nightly "
+            """--patch '{"spec": {"suspend": false}}'""": _PODS,
+            "kubectl delete -k deploy/kubernetes/overlays/mine": _PODS,
         }
     ),
     "docs/launching.md": Scene(

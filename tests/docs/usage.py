@@ -59,6 +59,7 @@ def check_line(text: str) -> None:
         "curl": lambda words: None,
         "mypy": lambda words: None,
         "docker": _check_docker,
+        "kubectl": _check_kubectl,
         **dict.fromkeys(("uv", "useradd", "install", "systemctl", "python3"), lambda words: None),
     }
     if words[0] not in checks:
@@ -211,6 +212,13 @@ def _check_docker(words: list[str]) -> None:
         _parse_words(words[words.index("mgspmv") + 2 :])
     if "pipeline" in words[:-1]:
         _parse_words(words[words.index("pipeline") + 1 :])
+
+
+def _check_kubectl(words: list[str]) -> None:
+    """Folders, but for those that readers make, whose names begin with `mine`."""
+    for option, path in pairwise(words):
+        if option == "-k" and not (ROOT / path).is_dir() and not Path(path).name.startswith("mine"):
+            raise UsageError(f"there is no {path}")
 
 
 # --- names of Python -------------------------------------------------------------------------------------------------
