@@ -38,7 +38,7 @@ from mgspmv.errors import CheckpointError, OptionError, RunLostError, hide_secre
 from mgspmv.processes import Process
 
 ELSEWHERE = (
-    *("tls", "cluster", "workers", "threads", "hosts", "remote_python", "scheduler", "timeout"),
+    *("tls", "cluster", "workers", "threads", "hosts", "remote_python", "nodes", "job", "scheduler", "timeout"),
     *("backend", "kernel", "drive", "transport"),
     *("device_memory", "host_memory", "memory", "scratch", "checkpoint_every", "resume", "overwrite"),
     *("recover", "elastic", "top", "summary", "profile"),

@@ -55,12 +55,14 @@ Profile = Annotated[
 Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
+REMOTE_KINDS = ("ssh", "slurm", "pbs")
+"""Kinds of clusters whose workers are on other machines."""
 ClusterKind = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="local|cuda|ssh",
-        help="Start workers for this one run: on this machine, one for each of its GPUs, or on --hosts.",
+        metavar="local|cuda|ssh|slurm|pbs",
+        help="Start workers for this one run: on this machine, one for each of its GPUs, on --hosts, or in jobs.",
     ),
 ]
 Workers = Annotated[
@@ -68,7 +70,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="With --cluster: processes, by ssh on each host; default as Dask chooses, or one for each GPU.",
+        help="With --cluster: processes, on each host or node; default as Dask chooses, or one for each GPU.",
     ),
 ]
 Hosts = Annotated[
@@ -79,7 +81,19 @@ Hosts = Annotated[
 ]
 RemotePython = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="With --cluster ssh: Python on the hosts; default the path that it has here."),
+    typer.Option(metavar="PATH", help="Of other machines with --cluster: their Python; default its path here."),
+]
+Nodes = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --cluster slurm or pbs: jobs that are queued, of a node.")
+]
+JobGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--job",
+        metavar="KEY=VALUE",
+        help="Of these jobs: queue, account, walltime, cores, memory, gpus, interface, protocol, directive, wait; "
+        "repeatable.",
+    ),
 ]
 Scheduler = Annotated[
     str | None, typer.Option(metavar="ADDRESS|FILE", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import MODE, say, take_over
-from mgspmv.cli.options import ClusterKind, Hosts, RemotePython, Scheduler, Threads, Timeout, Workers
+from mgspmv.cli.options import (
+    REMOTE_KINDS,
+    ClusterKind,
+    Hosts,
+    JobGiven,
+    Nodes,
+    RemotePython,
+    Scheduler,
+    Threads,
+    Timeout,
+    Workers,
+)
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,15 +33,20 @@ class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
     cluster: ClusterKind = None
-    """What is started for the command: `local`, `cuda` for a worker on each GPU, or `ssh` for workers on hosts."""
+    """What is started for the command: `local`, `cuda` for a worker on each GPU, `ssh` for workers on hosts, or `slurm`
+    and `pbs` for workers in jobs."""
     workers: Workers = None
-    """How many of those are started, with `ssh` on each host; None for as many as Dask chooses."""
+    """How many of those are started, on each host or node where there are several; None for as many as Dask chooses."""
     threads: Threads = None
     """Of each worker."""
     hosts: Hosts = None
     """File of those that SSH reaches."""
     remote_python: RemotePython = None
-    """Of the hosts."""
+    """Of the hosts or nodes."""
+    nodes: Nodes = None
+    """How many jobs are queued."""
+    job: JobGiven = None
+    """What each asks for."""
     scheduler: Scheduler = None
     """Address of the cluster that runs already."""
     timeout: Timeout = 30.0
@@ -39,19 +55,19 @@ class Place:
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
-        if self.cluster == "slurm":
+        if self.cluster not in ("local", "cuda", *REMOTE_KINDS, None):
             raise OptionError(
-                "--cluster slurm is not there yet; start the workers yourself, with Dask's own tools, and give the "
-                "address of their scheduler with --scheduler"
-            )
-        if self.cluster not in ("local", "cuda", "ssh", None):
-            raise OptionError(
-                f"--cluster must be local, cuda or ssh, not {self.cluster!r}; for a cluster that runs use --scheduler"
+                f"--cluster must be local, cuda, ssh, slurm or pbs, not {self.cluster!r}; for a cluster that runs use "
+                "--scheduler"
             )
         if (self.cluster == "ssh") != (self.hosts is not None):
             raise OptionError("--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither")
-        if self.remote_python is not None and self.cluster != "ssh":
-            raise OptionError("--remote-python is the Python of the hosts of --cluster ssh; give both or neither")
+        if (self.cluster in ("slurm", "pbs")) != (self.nodes is not None):
+            raise OptionError("--cluster slurm and pbs start workers in jobs of --nodes N; give both or neither")
+        if self.job is not None and self.nodes is None:
+            raise OptionError("--job is what jobs of --cluster slurm or pbs ask for; leave it out, or add --nodes N")
+        if self.remote_python is not None and self.cluster not in REMOTE_KINDS:
+            raise OptionError("--remote-python is of other machines; add --cluster ssh, slurm or pbs, or leave it out")
         if self.workers is not None and self.cluster is None:
             raise OptionError("--workers says how many --cluster starts; give both or neither")
         if not self.timeout > 0:
@@ -157,8 +173,19 @@ def _start(place: Place) -> AbstractContextManager[Any]:
     from mgspmv.distribute.connect import start_cuda, start_local
     from mgspmv.distribute.ssh import read_hosts, start_ssh
 
+    if place.nodes is not None:
+        return _start_jobs(place)
     if place.hosts is not None:
         return start_ssh(read_hosts(place.hosts), place.workers, place.threads, place.remote_python)
     start = start_cuda if place.cluster == "cuda" else start_local
     started: AbstractContextManager[Any] = start(place.workers, place.threads)
     return started
+
+
+def _start_jobs(place: Place) -> AbstractContextManager[Any]:
+    from mgspmv.distribute.jobs import parse_job, start_jobs
+
+    assert place.cluster is not None
+    assert place.nodes is not None
+    job = parse_job(place.job or ())
+    return start_jobs(place.cluster, place.nodes, job, place.workers, place.threads, place.remote_python, say)

@@ -12,8 +12,10 @@ from mgspmv.cli.options import (
     Backend,
     ClusterKind,
     Hosts,
+    JobGiven,
     Kernel,
     Limits,
+    Nodes,
     Overwrite,
     RemotePython,
     Scheduler,
@@ -40,13 +42,15 @@ def plan(
     cluster: ClusterKind = None,
     hosts: Hosts = None,
     remote_python: RemotePython = None,
+    nodes: Nodes = None,
+    job: JobGiven = None,
     scheduler: Scheduler = None,
     timeout: Timeout = 30.0,
 ) -> Answer:
     """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
 
-    place = Place(cluster, workers if cluster else None, None, hosts, remote_python, scheduler, timeout)
+    place = Place(cluster, workers if cluster else None, None, hosts, remote_python, nodes, job, scheduler, timeout)
     options: dict[str, Any] = {**vars(limits), "precision": precision, "stop": stop, "checkpoint": checkpoint}
     options |= {"backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode
-from mgspmv.cli.options import Detach, Tls
+from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
 from mgspmv.detached import EXIT_INTERRUPTED
 from mgspmv.errors import MgspmvError, OptionError, hide_secrets
 
@@ -156,12 +156,10 @@ def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
             raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
         if where == "temporary" and given.get("cluster") is None:
             raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
-        from mgspmv.distribute.tls import use_tls
+        from mgspmv.distribute.tls import check_shared, use_tls
 
-        if given.get("cluster") == "ssh":
-            from mgspmv.distribute.ssh import check_tls
-
-            check_tls(where)
+        if given.get("cluster") in REMOTE_KINDS:
+            check_shared(where)
         with use_tls(where):
             return command(**given)
 

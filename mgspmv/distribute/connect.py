@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib.util
+import ipaddress
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -185,6 +187,23 @@ def start_scheduler(serving: Serving) -> LocalCluster:
     return _start(LocalCluster, serving, n_workers=0, threads_per_worker=1)
 
 
+@contextmanager
+def serve_at(address: str) -> Iterator[Serving]:
+    """How a scheduler listens at an address of this machine, for workers of others; without TLS its dashboard, which
+    has no password, is for this machine alone. Warns where others reach what is not encrypted."""
+    is_encrypted = is_tls_required()
+    if not is_encrypted and not ipaddress.ip_address(address).is_loopback:
+        warnings.warn(
+            f"whoever reaches {address} or the ports of workers can run code there; --tls DIR lets in nobody without a "
+            "certificate",
+            stacklevel=3,
+        )
+    dashboard = address if is_encrypted else Serving.dashboard_host
+    link = str(dask.config.get("distributed.dashboard.link")).replace("{host}", dashboard)
+    with dask.config.set({"distributed.dashboard.link": link}):
+        yield Serving(address, dashboard_host=dashboard)
+
+
 def share_processors(n_workers: int | None, threads: int | None) -> tuple[int, int]:
     """How many workers of how many threads share the processors of this machine; see `start_local`."""
     processors = default_threads()
@@ -299,11 +318,7 @@ def _need(module: str, what: str, extra: str) -> None:
 
 
 def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) -> LocalCluster:
-    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
-
-    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
-    so an interrupt waits until it is whole.
-    """
+    """Make a cluster on this machine."""
     check_room(given["n_workers"])
     options: dict[str, Any] = {
         "host": serving.host,
@@ -313,17 +328,30 @@ def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) ->
         "dashboard_address": f"{serving.dashboard_host}:8787",
         "silence_logs": serving.log_level,
     }
+    return start_cluster(lambda: kind(**options, **given), serving)
 
-    def make() -> LocalCluster:
+
+def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
+    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
+
+    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
+    so an interrupt waits until it is whole.
+
+    Raises
+    ------
+    ClusterError : nobody can listen there, or a worker did not start
+    """
+
+    def begin() -> Any:
         resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        cluster = kind(**options, **given)
+        cluster = make()
         disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
         return cluster
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
         warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
-        starting = starter.submit(make)
+        starting = starter.submit(begin)
         try:
             return starting.result()
         except KeyboardInterrupt:

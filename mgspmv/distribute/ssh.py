@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,9 +30,9 @@ from typing import IO, Any
 import dask
 from distributed import LocalCluster
 
-from mgspmv.distribute.connect import Serving, start_scheduler
+from mgspmv.distribute.connect import serve_at, start_scheduler
 from mgspmv.distribute.host_workers import END_S, MARK, Asked, find_versions
-from mgspmv.distribute.tls import TEMPORARY, is_tls_required
+from mgspmv.distribute.tls import is_tls_required
 from mgspmv.errors import (
     CapacityError,
     ClusterError,
@@ -158,15 +157,6 @@ def _parse_host(words: Sequence[str]) -> Host:
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-def check_tls(where: str | None) -> None:
-    """Raise where hosts do not have the certificates that are asked for."""
-    if where == TEMPORARY:
-        raise OptionError(
-            "hosts that SSH reaches do not have certificates that are made here for one run; make a folder by "
-            "`mgspmv certificates DIR`, copy it to the same path on each host, and name that"
-        )
-
-
 @contextmanager
 def start_ssh(
     hosts: Sequence[Host], n_workers: int | None = None, threads: int | None = None, python: str | None = None
@@ -194,18 +184,9 @@ def start_ssh(
             "install openssh-client)"
         )
     address = _choose_address(hosts)
-    if not is_tls_required() and not ipaddress.ip_address(address).is_loopback:
-        warnings.warn(
-            f"whoever reaches {address} or the ports of workers can run code there; --tls DIR lets in nobody without a "
-            "certificate",
-            stacklevel=3,
-        )
     certificate = dask.config.get("distributed.comm.tls.worker.cert") if is_tls_required() else None
     with ExitStack() as stack:
-        dashboard = address if is_tls_required() else Serving.dashboard_host  # without TLS it has no password
-        link = str(dask.config.get("distributed.dashboard.link")).replace("{host}", dashboard)
-        stack.enter_context(dask.config.set({"distributed.dashboard.link": link}))
-        cluster = stack.enter_context(start_scheduler(Serving(address, dashboard_host=dashboard)))
+        cluster = stack.enter_context(start_scheduler(stack.enter_context(serve_at(address))))
         started: list[_HostProcess] = []
         stack.callback(_end, started)
         for host in hosts:

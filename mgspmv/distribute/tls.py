@@ -147,6 +147,15 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
             shutil.rmtree(made, ignore_errors=True)
 
 
+def check_shared(where: str | None) -> None:
+    """Raise where workers of other machines do not have the certificates that are asked for."""
+    if where == TEMPORARY:
+        raise OptionError(
+            "other machines do not have certificates that are made here for one run; make a folder by `mgspmv "
+            "certificates DIR`, which is at the same path on each of them, and name that"
+        )
+
+
 def is_tls_required() -> bool:
     """Whether parts of a cluster that are started now refuse connections that are not encrypted."""
     return bool(dask.config.get("distributed.comm.require-encryption"))

@@ -68,6 +68,7 @@ class Computing:
     def _reach(self) -> Any:
         from mgspmv.distribute.cluster import Cluster
         from mgspmv.distribute.connect import start_cuda, start_local
+        from mgspmv.distribute.jobs import parse_job, start_jobs
         from mgspmv.distribute.ssh import read_hosts, start_ssh
         from mgspmv.distribute.tls import use_tls
 
@@ -76,6 +77,10 @@ class Computing:
         reached: Any = own.address
         if own.hosts is not None:
             started = start_ssh(read_hosts(own.hosts), own.workers, own.threads, own.remote_python)
+            reached = self._stack.enter_context(started)
+        elif own.nodes is not None:
+            job = parse_job(own.job or ())
+            started = start_jobs(own.kind, own.nodes, job, own.workers, own.threads, own.remote_python)
             reached = self._stack.enter_context(started)
         elif own.kind != "address":
             start = start_cuda if own.kind == "cuda" else start_local

@@ -319,17 +319,22 @@ class LimitsSection(Section):
 class ClusterSection(Section):
     """The Dask cluster that computes; without this section this process does."""
 
-    kind: Literal["local", "cuda", "ssh", "address"] = "local"
-    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `ssh` some on other hosts; `address`
-    uses a cluster that runs."""
+    kind: Literal["local", "cuda", "ssh", "slurm", "pbs", "address"] = "local"
+    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `ssh` some on other hosts, `slurm` and
+    `pbs` some in jobs; `address` uses a cluster that runs."""
     address: str | None = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
-    """How many are started, with kind = "ssh" on each host; default as Dask chooses, or one for each GPU."""
+    """How many are started, on each host or node where there are several; default as Dask chooses, or one for each
+    GPU."""
     hosts: str | None = None
     """File of the hosts, with kind = "ssh": a line `[user@]host[:port] [workers=N] [threads=N]` for each."""
     remote_python: str | None = None
-    """Path of Python on the hosts; default the one that it has here."""
+    """Path of Python on the hosts or nodes; default the one that it has here."""
+    nodes: Positive | None = None
+    """How many jobs are queued, each of a node, with kind = "slurm" or "pbs"."""
+    job: list[str] | None = None
+    """What each job asks for, as `--job` of commands has it, such as ["queue=gpu", "gpus=4"]."""
     threads: Positive | None = None
     """Of each worker; default so many that all have one for each processor."""
     drive: Literal["auto", "scheduler", "superstep"] = "auto"

@@ -227,11 +227,9 @@ def test_options_reach_the_workers(monkeypatch, cluster, client):
         (["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
         (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
         (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
-        (["--cluster", "slurm"], "--cluster slurm is not there yet; start the workers yourself, with Dask's own tools, "
-         "and give the address of their scheduler with --scheduler"),
         (["--cluster", "ssh"], "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
-        (["--cluster", "lokal"], "--cluster must be local, cuda or ssh, not 'lokal'; for a cluster that runs use "
-         "--scheduler"),
+        (["--cluster", "lokal"], "--cluster must be local, cuda, ssh, slurm or pbs, not 'lokal'; for a cluster that "
+         "runs use --scheduler"),
         (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
         (["--tls", "temporary"], "--tls encrypts what the parts of a cluster say; add --cluster or --scheduler"),

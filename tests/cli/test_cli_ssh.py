@@ -101,7 +101,7 @@ def test_files_that_are_refused(tmp_path):
         (["--cluster", "ssh"], "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
         (["--cluster", "local", "--hosts", "h"], "--cluster ssh starts workers on the hosts of --hosts FILE"),
         (["--hosts", "h"], "--cluster ssh starts workers on the hosts of --hosts FILE"),
-        (["--cluster", "local", "--remote-python", "p"], "--remote-python is the Python of the hosts of --cluster ssh"),
+        (["--cluster", "local", "--remote-python", "p"], "--remote-python is of other machines; add --cluster ssh"),
         (["--cluster", "ssh", "--hosts", "h", "--tls", "temporary"], "do not have certificates that are made here"),
     ],
 )
