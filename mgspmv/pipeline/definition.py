@@ -325,8 +325,7 @@ class ClusterSection(Section):
     address: str | None = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
-    """How many are started, on each host or node where there are several; default as Dask chooses, or one for each
-    GPU."""
+    """How many are started, on each host or node; default as Dask chooses, or one for each GPU."""
     hosts: str | None = None
     """File of the hosts, with kind = "ssh": a line `[user@]host[:port] [workers=N] [threads=N]` for each."""
     remote_python: str | None = None

@@ -206,6 +206,10 @@ _PODS = Elsewhere(
 )
 _SSH = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_pagerank_on_three_hosts")
 _SSH_TLS = Elsewhere("needs an SSH server", "tests/cli/test_cli_ssh.py::test_hosts_that_encrypt")
+_JOBS = Elsewhere("needs Slurm", "tests/cli/test_cli_jobs.py::test_pagerank_on_two_nodes")
+_JOBS_PBS = Elsewhere("needs PBS", "tests/cli/test_cli_jobs.py::test_pbs")
+_BATCH = Elsewhere("needs Slurm", "tests/deploy/test_deploy_slurm.py::test_a_job_that_is_requeued_goes_on")
+_BATCH_PBS = Elsewhere("needs PBS", "tests/deploy/test_deploy_pbs.py::test_a_command_on_two_nodes")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
 _S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
 _TLS = Elsewhere(
@@ -222,7 +226,10 @@ SCENES = {
             's.save("ranks.parquet")': "ranks.parquet",
             "-o ranks.parquet": "ranks.parquet",
         },
-        elsewhere={"mgspmv pagerank web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH},
+        elsewhere={
+            "mgspmv pagerank web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH,
+            "mgspmv pagerank web.zarr -o ranks.parquet --cluster slurm --nodes 4": _JOBS,
+        },
     ),
     "docs/batch.md": Scene(
         fill_batch, afresh={"-o ranks.parquet": "ranks.parquet", 'batch.save("ranks.parquet")': "ranks.parquet"}
@@ -390,6 +397,21 @@ SCENES = {
             "curl --cacert certificates/ca.pem --cert certificates/cert.pem --key certificates/key.pem "
             "https://127.0.0.1:8787/metrics": _PAGES,
         },
+    ),
+    "docs/slurm.md": Scene(
+        elsewhere={
+            "sbatch --nodes 4 --gpus-per-node 4 --time 04:00:00 deploy/slurm/mgspmv.sbatch pagerank /shared/web.zarr "
+            "-o /shared/ranks.parquet --overwrite --checkpoint /shared/run.zarr --resume": _BATCH,
+            "sbatch --nodes 4 --gpus-per-node 4 deploy/slurm/mgspmv.sbatch run /shared/pipeline.toml": _BATCH,
+            'qsub -v MGSPMV_COMMAND="run /shared/pipeline.toml" deploy/pbs/mgspmv.pbs': _BATCH_PBS,
+            "qsub -l select=4:ncpus=64:mem=400gb:ngpus=4 -v MGSPMV_GPUS=4,"
+            'MGSPMV_COMMAND="run /shared/pipeline.toml" deploy/pbs/mgspmv.pbs': _BATCH_PBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --nodes 4": _JOBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --nodes 4 --job queue=gpu --job gpus=4 "
+            "--job walltime=02:00:00": _JOBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster pbs --nodes 4 --job cores=64 "
+            "--job memory=400GB": _JOBS_PBS,
+        }
     ),
     "docs/subgraph.md": Scene(fill_subgraph),
 }

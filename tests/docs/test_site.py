@@ -237,7 +237,7 @@ def test_every_key_is_there_with_its_default(site):
 def test_types_of_keys(site):
     rows = {(heading, row[0]): row[1] for heading, page in read_reference(site, "toml").items() for row in page}
     assert rows["[run] and [run.NAME]", "alpha"] == "number; or a list"
-    assert rows["[cluster]", "kind"] == '"local", "cuda", "ssh", "address"'
+    assert rows["[cluster]", "kind"] == '"local", "cuda", "ssh", "slurm", "pbs", "address"'
     assert rows["[cluster]", "timeout"] == "number above 0"
     assert rows["[limits]", "memory"].startswith("bytes: ")
     assert rows["[limits]", "side_by_side"] == "integer of at least 1"

@@ -60,6 +60,7 @@ def check_line(text: str) -> None:
         "mypy": lambda words: None,
         "docker": _check_docker,
         "kubectl": _check_kubectl,
+        **dict.fromkeys(("sbatch", "qsub"), _check_job),
         **dict.fromkeys(("uv", "useradd", "install", "systemctl", "python3"), lambda words: None),
     }
     if words[0] not in checks:
@@ -201,6 +202,15 @@ def _check_marks(words: list[str]) -> None:
     for path in (word for word in words if word.startswith("tests")):
         if not (ROOT / path).exists():
             raise UsageError(f"there is no {path}")
+
+
+def _check_job(words: list[str]) -> None:
+    """The script, and the command of ours that it runs."""
+    [at] = [k for k, word in enumerate(words) if word.startswith("deploy/")]
+    if not (ROOT / words[at]).is_file():
+        raise UsageError(f"there is no {words[at]}")
+    handed = [word.partition("MGSPMV_COMMAND=")[2].split() for word in words if "MGSPMV_COMMAND=" in word]
+    _parse_words(handed[0] if handed else words[at + 1 :])
 
 
 def _check_docker(words: list[str]) -> None:
