@@ -40,9 +40,15 @@ SAID_LINES = 3
 """Of the log of a job that failed, in an error."""
 _LOOK_S = 2.0
 """Seconds between two questions to the batch system."""
+_ANSWER_S = 30.0
+"""Seconds for an answer of it; it is asked again later."""
 _JOIN_S = 0.05
 """Seconds between two looks at whether workers have joined."""
-_ENDED_STATES = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+_ENDED_STATES = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "TIMEOUT"),
+)
+"""Of a job of Slurm."""
 _LETTERS = {"Q": "PENDING", "H": "HELD", "W": "WAITING", "R": "RUNNING", "S": "SUSPENDED", "B": "RUNNING"}
 """States of PBS that a job has which has not ended."""
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
@@ -153,9 +159,16 @@ class System:
     """Arguments of the class by which a job gets its node."""
 
 
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", "no answer")
+
+
 def _look_at_slurm(jobs: Sequence[str]) -> dict[str, str] | None:
     command = ["squeue", "--noheader", f"--jobs={','.join(jobs)}", "--states=all", "--format=%i|%T|%r"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = _ask(*command)
     if done.returncode:
         return {} if "Invalid job id" in done.stderr else None
     found = {}
@@ -167,7 +180,7 @@ def _look_at_slurm(jobs: Sequence[str]) -> dict[str, str] | None:
 
 
 def _look_at_pbs(jobs: Sequence[str]) -> dict[str, str] | None:
-    done = subprocess.run(["qstat", *jobs], capture_output=True, text=True)
+    done = _ask("qstat", *jobs)
     if done.returncode and not ("Unknown Job" in done.stderr or "has finished" in done.stderr):
         return None
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -374,27 +387,27 @@ def _await_joined(
     system: System, cluster: Any, wanted: int, wait_s: float, on_wait: Callable[[str], None], logs: Path
 ) -> None:
     jobs = [str(job.job_id) for job in cluster.workers.values()]
-    deadline, next_look, told = time.monotonic() + wait_s, 0.0, ""
+    deadline, next_look = time.monotonic() + wait_s, 0.0
+    told = f"waiting for jobs of {system.name}, which does not answer"
     while (joined := len(cluster.scheduler.workers)) < wanted:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"after {wait_s:g} s still {told}, so the jobs are cancelled; ask for less, wait longer with --job "
+                "wait=SECONDS, or queue the whole command as a job, which deploy/ has scripts for",
+                phase="start",
+            )
         if time.monotonic() > next_look and (states := system.look(jobs)) is not None:
             next_look = time.monotonic() + _LOOK_S
             if missing := [job for job in jobs if job not in states]:
                 raise _explain_end(system, missing[0], logs)
             if (text := _describe_waiting(system, states, joined, wanted)) != told:
                 on_wait(told := text)
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"after {wait_s:g} s still {text}, so the jobs are cancelled; ask for less, wait longer with "
-                    "--job wait=SECONDS, or queue the whole command as a job, which deploy/ has scripts for",
-                    phase="start",
-                )
         time.sleep(_JOIN_S)
 
 
 def _describe_waiting(system: System, states: Mapping[str, str], joined: int, wanted: int) -> str:
-    """Such as `2 of 4 workers, jobs of Slurm: 17 RUNNING, 18 PENDING (Resources)`, and how many where they are many."""
-    counts = Counter(states.values())
-    named = ", ".join(f"{count} {state}" for state, count in counts.items())
+    """Such as `waiting for 3 of 4 workers, jobs of Slurm: 1 RUNNING, 3 PENDING (Resources)`."""
+    named = ", ".join(f"{count} {state}" for state, count in sorted(Counter(states.values()).items()))
     return f"waiting for {wanted - joined} of {wanted} workers, jobs of {system.name}: {named}"
 
 

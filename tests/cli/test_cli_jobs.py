@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,13 +85,12 @@ def test_what_is_not_installed(monkeypatch, tmp_path):
         enter("slurm", 1, Job())
 
 
-def test_pipelines_in_jobs(cluster, client, monkeypatch):
+def test_pipelines_in_jobs(monkeypatch):
     asked = []
 
-    @contextmanager
     def start(*given):
         asked.append(given)
-        yield cluster
+        raise ClusterError("Slurm refuses the job")
 
     monkeypatch.setattr(jobs, "start_jobs", start)
     invoke(*TINY_RMAT, "--quiet")
@@ -101,7 +99,7 @@ def test_pipelines_in_jobs(cluster, client, monkeypatch):
         '[matrix.web]\nopen = "r.zarr"\n[run.plain]\nmatrix = "web"\n'
     )
     Path("p.toml").write_text(text)
-    invoke("run", "p.toml")
+    assert "Slurm refuses the job" in invoke("run", "p.toml", code=7)[0]
     assert asked == [("slurm", 2, Job("gpu", gpus=4), None, 1, None)]
     for right, wrong, message in (
         ("nodes = 2\n", "", "cluster.nodes: how many jobs goes with kind"),

@@ -82,7 +82,7 @@ def test_a_job_whose_time_is_over_goes_on(slurm, web):
     slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=10")
     state, said = await_end(slurm, job, web)
     assert state == "COMPLETED", said
-    check_gone_on(said, 40000)
+    check_gone_on(said, 60000)
 
 
 @pytest.mark.slow
