@@ -251,7 +251,7 @@ def test_what_is_no_variable(value):
         (("[run]", '[cluster]\nkind = "address"\n[run]'), "cluster.address: the address of a scheduler goes with kind"),
         (("[run]", '[cluster]\nkind = "ssh"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
         (("[run]", '[cluster]\nhosts = "h"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
-        (("[run]", '[cluster]\nremote_python = "p"\n[run]'), "cluster.remote_python: is of the hosts of kind"),
+        (("[run]", '[cluster]\nremote_python = "p"\n[run]'), "cluster.remote_python: is of other machines, with kind"),
         (
             ("[run]", '[cluster]\nkind = "ssh"\nhosts = "h"\ntls = "temporary"\n[run]'),
             "cluster.tls: hosts do not have certificates that are made here",
