@@ -7,6 +7,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from clusters import wait_for
 from commands import invoke, invoke_json
@@ -39,12 +40,19 @@ def web(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def list_left(folder: Path) -> list[str]:
+    """Processes that have a file of the job's folder among their words."""
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if f"{folder}/.mgspmv-" in line]
+
+
 def await_end(slurm: Slurm, job: int, folder: Path) -> tuple[str, str]:
     """How a job ended, and what it said."""
     said = folder / f"mgspmv-{job}.out"
     has_ended = wait_for(lambda: slurm.find(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"), 240)
     assert has_ended, f"{slurm.find(job)}\n{said.read_text()}"
     assert not list(folder.glob(".mgspmv-*"))
+    assert wait_for(lambda: not list_left(folder), 20), list_left(folder)
     return slurm.find(job)["JobState"], said.read_text()
 
 
