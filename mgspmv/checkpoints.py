@@ -29,6 +29,7 @@ import zarr
 from zarr.errors import ContainsGroupError
 
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
+from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
 from mgspmv.store import (
     CHUNK_ELEMENTS,
@@ -218,9 +219,9 @@ class Checkpoints:
             root = zarr.open_group(locate_store(self.place), mode="a", attributes={_KEY: None}, use_consolidated=False)
             root.require_group("states")
             root.attrs[_KEY] = {"format_version": FORMAT_VERSION}
-        except OSError as error:
+        except Exception as error:  # libraries of object stores have errors of their own
             raise CheckpointError(
-                f"no checkpoints can be written to {self.url}: {error.strerror or error}; choose another place"
+                f"no checkpoints can be written to {self.url}: {describe_error(error)}; choose another place"
             ) from error
 
     def restore(self) -> Restored | None:

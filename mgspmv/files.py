@@ -1,16 +1,33 @@
-"""Files that have their name once they are whole: after an error nothing is left, and what was there still is."""
+"""Files that have their name once they are whole: after an error nothing is left, and what was there still is.
+
+And what goes wrong with places at URLs, whose libraries have errors of their own and may wait for long.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
-from mgspmv.errors import MissingDependencyError, OptionError, StoreError
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
+
+REACH_S = 60.0
+"""Seconds for the first answer of a place at a URL; libraries wait for servers of credentials much longer."""
+EXTRAS = {
+    **dict.fromkeys(("http", "https", "s3", "s3a"), "remote"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
+}
+"""Of this package, with what protocols need."""
+
+T = TypeVar("T")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -59,10 +76,12 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         with system.transaction, system.open(name, "wb") as file:
             yield cast(IO[bytes], file)
-    except StoreError:
+    except (MgspmvError, MemoryError):
         raise
-    except (OSError, NotImplementedError) as error:
+    except NotImplementedError as error:
         raise StoreError(f"cannot write {path}: {str(error) or 'nothing can be written there'}") from error
+    except Exception as error:
+        raise StoreError(f"cannot write {path}: {describe_error(error)}; {CHECK_WRITING}") from error
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
@@ -78,9 +97,63 @@ def exists(path: str | os.PathLike[str]) -> bool:
         return os.path.lexists(path)
     system, name = _find_system(path)
     try:
-        return bool(system.exists(name))
-    except OSError as error:
-        raise StoreError(f"cannot look for {path}: {error}") from error
+        return bool(reach(partial(system.exists, name)))
+    except Exception as error:
+        raise StoreError(f"cannot look for {path}: {describe_error(error)}; {CHECK_WRITING}") from error
+
+
+CHECK_WRITING = "check that the bucket is there, the connection, and the credentials and what they allow"
+
+
+def reach(ask: Callable[[], T]) -> T:
+    """What is asked of a place at a URL first, in a thread that is left alone where no answer comes.
+
+    Raises
+    ------
+    TimeoutError : none came within `REACH_S`
+    others : as of `ask`
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="mgspmv-reach", daemon=True).start()
+    try:
+        return answer.result(REACH_S)
+    except TimeoutError as error:
+        if answer.done():
+            raise
+        raise TimeoutError(
+            f"no answer came within {REACH_S:g} seconds, of it or of where its library looks for credentials"
+        ) from error
+
+
+def describe_error(error: BaseException) -> str:
+    """What went wrong, in a line; libraries of object stores append ids of requests and the bodies of answers."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    line = next(filter(None, map(str.strip, said.splitlines())), type(error).__name__).rstrip(".")
+    is_name = isinstance(error, FileNotFoundError) and "://" in line and " " not in line
+    return f"there is no {line}" if is_name else line
+
+
+def find_inside(system: Any, name: str) -> dict[str, dict[str, Any]]:
+    """What a file system of fsspec says of the files in a folder, by name; none where there is nothing."""
+    found = system.find(name, detail=True)
+    if isinstance(found, list):  # adlfs does, of a file that is named itself
+        return {own: system.info(own) for own in found}
+    return cast(dict[str, dict[str, Any]], found)
+
+
+def name_extra(url: str) -> str:
+    """How to install what a URL's protocol needs, to be said after what is missing; empty where that is not known."""
+    protocol = url.rpartition("::")[2].partition("://")[0]
+    if protocol.startswith("obstore+"):
+        return "; pip install obstore"
+    return f"; pip install 'mgspmv[{EXTRAS[protocol]}]'" if protocol in EXTRAS else ""
 
 
 def strip_file_scheme(path: str | os.PathLike[str]) -> str:
@@ -95,7 +168,7 @@ def _find_system(url: str) -> tuple[Any, str]:
     try:
         return cast(tuple[Any, str], url_to_fs(url, skip_instance_cache=True))
     except ImportError as error:
-        raise MissingDependencyError(f"{url}: {error}") from error
+        raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
 

@@ -29,7 +29,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,6 +61,7 @@ from mgspmv.errors import (
     TruncatedArrayError,
     hide_secrets,
 )
+from mgspmv.files import CHECK_WRITING, describe_error, name_extra, reach
 from mgspmv.marks import mark
 from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number
 
@@ -598,16 +599,23 @@ def _open_root(store: Store, url: str) -> zarr.Group:
     ------
     StoreError : what is behind a URL cannot be reached; its libraries have errors of their own
     """
+    ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
+    with _explain_reaching(url):
+        return reach(ask) if "://" in url else ask()
+
+
+@contextlib.contextmanager
+def _explain_reaching(url: str) -> Iterator[None]:
+    """Say what is meant where a library of an object store has an error of its own."""
     try:
-        return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
+        yield
     except (MgspmvError, FileNotFoundError, *_ZARR_ERRORS):
         raise
     except Exception as error:
         if "://" not in url:
             raise
-        said = " ".join(str(error).split()) or type(error).__name__
         raise StoreError(
-            f"{url} cannot be reached: {said}; check the address, the connection and the credentials"
+            f"{url} cannot be reached: {describe_error(error)}; check the address, the connection and the credentials"
         ) from error
 
 
@@ -877,10 +885,13 @@ def begin_version(
     begun: dict[str, Any] = {_KEY: {"format_version": FORMAT_VERSION, "current": None}}
     try:
         root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
-    except OSError as error:
+    except Exception as error:  # libraries of object stores have errors of their own
         place = describe_store(store)
-        remedy = "; check that the bucket is there and what the credentials allow" if "://" in place else ""
-        raise StoreError(f"cannot write {place}: {error.strerror or error}{remedy}") from error
+        is_elsewhere = "://" in place
+        if isinstance(error, MgspmvError) or not (is_elsewhere or isinstance(error, OSError)):
+            raise
+        remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
+        raise StoreError(f"cannot write {place}: {describe_error(error)}{remedy}") from error
     versions = root.require_group("versions")
     numbers = _list_versions(versions)
     name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
@@ -954,7 +965,9 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(_open_root(place, url).attrs)
     except FileNotFoundError:
-        if (path is not None and path.is_file()) or any(map(_is_foreign, list_dir(place, ""))):
+        with _explain_reaching(url):
+            names = list_dir(place, "")
+        if (path is not None and path.is_file()) or any(map(_is_foreign, names)):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except _ZARR_ERRORS as error:
@@ -1305,7 +1318,9 @@ def locate_store(store: StoreLike) -> Store:
     except ValueError as error:
         raise OptionError(f"{url} is not a URL that can be opened ({error}); pass a path or another URL") from error
     except ImportError as error:
-        raise MissingDependencyError(f"{url} needs a package that is not installed ({error})") from error
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+        ) from error
 
 
 def _open_obstore(url: str) -> Store:

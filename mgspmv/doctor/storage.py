@@ -14,7 +14,7 @@ from typing import Any
 
 from mgspmv.doctor.findings import Check, Finding, Findings, make_check, ok, shorten, warn, wrong
 from mgspmv.errors import MgspmvError, SourceNotFoundError
-from mgspmv.files import is_url
+from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.ahead import Readers, map_ahead
 from mgspmv.ingest.remote import explain, refuse_protocol
 
@@ -197,7 +197,7 @@ def _list_remote(url: str) -> tuple[Read, dict[str, int]]:
         raise refuse_protocol(url, error) from error
     info = system.info(path)
     if info["type"] == "directory":
-        sizes = {name: own.get("size") or 0 for name, own in system.find(path, detail=True).items()}
+        sizes = {name: own.get("size") or 0 for name, own in find_inside(system, path).items()}
     else:
         sizes = {path: info.get("size") or READ_BYTES}
 
@@ -259,8 +259,7 @@ def _blame(store: str, error: MgspmvError) -> Finding:
     return wrong(
         f"{store} cannot be read: {shorten(str(error).removeprefix(f'{store}: ').removeprefix('cannot be read: '))}",
         "What is there can be neither ingested nor ranked from here.",
-        "Check the path, the address, the connection and the credentials; object stores need "
-        "`pip install 'mgspmv[remote]'`.",
+        "Check the path, the address, the connection and the credentials (docs/object-stores.md).",
         store=store,
         error=type(error).__name__,
     )

@@ -19,7 +19,7 @@ from mgspmv.export.matrix_market import write_matrix_market
 from mgspmv.export.npz import write_npz
 from mgspmv.export.parquet import write_parquet
 from mgspmv.export.vertices import write_vertices
-from mgspmv.files import create_file, exists, is_url, write_beside
+from mgspmv.files import CHECK_WRITING, create_file, describe_error, exists, is_url, name_extra, write_beside
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
 from mgspmv.store import StoredMatrix
@@ -189,6 +189,11 @@ def _open_group(url: str, format: Format) -> Any:
     try:
         return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
     except ImportError as error:
-        raise MissingDependencyError(f"{url} needs a package that is not installed ({error})") from error
-    except OSError as error:
-        raise StoreError(f"cannot write {url}: {error.strerror or error}") from error
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+        ) from error
+    except Exception as error:  # libraries of object stores have errors of their own
+        if not (is_url(url) or isinstance(error, OSError)):
+            raise
+        remedy = f"; {CHECK_WRITING}" if is_url(url) else ""
+        raise StoreError(f"cannot write {url}: {describe_error(error)}{remedy}") from error

@@ -12,10 +12,12 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.files import reach
 from mgspmv.ingest.remote import explain, refuse_protocol
 
 Path = str | os.PathLike[str]
@@ -92,11 +94,11 @@ def _find_remote(url: str) -> list[str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
         if re.search(r"[*[]" if is_web else r"[*?[]", path):
-            if system.isfile(path):
+            if reach(partial(system.isfile, path)):
                 return [url]
             found = system.glob(path, detail=True)
             return _match(url, (system.unstrip_protocol(name) for name in found if found[name]["type"] == "file"))
-        if is_web or system.info(path)["type"] != "directory":
+        if is_web or reach(partial(system.info, path))["type"] != "directory":
             return [url]
         entries = ((info["name"].rstrip("/"), info["type"] == "directory") for info in system.ls(path, detail=True))
         return _list_folder(

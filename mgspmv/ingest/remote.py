@@ -18,6 +18,7 @@ from mgspmv.errors import (
     SourceNotFoundError,
     hide_secrets,
 )
+from mgspmv.files import describe_error, find_inside, name_extra
 from mgspmv.ingest.ahead import Readers, map_ahead
 
 FIRST_BYTES = 2**18
@@ -33,7 +34,6 @@ SOUGHT_AHEAD = 2
 WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
-_EXTRA = ("http:", "https:", "s3:", "s3a:")
 MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "created")
 """What fsspec has of a file that is another when the file is."""
 _REFUSED, _MISSING = (401, 403), (404, 410)
@@ -89,10 +89,9 @@ def explain(name: str, error: Exception) -> MgspmvError:
     """
     if name.startswith("http") and isinstance(error.__cause__, Exception):
         error = error.__cause__  # fsspec calls a web server's file missing whatever is the matter with it
-    said, status = " ".join(str(error).split()) or type(error).__name__, getattr(error, "status", None)
+    said, status = describe_error(error), _find_status(error)
     if isinstance(error, ImportError):
-        how = "; pip install 'mgspmv[remote]'" if name.startswith(_EXTRA) else ""
-        return MissingDependencyError(f"{name}: {said}{how}")
+        return MissingDependencyError(f"{name}: {said}{name_extra(name)}")
     if "://" not in name:
         return SourceError(f"cannot be read: {said}", source=name)
     if status in _REFUSED or isinstance(error, PermissionError):
@@ -102,6 +101,12 @@ def explain(name: str, error: Exception) -> MgspmvError:
     return SourceError(
         f"cannot be read: {said}; check the address, the connection and the credentials, and ingest again", source=name
     )
+
+
+def _find_status(error: Exception) -> int | None:
+    """Of the answer of a server, which libraries call by several names."""
+    found = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+    return next((status for status in found if isinstance(status, int)), None)
 
 
 def describe_url(url: str) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def describe_url(url: str) -> dict[str, Any]:
         system, path = fsspec.core.url_to_fs(url)
         system.invalidate_cache()
         info = system.info(path)
-        inside = system.find(path, detail=True) if info.get("type") == "directory" else {}
+        inside = find_inside(system, path) if info.get("type") == "directory" else {}
     except ValueError as error:
         raise refuse_protocol(url, error) from error
     except Exception as error:

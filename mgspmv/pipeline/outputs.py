@@ -24,7 +24,7 @@ import numpy as np
 
 from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import MgspmvError, StoreError, StoreFormatError
-from mgspmv.files import is_url
+from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.pipeline.places import explain_failures, fetch, find_system
@@ -231,7 +231,7 @@ def read_stamp(path: str) -> str | None:
 def _read_stamp_there(url: str) -> str | None:
     system, place = find_system(url)
     with explain_failures("look for", url):
-        found = system.find(place, detail=True)
+        found = find_inside(system, place)
     if not found:
         return None
     said = {name: [str(info.get(mark)) for mark in ("size", *MARKS)] for name, info in sorted(found.items())}

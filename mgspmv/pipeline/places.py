@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import MgspmvError, OptionError, StoreError
-from mgspmv.files import is_url
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
+from mgspmv.files import CHECK_WRITING, describe_error, is_url, name_extra
 from mgspmv.ingest.remote import explain
 
 
@@ -19,12 +19,15 @@ def find_system(url: str) -> tuple[Any, str]:
     Raises
     ------
     OptionError : no protocol that fsspec knows
+    MissingDependencyError : fsspec lacks the library of the protocol
     """
     from fsspec.core import url_to_fs
 
     try:
         system, name = url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except ImportError as error:
+        raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
+    except ValueError as error:
         raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
     system.invalidate_cache()
     return system, name
@@ -47,19 +50,15 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
     except MgspmvError:
         raise
     except OSError as error:
-        said, remedy = error.strerror or _say(error), _REMEDY if is_url(place) else ""
-        raise StoreError(f"cannot {doing} {place}: {said}{remedy}") from error
+        remedy = _REMEDY if is_url(place) else ""
+        raise StoreError(f"cannot {doing} {place}: {describe_error(error)}{remedy}") from error
     except Exception as error:
         if not is_url(place):
             raise
-        raise StoreError(f"cannot {doing} {place}: {_say(error)}{_REMEDY}") from error
+        raise StoreError(f"cannot {doing} {place}: {describe_error(error)}{_REMEDY}") from error
 
 
-_REMEDY = "; check that the bucket is there, the connection, and the credentials and what they allow"
-
-
-def _say(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+_REMEDY = f"; {CHECK_WRITING}"
 
 
 @contextmanager

@@ -212,6 +212,7 @@ _BATCH = Elsewhere("needs Slurm", "tests/deploy/test_deploy_slurm.py::test_a_job
 _BATCH_PBS = Elsewhere("needs PBS", "tests/deploy/test_deploy_pbs.py::test_a_command_on_two_nodes")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
 _S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
+_BUCKETS = Elsewhere("needs an object store", "tests/test_object_stores.py::test_from_a_source_to_ranks")
 _TLS = Elsewhere(
     "needs a cluster with TLS", "tests/distribute/test_tls.py::test_commands_of_dask_find_them_by_their_configuration"
 )
@@ -381,6 +382,18 @@ SCENES = {
         fill_kernels, smaller={"mgspmv bench spmv a.zarr": "mgspmv bench spmv a.zarr --rounds 1 --dtype float32"}
     ),
     "docs/networkx.md": Scene(fill_networkx),
+    "docs/object-stores.md": Scene(
+        elsewhere={
+            command: _BUCKETS
+            for place in ("s3://bucket", "gs://bucket", "az://container")
+            for command in (
+                f"mgspmv ingest {place}/edges.txt {place}/web.zarr",
+                f"mgspmv pagerank {place}/web.zarr --cluster local --workers 2 --checkpoint {place}/run.zarr "
+                f"-o {place}/ranks.zarr",
+                f"mgspmv export {place}/web.zarr {place}/web.mtx",
+            )
+        }
+    ),
     "docs/pagerank.md": Scene(fill_pagerank),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),

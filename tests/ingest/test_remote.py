@@ -360,7 +360,7 @@ ERRORS = {
         "is not ours to read: Access Denied; check the cred",
     ),
     "no words": (TimeoutError(), SourceError, "cannot be read: TimeoutError; check the address"),
-    "lines": (OSError("one\n  two"), SourceError, "cannot be read: one two; check the address"),
+    "lines": (OSError("one\n  two"), SourceError, "cannot be read: one; check the address"),
 }
 
 
