@@ -137,8 +137,8 @@ class TestErrors:
         assert fail(matrix__web__path=nowhere) == [f"{nowhere}: there is no such file; check the path"]
         [error] = fail(matrix__web__store=f"{nowhere}.zarr")
         assert error == (
-            f"cannot write {nowhere}.zarr: The specified bucket does not exist; check that the bucket is there and "
-            "what the credentials allow"
+            f"cannot write {nowhere}.zarr: The specified bucket does not exist; check that the bucket is there, "
+            "the connection, and the credentials and what they allow"
         )
         errors = fail(output__folder=nowhere)
         assert len(errors) == 5
