@@ -66,6 +66,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def setup(self, worker: Worker) -> None:
         write_worker_log()
+        WATCHDOG.notice_threads()
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Linked] = {}
@@ -221,7 +222,11 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def _list_hangs(self) -> list[tuple[str, str, str]]:
         """What of this worker hangs, as `Hang.describe` has it."""
         hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker)]
-        return hangs if (stuck := find_stuck()) is None else [*hangs, ("end", *stuck)]
+        if (stuck := find_stuck()) is not None:
+            hangs.append(("end", *stuck))
+        if WATCHDOG.has_lost_thread:
+            hangs.append(("", "found no memory for a thread, which is waited for", "give it more, and restart it"))
+        return hangs
 
     def _list_idle(self, key: str | None) -> list[str]:
         """Tasks that no thread is at. Those that stay so will never be done: where memory is short, the thread of a

@@ -10,6 +10,8 @@ How long a task may be without a mark:
     in all else       `BEGIN_S`, and what its products take at `SLOW_PER_S`; reading and writing mark every piece
 
 Time in which the process was stopped, or got no processor, does not count.
+
+Where there is no memory for a new thread, who starts it may wait for it without an end. That is noticed at once.
 """
 
 from __future__ import annotations
@@ -96,9 +98,15 @@ class _Task:
 
 
 class Watchdog:
-    """Watches the tasks of all workers of a process, as long as there are any."""
+    """Watches the tasks of all workers of a process, as long as there are any.
+
+    Attributes
+    ----------
+    has_lost_thread : whether a thread of this process ended before it began
+    """
 
     def __init__(self) -> None:
+        self.has_lost_thread = self._notices_threads = False
         self._tasks: set[_Task] = set()
         self._lock, self._is_watching = threading.Lock(), False
 
@@ -118,6 +126,19 @@ class Watchdog:
             finally:
                 with self._lock:
                     self._tasks.remove(task)
+
+    def notice_threads(self) -> None:
+        """Notice threads that end before they begin, from now on."""
+        if self._notices_threads:
+            return
+        tell, self._notices_threads = sys.unraisablehook, True
+
+        def notice(raised: Any) -> None:
+            if "in thread started by" in (raised.err_msg or ""):
+                self.has_lost_thread = True
+            tell(raised)
+
+        sys.unraisablehook = notice
 
     def list_hangs(self, worker: Any) -> list[Hang]:
         """The tasks of a worker that hang now."""

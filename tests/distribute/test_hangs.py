@@ -224,20 +224,39 @@ def kill_thread(dask_worker):
     thread.join()
 
 
-def test_a_worker_that_takes_tasks_and_does_none(graph, wanted):
+def lose_thread(dask_worker):
+    """Let its next part wait for a thread that ends before it begins, as it ends where it gets no memory."""
+    from mgspmv.distribute.part import Part
+
+    def run():
+        raise MemoryError
+
+    def begin(self, *args):
+        thread = threading.Thread()
+        thread._bootstrap = run
+        thread.start()
+
+    Part.__init__ = begin
+
+
+@pytest.mark.parametrize(
+    ("break_worker", "said", "left_out"),
+    [
+        (kill_thread, "was not at its task for 1.5 s", "does not do the tasks that it takes, and is left out"),
+        (lose_thread, "found no memory for a thread", r"found no memory for a thread, .* and is left out"),
+    ],
+)
+def test_a_worker_without_memory_for_threads(break_worker, said, left_out, graph, wanted):
     with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         assert mg.pagerank(graph, client=client).digest() == wanted
-        client.run(kill_thread, workers=[cluster.workers[1].worker_address])
+        client.run(break_worker, workers=[cluster.workers[1].worker_address])
         began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\) was not at its task for 1.5 s") as caught:
+        with pytest.raises(WorkerTimeoutError, match=rf"^worker 1 \(tcp://.*\) {said}") as caught:
             mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0)
         assert time.monotonic() - began < TIMEOUT_S + SLACK_S
-        assert (caught.value.worker, caught.value.rank) == ("1", 1)
-        assert "its memory may be short; restart it" in str(caught.value)
-        with pytest.warns(
-            UserWarning,
-            match=r"^worker 1 .* does not do the tasks that it takes, and is left out",
-        ):
+        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "load")
+        assert str(caught.value).endswith("restart it")
+        with pytest.warns(UserWarning, match=f"^worker 1 .* {left_out}"):
             left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
         assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
         caught = None
