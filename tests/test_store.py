@@ -1566,7 +1566,7 @@ def test_a_url_that_cannot_be_reached(work, monkeypatch):
         """As a library behind a URL has them."""
 
     def fail(*args, **kwargs):
-        raise NoCredentials("Unable to locate\n credentials")
+        raise NoCredentials("Unable to locate credentials.\nRequestId: 7")
 
     monkeypatch.setattr("zarr.open_group", fail)
     with pytest.raises(
