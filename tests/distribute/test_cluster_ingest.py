@@ -398,7 +398,7 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_
 def test_workers_keep_to_the_memory(tmp_path):
     """0.6 GB of text with weights and ids that are far apart, with the transpose, by two workers within 1 GiB each."""
     rng, n_batches = np.random.default_rng(2), 12
-    ids = np.sort(rng.integers(-(2**62), 2**62, 2_000_000))
+    ids = np.sort(rng.integers(-(2**62), 2**62, 1_000_000))
     degrees, weight = np.zeros(len(ids), np.int64), pa.array(rng.random(1 << 20).round(3))
     with (tmp_path / "edges.txt").open("wb") as file:
         for _ in range(n_batches):
