@@ -210,7 +210,7 @@ def test_random_entries_are_those_of_scipy(entries, kind, dtype):
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.exhaustive), "float64"])
 @pytest.mark.parametrize("name", HARD)
 def test_products_in_blocks(name, precision):
     hard = HARD[name]

@@ -77,10 +77,10 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], P
     ("threads", "weighted", "precision"),
     [
         (1, False, "exact"),
-        (2, True, "exact"),
+        pytest.param(2, True, "exact", marks=pytest.mark.exhaustive),
         pytest.param(1, True, "float64", marks=pytest.mark.exhaustive),
         (2, False, "float64"),
-        (1, True, "float32"),
+        pytest.param(1, True, "float32", marks=pytest.mark.exhaustive),
         pytest.param(2, False, "float32", marks=pytest.mark.exhaustive),
     ],
 )
@@ -96,7 +96,10 @@ def test_ranking_takes_what_was_planned(
 
 @pytest.mark.parametrize(
     ("precision", "k"),
-    [("exact", 10), ("exact", 1 << 16), pytest.param("float64", 10, marks=pytest.mark.exhaustive), ("float32", 10)],
+    [
+        ("exact", 1 << 16),
+        *(pytest.param(own, 10, marks=pytest.mark.exhaustive) for own in ("exact", "float64", "float32")),
+    ],
 )
 def test_proving_the_highest_takes_what_was_planned(
     graphs: dict[tuple[int, bool], Path], precision: Any, k: int
@@ -181,7 +184,7 @@ def multiply(store: Path, dtype: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "threads"), [("float64", 1), ("float32", 2)])
-@pytest.mark.parametrize(("n", "bandwidth"), [(200_000, 7), (1_000_000, 1)])
+@pytest.mark.parametrize(("n", "bandwidth"), [(200_000, 7), pytest.param(1_000_000, 1, marks=pytest.mark.exhaustive)])
 def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, threads: int, dtype: Any) -> None:
     for store, size in (("tiny", 100), ("large", n)):
         mg.generate("banded", tmp_path / store, n=size, bandwidth=bandwidth, dtype=dtype)
@@ -190,7 +193,7 @@ def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, 
     assert_as_planned(plan.memory_bytes, lambda: multiply(tmp_path / "large", dtype, threads))
 
 
-@pytest.mark.parametrize("kind", ["graph", "matrix"])
+@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.exhaustive)])
 def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -> None:
     """Few entries a row, so that the vectors and the order are most of it."""
     work: Callable[..., None] = rank if kind == "graph" else multiply
@@ -319,10 +322,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("edges", "pattern")),
-        "weighted edges",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("edges", "weighted edges", "pattern", "real")),
         "edges with ids",
-        "real",
     ],
 )
 def test_ingest_holds_the_entries_and_those_sorted_by_column(

@@ -13,7 +13,7 @@ from verdicts import Ending, Wanted
 GIVEN = ["--cluster", "local", "--workers", "2", "--transports", "auto", "--vertices", "3000"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "CHECKPOINT_EVERY_S", 0.5)
     monkeypatch.setattr(devices, "_count_iterations", lambda *_: 2500)

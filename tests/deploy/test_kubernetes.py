@@ -536,10 +536,15 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("components", "more", "ranks"),
     [
-        (("job",), ["--set=matrix.rmat.parameters.scale=8"], "rmat/rmat/pagerank/ranks.zarr"),
-        (("nightly", "tls"), [], "nightly/web/ranks/ranks.parquet"),
+        pytest.param(
+            ("job",),
+            ["--set=matrix.rmat.parameters.scale=8"],
+            "rmat/rmat/pagerank/ranks.zarr",
+            id="job",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(("nightly", "tls"), [], "nightly/web/ranks/ranks.parquet", id="nightly-tls"),
     ],
-    ids=["job", "nightly-tls"],
 )
 def test_what_pods_run_is_a_cluster_that_runs_pipelines(components, more, ranks, tmp_path):
     objects = render(compose(tmp_path / "mixed", "cpu", components))

@@ -75,7 +75,7 @@ def open_reference(name, ingested):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if k % 2 else name for k, name in enumerate(REFERENCES)]
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if k % 4 else name for k, name in enumerate(REFERENCES)]
 )
 def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
     A = open_reference(name, ingested)

@@ -101,7 +101,7 @@ def check_serves(client, graph, wanted, n_workers=3):
 # --- workers that die ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
 def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     client, processes = three
     left = find_left(client)
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     check_left(client, left)
 
 
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
 def test_the_only_worker_dies(drive, graph):
     with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
         strike = Strike(lambda: os.kill(find_processes(client)[0], signal.SIGKILL))
@@ -138,7 +138,7 @@ def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
     check_serves(client, graph, wanted)
 
 
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
 def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     client, _ = three
     address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 0)
@@ -154,7 +154,11 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
 
 @pytest.mark.parametrize(
     ("how", "drive"),
-    [(signal.SIGKILL, "superstep"), (signal.SIGSTOP, "superstep"), (signal.SIGKILL, "scheduler")],
+    [
+        (signal.SIGKILL, "superstep"),
+        pytest.param(signal.SIGSTOP, "superstep", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGKILL, "scheduler", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, three):
     client, processes = three
@@ -262,7 +266,8 @@ def start_client(tmp_path, store, address, drive="superstep", timeout_s=TIMEOUT_
 @pytest.mark.parametrize(
     ("sign", "drive"),
     [
-        *(pytest.param(signal.SIGINT, drive, id=f"interrupted-{drive}") for drive in DRIVES),
+        pytest.param(signal.SIGINT, "superstep", id="interrupted-superstep"),
+        pytest.param(signal.SIGINT, "scheduler", id="interrupted-scheduler", marks=pytest.mark.exhaustive),
         pytest.param(signal.SIGKILL, "superstep", id="killed-superstep"),
         pytest.param(signal.SIGKILL, "scheduler", id="killed-scheduler", marks=pytest.mark.exhaustive),
     ],

@@ -103,7 +103,13 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preloaded", [(), ("--preload", "mgspmv.monitor.plugin")], ids=["alone", "with the page"])
+@pytest.mark.parametrize(
+    "preloaded",
+    [
+        pytest.param((), id="alone", marks=pytest.mark.exhaustive),
+        pytest.param(("--preload", "mgspmv.monitor.plugin"), id="with the page"),
+    ],
+)
 def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificates, store, tmp_path):
     environment = os.environ | {"DASK_CONFIG": str(certificates.folder / "dask.yaml")}
     file, started = tmp_path / "scheduler.json", []

@@ -47,8 +47,8 @@ def run_page(name: str, folder: Path, address: str, has: tuple[str, ...] = ()) -
         pytest.fail(wrong, pytrace=False)
 
 
-LONG = ("docs/benchmarks.md",)
-"""Pages of commands that take minutes, of which each has tests of its own."""
+LONG = tuple(f"docs/{name}.md" for name in ("batch", "benchmarks", "centrality", "cluster", "dashboard", "doctor"))
+"""Pages of commands that take long, of which each has tests of its own."""
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_runs_are_merged(runs):
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 20_000])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_entries_are_numbered(memory, threads):
     rng = np.random.default_rng(1)
     names = [f"v{k}" for k in (rng.random((2, 3000)) ** 2 * 500).astype(int).ravel()]
@@ -183,7 +183,7 @@ def test_several_threads_while_names_are_put_away():
 
 
 @pytest.mark.parametrize("suffix", ["txt", "parquet"])
-@pytest.mark.parametrize("kind", ["graph", "matrix"])
+@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("memory", [PLENTY, 1 << 20], ids=["much", "little"])
 def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     rng = np.random.default_rng(2)

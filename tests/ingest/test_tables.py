@@ -93,7 +93,7 @@ def test_tables_are_closed_when_reading_ends_early():
 
 
 @pytest.mark.parametrize("kind", ["parquet", "text"])
-@pytest.mark.parametrize("memory", [60_000, 200_000])
+@pytest.mark.parametrize("memory", [60_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
 def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(kind, memory, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PART_ROWS", 500)
     monkeypatch.setitem(EdgeListSource.__init__.__kwdefaults__, "batch_bytes", 10_000)

@@ -253,7 +253,7 @@ PEAK = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_gibibyte_is_enough(tmp_path):
     """For 12 million entries, as many insertions, which go by way of files, and a transpose."""
     csv = pytest.importorskip("pyarrow.csv")

@@ -342,7 +342,7 @@ class TestMemoryOfGenerators:
         [
             pytest.param("symmetrize = true\ntranspose = true\n", "8GB", marks=pytest.mark.exhaustive),
             ("symmetrize = true\ntranspose = true\n", "800MB"),
-            ('order = "rcm"\n', "8GB"),
+            pytest.param('order = "rcm"\n', "8GB", marks=pytest.mark.exhaustive),
         ],
     )
     def test_they_take_what_is_predicted(self, more, limit):
