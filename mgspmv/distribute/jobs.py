@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -332,7 +333,7 @@ def _list_certificates() -> list[str]:
             f"there is no {config}, by which workers of jobs find the certificates; `mgspmv certificates DIR` makes "
             "one with them"
         )
-    return [f"export DASK_CONFIG='{config}'"]
+    return [f"export DASK_CONFIG={shlex.quote(str(config))}"]
 
 
 def _choose_address(system: System, job: Job) -> str:
@@ -396,8 +397,10 @@ def _await_joined(
                 "wait=SECONDS, or queue the whole command as a job, which deploy/ has scripts for",
                 phase="start",
             )
-        if time.monotonic() > next_look and (states := system.look(jobs)) is not None:
-            next_look = time.monotonic() + _LOOK_S
+        if time.monotonic() > next_look:
+            states, next_look = system.look(jobs), time.monotonic() + _LOOK_S
+            if states is None:
+                continue
             if missing := [job for job in jobs if job not in states]:
                 raise _explain_end(system, missing[0], logs)
             if (text := _describe_waiting(system, states, joined, wanted)) != told:
