@@ -1371,7 +1371,10 @@ def _list_below(root: Path, path: str) -> Iterator[str]:
     """A path, and the symbolic links and folders below it; no link is followed."""
     yield path
     if (root / path).is_dir() and not (root / path).is_symlink():
-        with os.scandir(root / path) as entries:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(root / path) as entries,
+        ):  # what is removed meanwhile has none
             for entry in entries:
                 if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
                     yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from buckets import serve_s3
 from zarr.storage import MemoryStore
 
 import mgspmv.checkpoints
+import mgspmv.store
 from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, describe_failure, write_slice
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 
@@ -116,6 +118,23 @@ def test_what_was_never_finished_is_not_there(tmp_path):
     assert len(list_states(tmp_path / "c")) == 2
     keep(checkpoints, 4)
     assert address.name not in list_states(tmp_path / "c")
+
+
+def test_what_goes_while_others_are_looked_for(tmp_path, monkeypatch):
+    """The state of a course that was given up is removed while the last whole one is read."""
+    checkpoints = open_checkpoints(tmp_path, 1)
+    given_up, look, found = checkpoints.name_next(), os.scandir, []
+    write_slice(given_up, 0, make_x(2))
+
+    def scan(path):
+        if path == tmp_path / given_up.path / "x000000000000" and not found:
+            found.append(path)
+            shutil.rmtree(path)
+        return look(path)
+
+    monkeypatch.setattr(mgspmv.store.os, "scandir", scan)
+    assert checkpoints.restore().reached.iteration == 1
+    assert len(found) == 1
 
 
 def test_who_writes_late_harms_nobody(tmp_path):
