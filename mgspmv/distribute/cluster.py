@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import math
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -578,7 +577,7 @@ class Cluster:
         hangs, or that a task of its is at nothing for that long."""
         loop, member = asyncio.get_running_loop(), members[rank]
         pause_s = min(PING_S, self.timeout / 8)
-        answered, idle_since = loop.time(), dict[str, float]()
+        answered, idle_since = loop.time(), dict[tuple[str, bool], float]()
         while True:
             began = loop.time()
             await asyncio.sleep(pause_s)
@@ -592,21 +591,37 @@ class Cluster:
                 hangs, idle = answer
                 for hung_in, what, why in hangs[:1]:
                     raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
-                if key in idle and not await self._is_given(member, key, phase):
-                    idle = [other for other in idle if other != key]
+                found = [(own, own != key or await self._is_given(member, own, phase)) for own in idle]
                 since = {} if is_late else idle_since
-                idle_since = {k: since.get(k, loop.time()) for k in idle}
+                idle_since = {each: since.get(each, loop.time()) for each in found}
             if loop.time() >= answered + self.patience:
                 await self._check_members(members, phase)  # it is the scheduler that asks, and may be what hangs
                 self._silent.add(member)
                 why = "it hangs, or cannot be reached"
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
-            if loop.time() >= min(idle_since.values(), default=math.inf) + self.patience:
-                self._broken.add(member)
-                what = f"was not at its task for {self.patience:g} s"
-                raise blame(WorkerTimeoutError, members, rank, phase, what, "its memory may be short; restart it")
+            for (_, is_given), began_s in idle_since.items():
+                if loop.time() >= began_s + self.patience:
+                    await self._blame_for_idle(members, rank, phase, is_given)
 
-    async def _is_given(self, member: Member, key: str | None, phase: str) -> bool:
+    async def _blame_for_idle(self, members: Sequence[Member], rank: int, phase: str, is_given: bool) -> None:
+        """Raise, as a worker was at no task for as long as it may be silent, and there is one that is waited for.
+
+        Parameters
+        ----------
+        is_given : whether the scheduler waits for the worker too
+        """
+        if is_given:
+            self._broken.add(members[rank])
+            what = f"was not at its task for {self.patience:g} s"
+            raise blame(WorkerTimeoutError, members, rank, phase, what, "its memory may be short; restart it")
+        if not await self._find_gone([members[rank]]):  # or that is what is said
+            raise SchedulerNotFoundError(
+                f"{self} and this process did not hear of each other's tasks for {self.patience:g} s (during {phase}, "
+                f"worker {members[rank]}), as where the clock of one was put back; run it again",
+                phase=phase,
+            )
+
+    async def _is_given(self, member: Member, key: str, phase: str) -> bool:
         """Whether the scheduler waits for a worker to do a task."""
         try:
             given = await self._ask(self._scheduler().processing(workers=[member.address]), phase)

@@ -14,7 +14,7 @@ from clusters import check_left, find_left, start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.errors import WorkerTimeoutError
+from mgspmv.errors import SchedulerNotFoundError, WorkerTimeoutError
 
 pytestmark = pytest.mark.slow
 
@@ -311,3 +311,52 @@ def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch
                 assert time.monotonic() - began > 4.0
     finally:
         fragile.run(set_chunks, n=1 << 20)
+
+
+# --- messages that do not arrive -------------------------------------------------------------------------------------
+
+
+def hold_up(sender):
+    """Let messages of a stream stay where they are, as where the clock was put back by an hour just after one was sent:
+    Dask waits for a time of day."""
+    sender.send = lambda *messages: None
+
+
+def hold_up_worker(dask_worker):
+    hold_up(dask_worker.batched_stream)
+
+
+@pytest.mark.parametrize(
+    "find_sender",
+    [
+        lambda cluster, client: cluster.scheduler.client_comms[client.id],
+        lambda cluster, client: client.scheduler_comm,
+    ],
+    ids=["scheduler to client", "client to scheduler"],
+)
+def test_client_and_scheduler_that_do_not_hear_of_each_other(find_sender, graph, wanted):
+    with start_cluster(2) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            assert mg.pagerank(graph, client=client).digest() == wanted
+            hold_up(find_sender(cluster, client))
+            began = time.monotonic()
+            with pytest.raises(
+                SchedulerNotFoundError, match=r"did not hear of each other's tasks for 1.5 s \(during load"
+            ):
+                mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+            assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert mg.pagerank(graph, client=cluster).digest() == wanted
+
+
+@pytest.mark.parametrize("by_worker", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+def test_a_worker_and_the_scheduler_that_do_not_hear_of_each_other(by_worker, graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        assert mg.pagerank(graph, client=client).digest() == wanted
+        address = cluster.workers[1].worker_address
+        if by_worker:
+            client.run(hold_up_worker, workers=[address])
+        else:
+            hold_up(cluster.scheduler.stream_comms[address])
+        with pytest.warns(UserWarning, match="worker 1 .* does not do the tasks that it takes, and is left out"):
+            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
