@@ -13,18 +13,21 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TypeVar
 
 MOST_NETWORKS = 64
 """At the same time on this machine, of whoever runs them."""
 MOST_HOSTS = 60
 NAMESPACES = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
+T = TypeVar("T")
 BURST_BYTES = 4096
 """That pass a slow link at once."""
 QUEUE_MS = 2000
@@ -58,6 +61,11 @@ class Host:
         with open(NAMESPACES / self.namespace) as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+
+    def do(self, function: Callable[[], T]) -> T:
+        """What a function gives there; sockets that it makes stay there."""
+        with ThreadPoolExecutor(1, initializer=self.enter) as thread:
+            return thread.submit(function).result()
 
     def cut(self) -> None:
         """Let nothing come or go any more; nobody is told."""
@@ -99,7 +107,7 @@ class Network(AbstractContextManager["Network"]):
             self._number, self._lock = _claim_number()
             _remove(self._bridge)
             _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("address", "add", f"{self._find_address(1)}/24", "dev", self._bridge)
+            _ip("address", "add", f"{self.address}/24", "dev", self._bridge)
             _ip("link", "set", self._bridge, "up")
         return self
 
@@ -122,6 +130,11 @@ class Network(AbstractContextManager["Network"]):
             _ip("-n", space, "link", "set", device, "up")
         _ip("link", "set", space, "up", "master", self._bridge)
         return host
+
+    @property
+    def address(self) -> str:
+        """Of this machine, as hosts reach it."""
+        return self._find_address(1) if self._is_split else "127.0.0.1"
 
     @property
     def _bridge(self) -> str:

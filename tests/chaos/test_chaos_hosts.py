@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 
 import pytest
@@ -12,20 +11,6 @@ from hosts import NAMESPACES, Network, why_not_split
 pytestmark = pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "it can be done")
 
 WAIT_S = 0.5
-
-
-def on_host(host, function):
-    """What a function gives on a host; sockets that it makes stay there."""
-    given = []
-
-    def run():
-        host.enter()
-        given.append(function())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return given[0]
 
 
 @pytest.fixture
@@ -39,8 +24,8 @@ def link(network):
     """A second host, and both ends of a connection to the first one."""
     first, second = network.add_host("a"), network.add_host("b")
     with (
-        on_host(first, lambda: socket.create_server((first.address, 0))) as server,
-        on_host(second, lambda: socket.create_connection(server.getsockname(), timeout=5)) as here,
+        first.do(lambda: socket.create_server((first.address, 0))) as server,
+        second.do(lambda: socket.create_connection(server.getsockname(), timeout=5)) as here,
         server.accept()[0] as there,
     ):
         there.settimeout(WAIT_S)
@@ -84,7 +69,7 @@ def time_send(here, there):
 
 def test_this_machine_reaches_hosts(network):
     host = network.add_host("a")
-    with on_host(host, lambda: socket.create_server((host.address, 0))) as server:
+    with host.do(lambda: socket.create_server((host.address, 0))) as server:
         socket.create_connection(server.getsockname(), timeout=5).close()
 
 

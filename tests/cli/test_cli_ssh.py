@@ -5,24 +5,20 @@ Each host is a network namespace with its own address and SSH server. Without ro
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from clusters import wait_for
-from commands import ENVIRONMENT, TINY_RMAT, invoke, invoke_json, start
+from commands import TINY_RMAT, invoke, invoke_json, start
 from distributed.comm import get_address_host
 from hosts import Network, why_not_split
+from sshd import find_free_port, needs_sshd, serve_ssh
 
 from mgspmv.distribute import ssh
 from mgspmv.distribute.host_workers import Asked
@@ -30,13 +26,8 @@ from mgspmv.distribute.ssh import Host, read_hosts, start_ssh
 from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, VersionMismatchError
 
-SSHD = "/usr/sbin/sshd"
 ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-needs_sshd = pytest.mark.skipif(
-    not (os.access(SSHD, os.X_OK) and shutil.which("ssh") and shutil.which("ssh-keygen")),
-    reason="needs an SSH server and client (Debian: apt install openssh-server)",
-)
 
 
 # --- the file of hosts -----------------------------------------------------------------------------------------------
@@ -133,7 +124,7 @@ def test_pipelines_on_hosts(cluster, client, monkeypatch):
         '[cluster]\nkind = "ssh"\nhosts = "h"\nworkers = 2\nthreads = 1\nremote_python = "/opt/python"\n'
         '[matrix.web]\nopen = "r.zarr"\n[run.plain]\nmatrix = "web"\n'
     )
-    invoke("run", "p.toml")
+    assert f"dashboard: {cluster.dashboard_link}\n" in invoke("run", "p.toml")[1]
     assert asked == [([Host("gpu-1", workers=3)], 2, 1, "/opt/python")]
 
 
@@ -146,110 +137,20 @@ def test_machines_without_ssh(tmp_path, monkeypatch):
 # --- hosts of our own ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """Hosts with SSH servers, and an `ssh` that knows them."""
-
-    folder: Path
-    lines: list[str]
-    """Of a file of hosts."""
-    config: str
-    """Of SSH's client."""
-
-    def write(self, *lines: str) -> str:
-        """A file of hosts."""
-        path = self.folder / "hosts.txt"
-        path.write_text("\n".join(lines or self.lines) + "\n")
-        return str(path)
-
-    def list_left(self) -> list[str]:
-        """Command lines of what an SSH server started here and is still there."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("STARTED_BY_TEST") == str(self.folder):
-                    found.append(" ".join(process.cmdline()))
-            except psutil.Error:
-                continue
-        return found
-
-    def write_program(self, name: str, *lines: str) -> str:
-        """A program for `--remote-python`, with Python for its last line."""
-        path = self.folder / name
-        path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
-        path.chmod(0o755)
-        return str(path)
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ssh")
-    for name in ("host", "own", "other"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    shutil.copy(folder / "own.pub", folder / "authorized")
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    with ExitStack() as stack:
-        network = stack.enter_context(Network(is_split=not why_not_split()))
-        lines, known = [], []
-        for name in ("a", "b", "c"):
-            host, port = network.add_host(name), find_free_port()
-            stack.callback(end, start_sshd(folder, host, port))
-            lines.append(f"{getpass.getuser()}@{host.address}:{port}")
-            known.append(f"[{host.address}]:{port} {(folder / 'host.pub').read_text()}")
-            assert wait_for(lambda own=(host.address, port): answers(own)), "the SSH server does not listen"
-        (folder / "known").write_text("".join(known))
-        config = f"IdentityFile {folder}/own\nUserKnownHostsFile {folder}/known\n"
-        yield Fleet(folder, lines, f"{config}IdentitiesOnly yes\nGlobalKnownHostsFile /dev/null\n")
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-def answers(address) -> bool:
-    try:
-        socket.create_connection(address, 1).close()
-    except OSError:
-        return False
-    return True
-
-
-def start_sshd(folder, host, port):
-    config = folder / f"sshd-{host.name}"
-    config.write_text(
-        f"ListenAddress {host.address}:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-        "StrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
-        f"PidFile none\nSetEnv STARTED_BY_TEST={folder} PYTHONPATH={ENVIRONMENT['PYTHONPATH']} "
-        f"MGSPMV_CACHE={os.environ['MGSPMV_CACHE']}\n"
-    )
-    return subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=subprocess.DEVNULL, preexec_fn=host.enter)
-
-
-def end(process) -> None:
-    process.terminate()
-    process.wait()
+    with Network(is_split=not why_not_split()) as network:
+        hosts = [network.add_host(name) for name in ("a", "b", "c")]
+        with serve_ssh(tmp_path_factory.mktemp("ssh"), hosts) as fleet:
+            yield fleet
 
 
 @pytest.fixture
 def known(fleet, monkeypatch):
     """The fleet, whose hosts and keys `ssh` knows; and nothing that stays on it."""
-    set_config(fleet, monkeypatch, fleet.config)
+    fleet.set_config(monkeypatch, fleet.config)
     yield fleet
     assert wait_for(lambda: not fleet.list_left(), 20), fleet.list_left()
-
-
-def set_config(fleet, monkeypatch, config) -> None:
-    """Let `ssh` have this configuration in place of the user's."""
-    (fleet.folder / "config").write_text(config)
-    programs = fleet.folder / "bin"
-    programs.mkdir(exist_ok=True)
-    found = os.environ["PATH"].removeprefix(f"{programs}:")
-    (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh", path=found)} -F {fleet.folder}/config "$@"\n')
-    (programs / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{found}")
-    monkeypatch.setitem(ENVIRONMENT, "PATH", os.environ["PATH"])
 
 
 @pytest.fixture
@@ -327,19 +228,19 @@ def test_hosts_that_ssh_does_not_reach(known, monkeypatch):
     assert f"it cannot be reached; `ssh -o BatchMode=yes -p {closed.port} {host.user}@{host.name} true` must" in message
     assert "Connection refused" in message
 
-    set_config(known, monkeypatch, known.config.replace("/own", "/other"))
+    known.set_config(monkeypatch, known.config.replace("/own", "/other"))
     message = refuse([host])
     assert "it lets in no key of this user; `ssh -o BatchMode=yes " in message
     assert "Permission denied" in message
 
-    set_config(known, monkeypatch, known.config.replace("/known", "/nobody"))
+    known.set_config(monkeypatch, known.config.replace("/known", "/nobody"))
     assert "its key is not in known_hosts; compare the key with the host's own" in refuse([host])
 
     changed = (known.folder / "known").read_text().replace(
         (known.folder / "host.pub").read_text().split()[1], (known.folder / "other.pub").read_text().split()[1]
     )  # fmt: skip
     (known.folder / "changed").write_text(changed)
-    set_config(known, monkeypatch, known.config.replace("/known", "/changed"))
+    known.set_config(monkeypatch, known.config.replace("/known", "/changed"))
     assert "its key is not the one that known_hosts has" in refuse([host])
 
 
