@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgspmv.cli.mode import MODE, OWN, note_kept
+from mgspmv.cli.mode import MODE, OWN, note_kept, say
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
@@ -44,7 +44,7 @@ def run(
         return _answer_plan(plan_pipeline(definition))
     try:
         with quieten_dask(), _watch(definition) as watchers:
-            return _answer_run(run_pipeline(definition, **watchers))
+            return _answer_run(run_pipeline(definition, on_note=say, **watchers))
     except StepsFailedError as error:
         return _answer_run(error.record, error)
     except RunInterrupted as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
@@ -23,13 +24,20 @@ class Computing:
     section : of the cluster; None for this process
     client : of a cluster to be used in place of that
     threads : of each matrix that this process works on; None for one for each processor
+    on_note : called with lines on the cluster, when it is started or reached
     """
 
-    def __init__(self, section: ClusterSection | None, client: Any = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        section: ClusterSection | None,
+        client: Any = None,
+        threads: int | None = None,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
         self.is_on_cluster = section is not None or client is not None
         self.section = section or ClusterSection()
         self._client, self._is_given = client, client is not None
-        self.threads = threads
+        self.threads, self._on_note = threads, on_note
         self._lock, self._stack = threading.Lock(), ExitStack()
         self.device = threading.Lock()
         """Held by who computes on the device of this process, which has room for one matrix."""
@@ -80,13 +88,15 @@ class Computing:
             reached = self._stack.enter_context(started)
         elif own.nodes is not None:
             job = parse_job(own.job or ())
-            started = start_jobs(own.kind, own.nodes, job, own.workers, own.threads, own.remote_python)
+            started = start_jobs(own.kind, own.nodes, job, own.workers, own.threads, own.remote_python, self._on_note)
             reached = self._stack.enter_context(started)
         elif own.kind != "address":
             start = start_cuda if own.kind == "cuda" else start_local
             reached = self._stack.enter_context(start(own.workers, own.threads))
         cluster = Cluster(reached, own.timeout)
         self._stack.callback(cluster.close)
+        if self._on_note is not None and cluster.dashboard_link:
+            self._on_note(f"dashboard: {cluster.dashboard_link}")
         return cluster.client
 
     def is_on_device(self, section: Any) -> bool:

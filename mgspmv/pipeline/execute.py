@@ -61,6 +61,7 @@ def run_pipeline(
     on_event: Callable[[Step, Event], None] | None = None,
     on_progress: Progress | None = None,
     on_step: Callable[[StepOutcome], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     throw: bool = True,
 ) -> RunRecord:
     """Run a definition: keep the steps that are finished, and make the others.
@@ -77,6 +78,8 @@ def run_pipeline(
     on_event : called with a step and what an iteration of it did, by the threads that steps run on
     on_progress : called with ("step: phase", done, total or None), likewise
     on_step : called with what became of a step as soon as that is known, likewise
+    on_note : called with lines on the cluster: where its dashboard is and, of a batch system, what jobs wait for,
+        likewise
     throw : raise when a step failed; False returns the record that says so
 
     Returns
@@ -93,13 +96,14 @@ def run_pipeline(
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     given: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
     with watch_steps(definition, given) as hearers:
-        return _run_definition(definition, client, throw=throw, **hearers)
+        return _run_definition(definition, client, on_note=on_note, throw=throw, **hearers)
 
 
 def _run_definition(
     definition: Definition,
     client: Any,
     *,
+    on_note: Callable[[str], None] | None,
     throw: bool,
     on_event: Callable[[Step, Event], None] | None,
     on_progress: Progress | None,
@@ -120,7 +124,7 @@ def _run_definition(
         return note(finished)
     limits, n_lanes = definition.pipeline.limits, min(definition.pipeline.limits.side_by_side, len(lanes))
     threads = -(-(limits.threads or default_threads()) // n_lanes)
-    computes = Computing(definition.pipeline.cluster, client, threads)
+    computes = Computing(definition.pipeline.cluster, client, threads, on_note)
     ending = threading.Event()
     with hold(definition.folder) as own, hold_targets(lanes, own, ending.set), computes as computing:
         records.sweep()

@@ -16,6 +16,7 @@ from clusters import wait_for
 from commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json
 from slurm import Slurm, needs_slurm, start_slurm
 
+from mgspmv.cli.mode import say
 from mgspmv.distribute import jobs
 from mgspmv.distribute.jobs import KEYS, Job, parse_job, start_jobs
 from mgspmv.distribute.tls import make_certificates, use_tls
@@ -100,7 +101,7 @@ def test_pipelines_in_jobs(monkeypatch):
     )
     Path("p.toml").write_text(text)
     assert "Slurm refuses the job" in invoke("run", "p.toml", code=7)[0]
-    assert asked == [("slurm", 2, Job("gpu", gpus=4), None, 1, None)]
+    assert asked == [("slurm", 2, Job("gpu", gpus=4), None, 1, None, say)]
     for right, wrong, message in (
         ("nodes = 2\n", "", "cluster.nodes: how many jobs goes with kind"),
         ('"gpus=4"', '"gpus=0"', "cluster.job: job gpus=0: wanted a number from 1 on"),
