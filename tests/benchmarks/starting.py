@@ -2,11 +2,13 @@
 
     python tests/benchmarks/starting.py --workers 2
     python tests/benchmarks/starting.py --backend cuda
+    python tests/benchmarks/starting.py --backend cuda --workers 4 --one-device
 
 Each time, three commands are run one after the other as a user would, on a stored R-MAT graph: `mgspmv cluster start`,
 `mgspmv pagerank`, whose log says when the first iteration was made, and `mgspmv cluster stop`. With `warm` kernels that
 Numba compiled are in its cache, with `cold` that is empty, as once after mgspmv was installed. Ranks must have the
 digest of one process; the exit code is 1 where they have not, or where the median of `warm` is later than is wanted.
+With `--one-device` workers share one GPU as if each had its own, on a host of its own: NCCL connects them by sockets.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import mgspmv as mg
 WANTED_S = {"cpu": 15.0, "cuda": 20.0}
 """By backend: seconds up to the first iteration, at most; of two CPU workers on 2 processors, and of four GPUs."""
 PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
+OWN_DEVICE = Path(__file__).parents[1] / "chaos" / "own_device.py"
 CHANGES = ("--tol-mode", "fixed", "--max-iter", "20")
 HEADER = ("caches", "workers", "start s", "first iteration s", "least s", "most s", "runs", "wanted s", "")
 LEGEND = (
@@ -98,7 +101,8 @@ def _measure(caches: str, graph: Graph, digest: str, options: argparse.Namespace
             say(f"{caches} caches: start {k + 1} of {options.repeats + is_warm}")
             runs.append(start_and_rank(graph, Path(kept) / ("all" if is_warm else f"{k}"), options))
     wanted_s = WANTED_S[options.backend] if is_warm else None
-    return Row(caches, f"{options.workers or 'all'} {options.backend}", wanted_s, tuple(runs[is_warm:]), digest)
+    workers = f"{options.workers or 'all'} {options.backend}" + ", one GPU" * options.one_device
+    return Row(caches, workers, wanted_s, tuple(runs[is_warm:]), digest)
 
 
 def start_and_rank(graph: Graph, kept: Path, options: argparse.Namespace) -> Run:
@@ -110,14 +114,19 @@ def start_and_rank(graph: Graph, kept: Path, options: argparse.Namespace) -> Run
     """
     with tempfile.TemporaryDirectory(prefix="mgspmv-benchmark-") as folder:
         environment = os.environ | {"MGSPMV_STATE": folder, "NUMBA_CACHE_DIR": str(kept)}
-        n_workers = [] if options.workers is None else ["--workers", str(options.workers)]
+        workers = ["--backend", "cpu" if options.one_device else options.backend]
+        workers += [] if options.workers is None else ["--workers", str(options.workers)]
+        how: tuple[str, ...] = CHANGES
+        if options.one_device:
+            environment |= {"DASK_DISTRIBUTED__WORKER__PRELOAD": f"['{OWN_DEVICE}']", "NCCL_SOCKET_IFNAME": "lo"}
+            how += ("--backend", "cuda")
         log = Path(folder) / "log.jsonl"
         began = time.time()
-        cluster = _call(environment, "cluster", "start", "--backend", options.backend, *n_workers)
+        cluster = _call(environment, "cluster", "start", *workers)
         started_s = time.time() - began
         try:
             place = ("--scheduler", cluster["scheduler"], "--log", str(log), "--log-level", "debug")
-            solution = _call(environment, "pagerank", str(graph.store), *CHANGES, *place)
+            solution = _call(environment, "pagerank", str(graph.store), *how, *place)
         finally:
             _call(environment, "cluster", "stop")
         lines = map(json.loads, log.read_text().splitlines())
@@ -159,9 +168,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=int, default=18, help="2^scale vertices (18)")
     parser.add_argument("--backend", choices=list(WANTED_S), default="cpu", help="of the workers (cpu)")
     parser.add_argument("--workers", type=int, help="processes (as the command chooses)")
+    parser.add_argument("--one-device", action="store_true", help="workers of --backend cuda share one GPU")
     parser.add_argument("--repeats", type=int, default=5, help="starts with either caches (5)")
     add_file_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.one_device and options.backend != "cuda":
+        parser.error("--one-device is for --backend cuda")
+    return options
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     told: dict[str, Any] = {"late_s": 5.0, "digest": None, "calls": []}
 
     def call(environment: dict[str, str], *words: str) -> dict[str, Any]:
-        told["calls"].append((words[:2], environment["NUMBA_CACHE_DIR"]))
+        told["calls"].append((words, environment))
         if words[0] == "cluster":
-            assert words[1] == "stop" or words[2:] == ("--backend", "cpu", "--workers", "2")
             return {"scheduler": "tcp://127.0.0.1:1"}
         at = datetime.now(UTC) + timedelta(seconds=told["late_s"])
         lines = [{"time": (at + timedelta(seconds=k)).isoformat(), "iteration": 1, "worker": k} for k in (1, 0)]
@@ -54,12 +53,28 @@ def test_starts_are_timed_and_judged(
         assert len(row["runs"]) == 2
         assert all(0 <= run["iterated_s"] - played["late_s"] < 5 for run in row["runs"]), "that of the first worker"
     assert f"| {remark} |" in (tmp_path / "found.md").read_text().splitlines()[-6]
-    assert [words for words, _ in played["calls"][:3]] == [
-        ("cluster", "start"),
-        ("pagerank", str(tmp_path / "rmat-6-16.zarr")),
-        ("cluster", "stop"),
-    ]
-    caches = [cache for words, cache in played["calls"] if words == ("cluster", "start")]
+    (start, _), (rank, _), (stop, _) = played["calls"][:3]
+    assert start == ("cluster", "start", "--backend", "cpu", "--workers", "2")
+    assert rank[:2] == ("pagerank", str(tmp_path / "rmat-6-16.zarr"))
+    assert "--backend" not in rank
+    assert stop == ("cluster", "stop")
+    caches = [environment["NUMBA_CACHE_DIR"] for words, environment in played["calls"] if words[1] == "start"]
     assert len(caches) == 5
     assert len(set(caches[:3])) == 1, "warm"
     assert len(set(caches[3:])) == 2, "cold"
+
+
+def test_workers_share_a_gpu_where_asked(
+    played: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--backend", "cuda", "--workers", "4", "--one-device", "--scale", "6", "--repeats", "1"]
+    assert starting.main([*given, "--cache", str(tmp_path)]) == 0
+    (start, environment), (rank, _) = played["calls"][:2]
+    assert start == ("cluster", "start", "--backend", "cpu", "--workers", "4"), "Dask's CUDA workers have one each"
+    assert rank[-2:] == ("--log-level", "debug")
+    assert rank[rank.index("--backend") + 1] == "cuda"
+    assert "own_device.py" in environment["DASK_DISTRIBUTED__WORKER__PRELOAD"]
+    assert "4 cuda, one GPU" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        starting.main(["--one-device"])
+    assert "--one-device is for --backend cuda" in capsys.readouterr().err
