@@ -24,11 +24,16 @@ SERVER_S = 30.0
 
 
 @contextmanager
-def serve_s3() -> Iterator[Any]:
-    """The file system of an S3 with the bucket `bucket`, which the environment names meanwhile."""
+def serve_s3(address: str = "127.0.0.1") -> Iterator[Any]:
+    """The file system of an S3 with the bucket `bucket`, which the environment names meanwhile.
+
+    Parameters
+    ----------
+    address : of this machine, where it listens
+    """
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     given = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}

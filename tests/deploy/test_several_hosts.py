@@ -1,0 +1,226 @@
+"""Several hosts, each with an address of its own: a pipeline from an S3 store and to it, on workers that `dask worker`
+and SSH start on them, and the dashboard as one more host sees it.
+
+    python -m pytest -s tests/deploy/test_several_hosts.py        # as root; -s shows what was run, and what it said
+
+Hosts are network namespaces: `head` has the scheduler and the command, `one` and `two` have workers, who looks is at
+`desk`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from browser import find_browser, start_browser
+from buckets import serve_s3
+from clusters import wait_for
+from commands import ENVIRONMENT, PROGRAM
+from hosts import Host, Network, why_not_split
+from scraping import Scraped
+from sshd import needs_sshd, serve_ssh
+
+import mgspmv as mg
+from mgspmv.distribute.tls import make_certificates
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "hosts can be had"),
+]
+PATIENCE_S = 60.0
+N, N_EDGES, ITERATIONS = 500, 4000, 3000
+PIPELINE = f"""
+ingest = true
+
+[matrix.web]
+path = "s3://bucket/edges/*.txt"
+store = "s3://bucket/web.zarr"
+kind = "graph"
+
+[run.ranks]
+tol_mode = "fixed"
+max_iter = {ITERATIONS}
+
+[output]
+folder = "s3://bucket/results"
+formats = ["zarr"]
+"""
+
+
+@dataclass
+class Command:
+    """What runs on a host."""
+
+    process: subprocess.Popen[bytes]
+    said: Path
+
+    def read(self) -> str:
+        return self.said.read_text()
+
+
+@dataclass(frozen=True)
+class Site:
+    """Hosts, and an S3 store that they reach."""
+
+    folder: Path
+    hosts: dict[str, Host]
+    bucket: Any
+    """File system that has it."""
+    edges: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+    def write_pipeline(self, *cluster: str) -> None:
+        """`pipeline.toml`, with these lines of its table `[cluster]`."""
+        (self.folder / "pipeline.toml").write_text("\n".join(["[cluster]", *cluster]) + PIPELINE)
+
+    @contextmanager
+    def start(self, name: str, *words: str) -> Iterator[Command]:
+        """Start something on a host that ends with the context."""
+        host = self.hosts[name]
+        said = self.folder / f"{name}-{len(list(self.folder.glob('*.said')))}.said"
+        how: dict[str, Any] = {"cwd": self.folder, "preexec_fn": host.enter, "env": ENVIRONMENT | find_credentials()}
+        with open(said, "w") as file:
+            process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, **how)
+        try:
+            yield Command(process, said)
+        finally:
+            process.terminate()
+            process.wait()
+            command = " ".join(words).replace(" ".join(PROGRAM), "mgspmv").replace(sys.executable, "python")
+            print(f"\n[{host.name} {host.address}] $ {command}\n{said.read_text()}", end="")
+
+    def read(self, url: str, certificates: ssl.SSLContext | None = None) -> str:
+        """What `desk` gets from a server."""
+
+        def get() -> str:
+            handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=certificates)
+            with urllib.request.build_opener(*handlers).open(url, timeout=10) as answer:
+                return str(answer.read().decode())
+
+        return self.hosts["desk"].do(get)
+
+    def check_ranks(self) -> None:
+        """Fail unless the bucket has the ranks that this process computes, bit for bit."""
+        mg.ingest(self.edges, self.folder / "own.zarr", kind="graph")
+        wanted = mg.pagerank(mg.open_matrix(self.folder / "own.zarr"), tol_mode="fixed", max_iter=ITERATIONS)
+        self.bucket.get("bucket/results/web/ranks/ranks.zarr", str(self.folder / "ranks.zarr"), recursive=True)
+        assert mg.load_solution(self.folder / "ranks.zarr").digest() == wanted.digest()
+
+
+def find_credentials() -> dict[str, str]:
+    """Of the S3 store, in the environment."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Hosts that reach each other, and a bucket with a graph's edges in two files."""
+    rng = np.random.default_rng(7)
+    edges = tuple(rng.integers(0, N, (2, N_EDGES)))
+    with Network(is_split=True) as network, serve_s3(network.address) as bucket:
+        for k, part in enumerate(np.array_split(np.column_stack(edges), 2)):
+            bucket.pipe(f"bucket/edges/{k}.txt", "".join(f"{a} {b}\n" for a, b in part).encode())
+        hosts = {name: network.add_host(name) for name in ("head", "one", "two", "desk")}
+        yield Site(tmp_path, hosts, bucket, edges)
+        bucket.rm("bucket", recursive=True)  # which the next S3 of this process would have too
+
+
+def wait_until_whole(command: Command) -> None:
+    """Fail unless it ends without an error."""
+    try:
+        command.process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"it goes on: {command.read()}")
+    assert command.process.returncode == 0, command.read()
+
+
+def test_workers_that_dask_starts(site: Site) -> None:
+    site.write_pipeline('kind = "address"', 'address = "head.json"')
+    dask, head = [sys.executable, "-m", "dask"], site.hosts["head"].address
+    own = ["--scheduler-file", "head.json", "--memory-limit", "0", "--nworkers", "1", "--nthreads", "1"]
+    with ExitStack() as stack:
+        where = ["--host", head, "--port", "8786", "--dashboard-address", f"{head}:8787"]
+        stack.enter_context(site.start("head", *dask, "scheduler", *where, "--scheduler-file", "head.json"))
+        workers = [
+            stack.enter_context(site.start(name, *dask, "worker", *own, "--host", site.hosts[name].address))
+            for name in ("one", "two")
+        ]
+        assert wait_for(lambda: all("Registered to:" in worker.read() for worker in workers), PATIENCE_S)
+        run = stack.enter_context(site.start("head", *PROGRAM, "run", "pipeline.toml"))
+        wait_until_whole(run)
+        site.check_ranks()
+        check_pages(site, f"http://{head}:8787", [site.hosts[name].address for name in ("one", "two")])
+
+
+def check_pages(site: Site, url: str, workers: list[str]) -> None:
+    """What a run left on the dashboard of a cluster, as `desk` sees it."""
+    assert Scraped(site.read(f"{url}/metrics")).find("mgspmv_run_iterations")[0].value == ITERATIONS
+    targets = [target for group in json.loads(site.read(f"{url}/mgspmv/targets")) for target in group["targets"]]
+    assert sorted(target.partition(":")[0] for target in targets) == sorted(workers)
+    for target in targets:
+        assert Scraped(site.read(f"http://{target}/metrics")).families
+    assert "<title>" in site.read(f"{url}/pagerank")
+    if (program := find_browser()) is not None:
+        shown = site.hosts["desk"].do(lambda: show(program, site.folder / "profile", f"{url}/pagerank"))
+        assert shown == [ITERATIONS]
+
+
+def show(program: str, profile: Path, url: str) -> list[int]:
+    """Iterations of the runs that the page has in a browser."""
+    table = "window.Bokeh?.documents[0]?.get_model_by_name('runs')?.data.iterations"
+    with start_browser(program, profile) as browser:
+        browser.visit(url, 1400)
+        assert wait_for(lambda: browser.evaluate(f"{table}?.length > 0"), PATIENCE_S), browser.complaints
+        return list(browser.evaluate(f"Array.from({table})"))
+
+
+@needs_sshd
+@pytest.mark.parametrize("is_encrypted", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool) -> None:
+    """With certificates `desk` sees the dashboard if it has one too; without, nobody but the head does."""
+    lines = ['kind = "ssh"', 'hosts = "ssh/hosts.txt"', "workers = 1", "threads = 1"]
+    if is_encrypted:
+        make_certificates(site.folder / "tls", [site.hosts["head"].address])
+        lines.append('tls = "tls"')
+    site.write_pipeline(*lines)
+    (site.folder / "ssh").mkdir()
+    workers = [site.hosts[name] for name in ("one", "two")]
+    with serve_ssh(site.folder / "ssh", workers, find_credentials()) as fleet:
+        fleet.set_config(monkeypatch, fleet.config)
+        fleet.write()
+        with site.start("head", *PROGRAM, "run", "pipeline.toml") as run:
+            assert wait_for(lambda: "dashboard: " in run.read() or run.process.poll() is not None, PATIENCE_S)
+            [url] = re.findall(r"dashboard: (\S+)", run.read())
+            if is_encrypted:
+                check_encrypted_pages(site, url)
+            else:
+                assert url.startswith("http://127.0.0.1:")
+                with pytest.raises(URLError):
+                    site.read(url.replace("127.0.0.1", site.hosts["head"].address))
+            wait_until_whole(run)
+        assert wait_for(lambda: not fleet.list_left(), PATIENCE_S)
+    site.check_ranks()
+
+
+def check_encrypted_pages(site: Site, url: str) -> None:
+    """While a run goes on, as `desk` sees it with a certificate; without one it gets nothing."""
+    own = site.folder / "tls"
+    assert url.startswith(f"https://{site.hosts['head'].address}:")
+    known = ssl.create_default_context(cafile=own / "ca.pem")
+    with pytest.raises((ssl.SSLError, URLError, ConnectionError)):
+        site.read(url, known)
+    known.load_cert_chain(own / "cert.pem", own / "key.pem")
+    metrics = url.removesuffix("/status") + "/metrics"
+    assert wait_for(lambda: Scraped(site.read(metrics, known)).find("mgspmv_run_iterations"), PATIENCE_S)
