@@ -263,3 +263,12 @@ def test_gpus_of_jobs(pbs, tmp_path, monkeypatch):
     assert "--nworkers" not in script
     with pytest.raises(OptionError, match="each of the 4 GPUs of a node has a worker, so there cannot be 2"):
         enter("pbs", 1, Job(cores=8, memory=10**10, gpus=4), 2)
+
+
+@pytest.mark.gpu
+def test_a_job_that_has_a_gpu(pbs):
+    invoke(*TINY_RMAT, "--quiet")
+    wanted = invoke_json("pagerank", "r.zarr")["digest"]
+    job = [word for said in ("gpus=1", "cores=4", "memory=8GB", "interface=lo") for word in ("--job", said)]
+    answer = invoke_json("pagerank", "r.zarr", "--cluster", "pbs", "--nodes", "1", *job)
+    assert (answer["digest"], answer["matrix"]["transport"]) == (wanted, "nccl")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from clusters import wait_for
-from commands import TINY_RMAT, invoke, invoke_json, start
+from commands import ENVIRONMENT, TINY_RMAT, invoke, invoke_json, start
 from distributed.comm import get_address_host
 from hosts import Network, why_not_split
 from sshd import find_free_port, needs_sshd, serve_ssh
@@ -200,6 +200,30 @@ def test_hosts_that_encrypt(known, tmp_path):
         joined = {worker.name: worker.nthreads for worker in cluster.scheduler.workers.values()}
         assert joined == {f"{host}/worker-{k}": 3 for k in (0, 1)}
         assert {get_address_host(address) for address in cluster.scheduler.workers} == {host.name}
+
+
+PLAYED = """#!/bin/sh
+[ "$1" = -G ] && { echo "hostname 127.0.0.1"; exit; }
+while [ "$1" != -- ]; do shift; done
+shift 2
+exec sh -c "$*"
+"""
+"""An ssh whose hosts are all this machine."""
+
+
+@pytest.mark.gpu
+def test_gpus_of_a_host(graph, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(PLAYED)
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    Path("hosts.txt").write_text("gpu-1 workers=1\n")
+    answer = invoke_json("pagerank", "g.zarr", "--cluster", "ssh", "--hosts", "hosts.txt")
+    assert (answer["digest"], answer["matrix"]["transport"]) == (graph, "nccl")
+    Path("hosts.txt").write_text("gpu-1 workers=99\n")
+    message = invoke("pagerank", "g.zarr", "--cluster", "ssh", "--hosts", "hosts.txt", code=7)[1]
+    assert "gpu-1: 99 workers are asked for and " in message
 
 
 # --- hosts that fail -------------------------------------------------------------------------------------------------
