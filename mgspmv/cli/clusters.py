@@ -41,7 +41,9 @@ def _add(command: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @_add
 def start(
-    name: Annotated[str, typer.Option(metavar="NAME", help="Of the cluster; one of a name on a machine.")] = DEFAULT,
+    name: Annotated[  # typer 0.27 would call it --NAME
+        str, typer.Option("--name", metavar="NAME", help="Of the cluster; one of a name on a machine.")
+    ] = DEFAULT,
     backend: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="Workers on GPUs or not; auto is cuda with a GPU.")
     ] = "auto",

@@ -354,6 +354,7 @@ SCENES = {
             "--upgrade": _VERSIONS,
             "python tests/benchmarks/starting.py --workers 2": _STARTING,
             "python tests/benchmarks/starting.py --backend cuda": _STARTING,
+            "python tests/benchmarks/starting.py --backend cuda --workers 4 --one-device": _STARTING,
         },
     ),
     "docs/metrics.md": Scene(fill_metrics),
