@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 import dask
 import pytest
 from clusters import check_left, find_left, start_cluster
+from commands import ENVIRONMENT
 from distributed import Client, Status
 
 import mgspmv as mg
@@ -27,8 +30,10 @@ ROUNDS = {"tol_mode": "fixed", "max_iter": 40}
 TIMEOUT_S = 6.0
 SLACK_S = 4.0
 """Of a busy machine."""
-COST_S = 45.0
+COST_S = 15.0
 """What a worker that is killed costs at most, beside what was iterated since the last checkpoint."""
+IMPORT_S = 1.5
+"""What a new worker takes to import what it needs, on two processors that do nothing else."""
 RUNS = {"superstep": LONG, "scheduler": ROUNDS}
 DRIVES = [*RUNS]
 
@@ -154,7 +159,14 @@ def check_recovery(recovery, kind, worker, before, after):
     assert (recovery.kind, recovery.worker) == (kind, worker)
     assert (recovery.workers_before, recovery.workers_after) == (before, after)
     assert recovery.resumed_after <= recovery.iteration
-    assert recovery.seconds < COST_S
+    assert recovery.seconds < COST_S or recovery.seconds < COST_S * find_slowness()
+
+
+def find_slowness():
+    """How many times as long all takes here now, busy as the machine is with other tests; at least 1."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import mgspmv.distribute.agent"], check=True, env=ENVIRONMENT)
+    return max(1.0, (time.monotonic() - began) / IMPORT_S)
 
 
 # --- workers that are killed -----------------------------------------------------------------------------------------
@@ -433,10 +445,11 @@ def test_a_loss_costs_little_more_than_what_was_iterated_since_the_last_checkpoi
         began = time.monotonic()
         mg.pagerank(graph, client=own, **options)
         undisturbed_s = time.monotonic() - began
+        before = find_slowness()
         began = time.monotonic()
         checkpoint = {"checkpoint": tmp_path / "c", "checkpoint_every": 0.5}
         solution = mg.pagerank(graph, client=own, on_event=strike.on_event, on_progress=note, **checkpoint, **options)
         elapsed_s = time.monotonic() - began
     assert len(solution.recoveries) == 1
     since_s = strike.struck_s - max([began, *(at for at in kept if at < strike.struck_s)])
-    assert elapsed_s - undisturbed_s < since_s + COST_S
+    assert elapsed_s - undisturbed_s < since_s + COST_S * max(before, find_slowness())
