@@ -673,7 +673,9 @@ class Cluster:
                 raise await self._find_cause(tasks, members, phase)
             if (raised := _call(on_done, n_done)) is not None:
                 return raised
-        results: list[Any] = await self.client.gather(list(tasks.values()))
+        results: list[Any] = await self.client.gather(list(tasks.values()), errors="skip")
+        if len(results) < len(tasks):  # who had them, or told of them, was lost just now
+            raise await self._find_cause(tasks, members, phase)
         return results
 
     async def _find_cause(self, tasks: Mapping[int, Future], members: Sequence[Member], phase: str) -> BaseException:

@@ -13,7 +13,7 @@ from mgspmv.distribute import agent as agent_module
 from mgspmv.distribute import cluster as module
 from mgspmv.distribute.agent import DESCRIBE_OP
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.errors import ClosedError, VersionMismatchError, WorkerTimeoutError
+from mgspmv.errors import ClosedError, ClusterError, VersionMismatchError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
 
 MEMBER = Member("somebody", "tcp://127.0.0.1:1")
@@ -122,3 +122,21 @@ def test_devices_are_asked_for_where_they_may_be_used(graph, in_process, monkeyp
     monkeypatch.setattr(agent_module, "find_device", lambda: asked.append(1) or {"problem": "there is none"})
     graph.distribute(client, backend=backend).close()
     assert len(asked) == 2 * is_asked
+
+
+def test_results_that_are_lost_when_all_is_done(in_process):
+    """As where the scheduler dies between the end of the last task and the fetching of what they gave."""
+    client = in_process(2)
+    cluster = Cluster(client, 10.0)
+    members = [worker.member for worker in cluster.join(devices=False)]
+    futures = [cluster.submit(member, f"mgspmv-lost-{rank}", int) for rank, member in enumerate(members)]
+
+    def lose(n_done):
+        if n_done == len(members):
+            client.futures[futures[0].key].cancel(reason="scheduler-connection-lost", msg="its connection broke")
+
+    with pytest.raises(ClusterError, match=r"the tasks were cancelled \(during load\)"):
+        cluster.settle(futures, members, "load", lose)
+    cluster.release(futures)
+    again = [cluster.submit(member, f"mgspmv-found-{rank}", int) for rank, member in enumerate(members)]
+    assert cluster.settle(again, members, "load") == [0] * len(members)
