@@ -66,7 +66,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def setup(self, worker: Worker) -> None:
         write_worker_log()
-        WATCHDOG.notice_threads()
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Linked] = {}
@@ -224,7 +223,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker)]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
-        if WATCHDOG.has_lost_thread:
+        if WATCHDOG.has_lost_thread():
             hangs.append(("", "found no memory for a thread, which is waited for", "give it more, and restart it"))
         return hangs
 

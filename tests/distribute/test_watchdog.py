@@ -135,3 +135,24 @@ def test_there_is_one_thread_as_long_as_there_are_tasks(monkeypatch):
     assert wait_for(lambda: count() == 0)
     with watchdog.watch(WORKER, PATIENCE_S):
         assert count() == 1
+
+
+def test_threads_that_never_begin(monkeypatch):
+    """Time in which the process was stopped does not count, nor that of a thread which begins after all."""
+    now_s, threads = [100.0], [threading.current_thread()]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(module.threading, "enumerate", lambda: list(threads))
+    watchdog = Watchdog()
+
+    def look(after_s):
+        now_s[0] += after_s
+        return watchdog.has_lost_thread()
+
+    assert not look(50.0)
+    threads += [threading.Thread(), threading.Thread()]
+    assert not any(look(after_s) for after_s in (0.5, 60.0, 60.0, 60.0))
+    assert look(0.5)
+    del threads[1]
+    assert look(0.0), "the other one has not begun"
+    del threads[1]
+    assert not look(60.0)
