@@ -24,6 +24,7 @@ from mgspmv.distribute.integrity import Report, RoundReport
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.publish import publish_iterations
 from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.streams import wake
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
@@ -166,6 +167,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def ping(self, key: str | None) -> tuple[list[tuple[str, str, str]], list[str]]:
         """Say that the event loop of this worker runs; what hangs all the same, see `Hang.describe`; and, of the tasks
         that it began and that of a key, those that are at nothing."""
+        wake(self._worker.batched_stream)
         return self._list_hangs(), self._list_idle(key)
 
     async def tell_time(self) -> float:

@@ -24,6 +24,7 @@ from distributed.versions import get_versions
 from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
+from mgspmv.distribute.streams import wake, wake_scheduler
 from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
     CapacityError,
@@ -602,6 +603,14 @@ class Cluster:
             for (_, is_given), began_s in idle_since.items():
                 if loop.time() >= began_s + self.patience:
                     await self._blame_for_idle(members, rank, phase, is_given)
+            if idle_since:
+                await self._wake()
+
+    async def _wake(self) -> None:
+        """Let messages go that wait here and at the scheduler; those of a worker go when it is asked."""
+        wake(self.client.scheduler_comm)
+        with suppress(Exception):  # of a scheduler that calls nothing; what does not come is told of in time
+            await asyncio.wait_for(self.client.run_on_scheduler(wake_scheduler), PING_S)
 
     async def _blame_for_idle(self, members: Sequence[Member], rank: int, phase: str, is_given: bool) -> None:
         """Raise, as a worker was at no task for as long as it may be silent, and there is one that is waited for.

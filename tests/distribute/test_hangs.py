@@ -3,6 +3,7 @@ until they go on. And what is only slow."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from contextlib import contextmanager
@@ -316,9 +317,35 @@ def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch
 # --- messages that do not arrive -------------------------------------------------------------------------------------
 
 
+def put_back(sender):
+    """Let a stream of Dask's messages be as where the clock was put back by an hour just after one was sent."""
+    assert wait_for(lambda: sender.next_deadline is None)
+    sender.next_deadline = time.time() + 3600
+
+
+async def put_worker_back(dask_worker):
+    while dask_worker.batched_stream.next_deadline is not None:
+        await asyncio.sleep(0.01)
+    put_back(dask_worker.batched_stream)
+
+
+def test_streams_that_wait_for_a_time_of_day(graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        addresses = [worker.worker_address for worker in cluster.workers.values()]
+        streams = [
+            lambda: put_back(client.scheduler_comm),
+            lambda: put_back(cluster.scheduler.client_comms[client.id]),
+            lambda: put_back(cluster.scheduler.stream_comms[addresses[0]]),
+            lambda: client.run(put_worker_back, workers=[addresses[1]]),
+        ]
+        for break_stream in streams:
+            break_stream()
+            found = mg.pagerank(graph, client=client, timeout=3 * TIMEOUT_S)
+            assert (found.digest(), found.recoveries) == (wanted, ())
+
+
 def hold_up(sender):
-    """Let messages of a stream stay where they are, as where the clock was put back by an hour just after one was sent:
-    Dask waits for a time of day."""
+    """Let no message of a stream arrive."""
     sender.send = lambda *messages: None
 
 
