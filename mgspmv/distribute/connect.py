@@ -252,6 +252,7 @@ def start_cuda(
 
     threads = threads or max(1, default_threads() // n_workers)
     given: dict[str, Any] = {"device_memory_limit": None}  # nothing of ours is to be spilled
+    given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda's own takes its place
     if not is_tls_required():  # which is a protocol of its own
         given["protocol"] = protocol
     # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import dask
 from distributed.comm import get_address_host_port
 
 from mgspmv.distribute.connect import check_room, has_devices, list_devices, need_dask_cuda, share_processors
@@ -104,6 +105,8 @@ def _plan(asked: Asked) -> tuple[int, Callable[[], None]]:
             raise ClusterError(f"{n_workers} workers are asked for and {len(devices)} GPUs are there; ask for fewer")
         _, threads = share_processors(n_workers, asked.threads)
         options += ["--device-memory-limit", "0"]  # nothing of ours is to be spilled
+        for module in dask.config.get("distributed.worker.preload"):  # else dask-cuda's own takes its place
+            options += ["--preload", module]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:n_workers])
     check_room(n_workers)
     options += ["--nthreads", str(threads), "--memory-limit", "0"]

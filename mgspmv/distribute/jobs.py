@@ -30,7 +30,7 @@ from distributed.core import Status
 from distributed.utils import get_ip, get_ip_interface
 
 from mgspmv.distribute.connect import Serving, serve_at, start_cluster
-from mgspmv.distribute.tls import is_tls_required
+from mgspmv.distribute.tls import MODULE, is_tls_required
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 from mgspmv.partition import parse_bytes
 from mgspmv.processes import find_state_folder
@@ -305,6 +305,9 @@ def _describe(
     options = ["--nthreads", str(threads or share), "--memory-limit", "0"]
     options += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
     options += ["--device-memory-limit", "0"] if job.gpus else ["--nworkers", str(n_workers)]
+    options += (
+        ["--preload", MODULE] if job.gpus and is_tls_required() else []
+    )  # dask-cuda takes none of a configuration
     own = {
         "queue": job.queue,
         "account": job.account,

@@ -119,8 +119,8 @@ class Watchdog:
         """
         with make_marks() as marks:
             task = _Task(worker, marks, patience)
-            self._begin(task)
             try:
+                self._begin(task)
                 yield marks
             finally:
                 with self._lock:
@@ -152,14 +152,20 @@ class Watchdog:
             self._tasks.add(task)
             is_watched, self._is_watching = self._is_watching, True
         if not is_watched:
-            threading.Thread(target=self._run, name="mgspmv-watchdog", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="mgspmv-watchdog", daemon=True).start()
+            except RuntimeError:  # which ends the task; the next one tries again
+                with self._lock:
+                    self._is_watching = False
+                raise
 
     def _run(self) -> None:
         looked_s = time.monotonic()
         while self._goes_on():
             time.sleep(LOOK_S)
             now_s = time.monotonic()
-            self.look(min(now_s - looked_s, 2 * LOOK_S))  # more, and the process was stopped
+            with suppress(Exception):  # where there is no memory to tell it, who asks is told all the same
+                self.look(min(now_s - looked_s, 2 * LOOK_S))  # more, and the process was stopped
             looked_s = now_s
 
     def _goes_on(self) -> bool:
@@ -187,9 +193,9 @@ def _tell(task: _Task) -> None:
     (phase, what, why), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
     WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
     _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
-    if task.marks.on_hang is not None:
-        with suppress(RuntimeError):  # of an event loop that was closed just now
-            task.marks.on_hang(what, why)
+    if (on_hang := task.marks.on_hang) is not None:  # it may end just now
+        with suppress(RuntimeError):  # of an event loop that was closed
+            on_hang(what, why)
 
 
 WATCHDOG = Watchdog()

@@ -261,6 +261,11 @@ def test_gpus_of_jobs(pbs, tmp_path, monkeypatch):
     assert " -m dask_cuda.cli tcp://127.0.0.1:" in script
     assert "--device-memory-limit 0" in script
     assert "--nworkers" not in script
+    assert "--preload" not in script
+    make_certificates(tmp_path / "tls")
+    job = Job(cores=8, memory=10**10, gpus=4, interface="lo")
+    with use_tls(tmp_path / "tls"), start_jobs("pbs", 1, job) as cluster:
+        assert " --preload mgspmv.distribute.tls" in cluster.job_script()
     with pytest.raises(OptionError, match="each of the 4 GPUs of a node has a worker, so there cannot be 2"):
         enter("pbs", 1, Job(cores=8, memory=10**10, gpus=4), 2)
 

@@ -20,6 +20,7 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.distribute import connect
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
+from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 
 
@@ -231,8 +232,18 @@ def test_a_worker_for_each_device_that_share_the_processors(started, asked, n_wo
         "n_workers": n_workers,
         "threads_per_worker": threads,
         "device_memory_limit": None,
+        "preload": [],
         "protocol": "tcp",
     }
+
+
+def test_what_is_preloaded_is_so_on_devices_too(started, tmp_path):
+    """As for pages that ask for a certificate: dask-cuda would preload its own module in place of it."""
+    make_certificates(tmp_path / "tls")
+    with use_tls(tmp_path / "tls"):
+        start_cuda()
+    [(_, given)] = started
+    assert given["preload"] == ["mgspmv.distribute.tls"]
 
 
 def test_each_worker_has_a_thread_at_least(started, monkeypatch):

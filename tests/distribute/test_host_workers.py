@@ -14,6 +14,7 @@ import pytest
 
 from mgspmv.distribute import host_workers
 from mgspmv.distribute.host_workers import MARK, find_versions
+from mgspmv.distribute.tls import make_certificates
 
 
 @pytest.fixture
@@ -59,6 +60,14 @@ def test_a_worker_for_each_gpu(started, ask):
         "--name a/worker --host 127.0.0.1 --no-dashboard --dashboard-address 127.0.0.1:0 --device-memory-limit 0 "
         "--nthreads 4 --memory-limit 0"
     )
+
+
+def test_workers_with_certificates(started, ask, tmp_path):
+    """Their pages ask for one too: dask-cuda would preload its own module in place of what does that."""
+    make_certificates(tmp_path / "tls")
+    assert ask(certificates=str(tmp_path / "tls")) == (0, {"workers": 3})
+    [(args, _)] = started
+    assert args[args.index("--preload") + 1] == "mgspmv.distribute.tls"
 
 
 def test_workers_of_some_gpus(started, ask):

@@ -102,6 +102,18 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
         assert pages == 3, "of the scheduler and two workers: who has a certificate sees them"
 
 
+@pytest.mark.gpu
+def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, others):
+    pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")
+    with use_tls(certificates.folder), start_cuda(1):
+        pages = 0
+        for port in sorted(find_ports(psutil.Process(), others)):
+            assert speak(port, None) == b"", port
+            assert speak(port, make_context()) == b"", port
+            pages += speak(port, make_context(certificates)).startswith(b"HTTP/1.1 200")
+        assert pages == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "preloaded",

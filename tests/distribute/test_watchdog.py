@@ -156,3 +156,33 @@ def test_threads_that_never_begin(monkeypatch):
     assert look(0.0), "the other one has not begun"
     del threads[1]
     assert not look(60.0)
+
+
+def test_where_there_is_no_memory_to_tell_of_it(monkeypatch):
+    """The next hang is found all the same."""
+
+    def tell(task):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "_tell", tell)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "BEGIN_S", 0.05)
+    watchdog = Watchdog()
+    for _ in range(2):
+        with watchdog.watch(WORKER, 0.05):
+            assert wait_for(lambda: len(watchdog.list_hangs(WORKER)) == 1)
+
+
+def test_where_there_is_no_thread_for_it(monkeypatch):
+    """The task ends, and the next one is watched."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    watchdog = Watchdog()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start"), watchdog.watch(WORKER, PATIENCE_S):
+            pytest.fail("it goes on unwatched")
+    with watchdog.watch(WORKER, PATIENCE_S):
+        assert any(thread.name == "mgspmv-watchdog" for thread in threading.enumerate())
