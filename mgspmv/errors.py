@@ -228,6 +228,12 @@ class WorkerTimeoutError(ClusterError, TimeoutError):
     """A worker did not answer or did not get on within the time-out."""
 
 
+class WorkerMemoryError(ClusterError, CapacityError):
+    """A worker found no memory for what it was at."""
+
+    exit_code = 6
+
+
 class WorkerCorruptionError(ClusterError, CorruptionError):
     """As `CorruptionError`, on a worker or on the way from one to another, noticed at the end of a superstep."""
 

@@ -375,7 +375,7 @@ class Recovery:
     """How a run on a cluster went on with other workers than before."""
 
     kind: str
-    """`lost`: a worker was gone; `silent`: it did not answer; `joined`: new workers were there."""
+    """`lost`: a worker was gone, or had no memory left; `silent`: it did not answer; `joined`: new ones were there."""
     iteration: int
     """Iterations that had been made."""
     resumed_after: int

@@ -27,7 +27,6 @@ from mgspmv.distribute.lease import hold_lease
 from mgspmv.distribute.streams import wake, wake_scheduler
 from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
-    CapacityError,
     ClusterError,
     MgspmvError,
     OptionError,
@@ -35,6 +34,7 @@ from mgspmv.errors import (
     SchedulerNotFoundError,
     VersionMismatchError,
     WorkerLostError,
+    WorkerMemoryError,
     WorkerTimeoutError,
 )
 from mgspmv.exchange.links import Member, blame
@@ -70,6 +70,7 @@ PATIENCE = 0.75
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
 BROKEN = "does not do the tasks that it takes, and is left out until it is restarted"
+STARVED = "had no memory left, and is left out until it is restarted"
 """What is said of a worker with which that happened."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 """Packages of which workers must have the client's versions, as of Python."""
@@ -133,7 +134,7 @@ class Cluster:
         self.patience = PATIENCE * self.timeout
         self.n_joined = 0
         self._silent: set[Member] = set()
-        self._broken: set[Member] = set()
+        self._broken: dict[Member, str] = {}
         self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
         self.is_owner = not isinstance(client, Client)
@@ -169,29 +170,38 @@ class Cluster:
         Parameters
         ----------
         devices : ask them for their devices
-        is_again : do not wait long for those that do not answer
+        is_again : some were there before; do not wait long for those that do not answer, and leave out those that
+            cannot join
 
         Raises
         ------
         ClusterError : there are no workers
         VersionMismatchError : a worker has other versions of what counts than this process
         """
-        workers, left_out = self._sync(self._join(devices, REJOIN_S if is_again else max(JOIN_S, self.patience)))
+        workers, left_out = self._sync(self._join(devices, is_again))
         self.n_joined = len(workers)
         for member, why in left_out.items():
             warnings.warn(f"worker {member} {why}", stacklevel=4)
         return workers
 
-    async def _join(self, devices: bool, wait_s: float) -> tuple[list[WorkerInfo], dict[Member, str]]:
+    async def _join(self, devices: bool, is_again: bool) -> tuple[list[WorkerInfo], dict[Member, str]]:
+        wait_s = REJOIN_S if is_again else max(JOIN_S, self.patience)
+        until_s = self.timeout if is_again else wait_s
         workers = await self._list_workers()
         everyone = [Member(worker["name"], address) for address, worker in workers.items()]
-        silent, broken = await self._find_silent(everyone), self._broken.intersection(everyone)
-        asked = [member for member in everyone if member not in silent | broken] or everyone
-        versions = await self._ask_present(asked, {"op": "versions", "packages": [*CHECKED]}, wait_s)
-        self._silent.update(member for member in asked if member not in versions)
-        _check_versions({member: answer["packages"] for member, answer in versions.items()})
-        await asyncio.gather(*map(self._install, versions))
-        described = await self._ask_present(versions, {"op": DESCRIBE_OP, "devices": devices}, max(JOIN_S, wait_s))
+        silent = await self._find_silent(everyone)
+        broken = {member: why for member, why in self._broken.items() if member in everyone}
+        asked = [member for member in everyone if member not in silent | broken.keys()] or everyone
+        answers = await self._ask_present(asked, {"op": "versions", "packages": [*CHECKED]}, wait_s, until_s)
+        self._silent.update(member for member in asked if member not in answers)
+        versions = {member: answer["packages"] for member, answer in answers.items()}
+        unfit = {m: f"{said[0]}, and is left out" for m in versions if (said := list_differences({m: versions[m]}))}
+        if not is_again or len(unfit) == len(versions):
+            _check_versions(versions)
+        fit = [member for member in versions if member not in unfit]
+        await asyncio.gather(*map(self._install, fit))
+        message = {"op": DESCRIBE_OP, "devices": devices}
+        described = await self._ask_present(fit, message, max(JOIN_S, wait_s), until_s)
         hanging = {m: _describe_hang(told["hangs"]) for m, told in described.items() if "hangs" in told}
         if len(hanging) == len(described):
             all_said = "; ".join(f"worker {member} {said}" for member, said in hanging.items())
@@ -208,7 +218,8 @@ class Cluster:
             if m not in hanging
         ]
         absent = {m: "does not answer and is left out" for m in everyone if m not in described}
-        return infos, hanging | absent | dict.fromkeys(broken.difference(described), BROKEN)
+        left_out = hanging | absent | unfit | {m: why for m, why in broken.items() if m not in described}
+        return infos, left_out
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
         """All workers in whatever state, and what the scheduler says of each; none are waited for.
@@ -232,7 +243,8 @@ class Cluster:
         return {found[address]: answer for address, answer in answers.items()}
 
     def await_workers(self, n: int) -> None:
-        """Wait until so many workers answer, for `RETURN_S`; and then for one, for as long as a worker may be silent.
+        """Wait until so many workers answer, but for those that are left out, for `RETURN_S`; and then for one, for as
+        long as a worker may be silent.
 
         Raises
         ------
@@ -243,7 +255,7 @@ class Cluster:
     async def _await_workers(self, n: int) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (n_found := len(await self._find_answering())) < n:
+        while (n_found := len(await self._find_answering())) < n - len(self._broken):
             waited_s = loop.time() - began
             if waited_s > (RETURN_S if n_found else self.timeout):
                 break
@@ -286,7 +298,7 @@ class Cluster:
         workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
         running = [Member(w["name"], address) for address, w in workers.items() if w["status"] == "running"]
         silent = await self._find_silent(running)
-        return [member for member in running if member not in silent | self._broken]
+        return [member for member in running if member not in silent | self._broken.keys()]
 
     async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
         """Those that did not answer before, and still do not."""
@@ -303,18 +315,19 @@ class Cluster:
         return {found[a]: answer for a, answer in answers.items() if not isinstance(answer, Exception)}
 
     async def _ask_present(
-        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
+        self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
     ) -> dict[Member, Any]:
-        """The answers of those that are not silent."""
-        asked = list(members)
-        present = await self._find_answers(asked, message, wait_s)
-        if not present:
-            names = ", ".join(str(member.name) for member in asked)
-            raise WorkerTimeoutError(
-                f"none of the workers of {self} answered within {wait_s:g} s (during join, workers {names}); they "
-                "hang, or cannot be reached",
-                phase="join",
-            )
+        """The answers of those that are not silent for some seconds; if all are, they are asked until `until_s`."""
+        loop, asked = asyncio.get_running_loop(), list(members)
+        deadline = loop.time() + until_s
+        while not (present := await self._find_answers(asked, message, wait_s)):
+            if loop.time() >= deadline:
+                names = ", ".join(str(member.name) for member in asked)
+                raise WorkerTimeoutError(
+                    f"none of the workers of {self} answered within {max(wait_s, until_s):g} s (during join, workers "
+                    f"{names}); they hang, or cannot be reached",
+                    phase="join",
+                )
         return present
 
     async def _list_workers(self) -> dict[str, Any]:
@@ -608,8 +621,8 @@ class Cluster:
 
     async def _wake(self) -> None:
         """Let messages go that wait here and at the scheduler; those of a worker go when it is asked."""
-        wake(self.client.scheduler_comm)
         with suppress(Exception):  # of a scheduler that calls nothing; what does not come is told of in time
+            wake(self.client.scheduler_comm)
             await asyncio.wait_for(self.client.run_on_scheduler(wake_scheduler), PING_S)
 
     async def _blame_for_idle(self, members: Sequence[Member], rank: int, phase: str, is_given: bool) -> None:
@@ -620,7 +633,7 @@ class Cluster:
         is_given : whether the scheduler waits for the worker too
         """
         if is_given:
-            self._broken.add(members[rank])
+            self._broken[members[rank]] = BROKEN
             what = f"was not at its task for {self.patience:g} s"
             raise blame(WorkerTimeoutError, members, rank, phase, what, "its memory may be short; restart it")
         if not await self._find_gone([members[rank]]):  # or that is what is said
@@ -694,18 +707,24 @@ class Cluster:
         failures = {rank: task for rank, task in tasks.items() if task.status == "error"}
         if not failures:
             return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [_explain(await _get_exception(task), members[rank], phase) for rank, task in failures.items()]
-        return min(causes, key=_rank_cause)
+        causes = [_explain(await _get_exception(task), members, rank, phase) for rank, task in failures.items()]
+        cause = min(causes, key=_rank_cause)
+        if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
+            self._broken[members[cause.rank]] = STARVED
+        return cause
 
 
-def _explain(error: BaseException, member: Member, phase: str) -> BaseException:
+def _explain(error: BaseException, members: Sequence[Member], rank: int, phase: str) -> BaseException:
     """What a task raised; Python's own words for memory that is used up are put into ours."""
     if isinstance(error, MgspmvError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return CapacityError(
-            f"worker {member} has no memory left (during {phase}): {said}; give it more, or use more workers"
+        return WorkerMemoryError(
+            f"worker {members[rank]} has no memory left (during {phase}): {said}; give it more, or use more workers",
+            worker=str(members[rank].name),
+            rank=rank,
+            phase=phase,
         )
     return error
 
@@ -799,4 +818,5 @@ def _rank_cause(error: BaseException) -> int:
     """Low for what is likely to be the cause of the others."""
     if not isinstance(error, ClusterError):
         return 0
-    return {WorkerTimeoutError: 1, ClusterError: 2, WorkerLostError: 3, RunAbortedError: 4}.get(type(error), 2)
+    order = {WorkerMemoryError: 0, WorkerTimeoutError: 1, ClusterError: 2, WorkerLostError: 3, RunAbortedError: 4}
+    return order.get(type(error), 2)

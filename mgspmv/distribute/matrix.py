@@ -24,6 +24,7 @@ from mgspmv.errors import (
     MissingTransposeError,
     OptionError,
     WorkerLostError,
+    WorkerMemoryError,
     WorkerTimeoutError,
 )
 from mgspmv.exchange.links import Member
@@ -442,7 +443,7 @@ def _load_until_done(
     while True:
         try:
             loading = load_matrix(stored, cluster, request, report)
-        except (WorkerLostError, WorkerTimeoutError) as error:
+        except (WorkerLostError, WorkerTimeoutError, WorkerMemoryError) as error:
             if error.worker is None or len(losses) == recover:
                 raise
             losses.append(Loss.of(error, 0, cluster.n_joined))

@@ -16,18 +16,18 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from mgspmv.checkpoints import Reached, Restored
+from mgspmv.checkpoints import Reached, Restored, describe_failure
 from mgspmv.distribute.drives import Stopped, run_course
 from mgspmv.distribute.losses import Loss
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.newcomers import Newcomers
 from mgspmv.errors import (
-    CheckpointError,
     ClosedError,
     ClusterError,
     MgspmvError,
     RunAbortedError,
     WorkerLostError,
+    WorkerMemoryError,
     WorkerTimeoutError,
     say_more,
 )
@@ -69,7 +69,7 @@ def run_distributed(
 
     Raises
     ------
-    WorkerLostError, WorkerTimeoutError : workers were lost too often, or none is left
+    WorkerLostError, WorkerTimeoutError, WorkerMemoryError : workers were lost too often, or none is left
     CapacityError : the matrix does not fit into the memory of those that are left
     ClosedError : the matrix was closed
     """
@@ -187,7 +187,7 @@ class _Courses:
         return Loss.of(error, self._iteration, len(self._matrix.members))
 
     def _is_loss(self, error: MgspmvError) -> bool:
-        if isinstance(error, WorkerLostError | WorkerTimeoutError):
+        if isinstance(error, WorkerLostError | WorkerTimeoutError | WorkerMemoryError):
             return error.worker is not None
         if isinstance(error, ClosedError):
             return not self._matrix.is_closed
@@ -213,8 +213,8 @@ class _Courses:
         """The last state of this run that was kept."""
         try:
             return None if self._keeper is None else self._keeper.go_back()
-        except CheckpointError as error:
-            warnings.warn(f"{error}; the run goes on from iteration {self._n_before}", stacklevel=2)
+        except Exception as error:  # libraries of object stores have errors of their own
+            warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {self._n_before}", stacklevel=2)
             return None
 
     def _go_on(self, before: Reached) -> None:

@@ -3,6 +3,7 @@ nothing happened to."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -18,8 +19,16 @@ from commands import ENVIRONMENT
 from distributed import Client, Status
 
 import mgspmv as mg
+import mgspmv.distribute.cluster
 from mgspmv.distribute.cluster import RETURN_S
-from mgspmv.errors import CapacityError, OptionError, WorkerLostError, WorkerTimeoutError
+from mgspmv.errors import (
+    CapacityError,
+    OptionError,
+    VersionMismatchError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerTimeoutError,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -426,6 +435,82 @@ def test_new_workers_are_taken_in(drive, graph, monkeypatch):
     check_recovery(recovery, "joined", None, 1, 2)
     assert 0 < recovery.resumed_after == recovery.iteration < options["max_iter"]
     assert [event.iteration for event in events] == list(range(1, options["max_iter"] + 1)), "none is made twice"
+
+
+# --- workers that cannot go on ---------------------------------------------------------------------------------------
+
+
+def find_no_memory(dask_worker, moment):
+    """From now on there is none for its rows, or for its seventh step."""
+    from mgspmv.distribute.part import Part
+    from mgspmv.iterate.pagerank import LocalSteps
+
+    owner, name, n = (Part, "__init__", 1) if moment == "load" else (LocalSteps, "step", 7)
+    original, calls = getattr(owner, name), []
+
+    def fail(self, *args, **options):
+        calls.append(name)
+        if len(calls) >= n:
+            raise MemoryError
+        return original(self, *args, **options)
+
+    setattr(owner, name, fail)
+
+
+@pytest.mark.parametrize("moment", ["load", "iterate"])
+def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted):
+    with serve(2) as client:
+        client.run(find_no_memory, moment=moment, workers=[client.cluster.workers[1].worker_address])
+        with pytest.warns(
+            UserWarning, match=r"^worker 1 \(.*\) had no memory left, and is left out until it is restarted$"
+        ):
+            solution = mg.pagerank(graph, client=client, **LONG)
+        check_same(solution, wanted["superstep"])
+        [recovery] = solution.recoveries
+        check_recovery(recovery, "lost", "1", 2, 1)
+        assert f"has no memory left (during {moment if moment == 'load' else 'iteration'}" in recovery.error
+        with pytest.raises(WorkerMemoryError, match=r"^worker 1 \(.* has no memory left") as caught:
+            mg.pagerank(graph, client=client, recover=0, **LONG)
+        assert (caught.value.worker, caught.value.exit_code) == ("1", 6)
+
+
+def test_a_worker_of_another_version_is_left_out_of_a_recovery(graph, in_process, monkeypatch):
+    """One that came meanwhile, of those that are there; where nobody else is, it is told."""
+    versions, unfit = mgspmv.distribute.cluster.list_differences, set()
+    monkeypatch.setattr(
+        mgspmv.distribute.cluster,
+        "list_differences",
+        lambda found: [f"worker {m} has zarr 0.0.1, not 3" for m in found if m.name in unfit] or versions(found),
+    )
+    client = in_process(2)
+    with graph.distribute(client) as D:
+        unfit.add(1)
+        with pytest.warns(UserWarning, match=r"^worker 1 \(.*\) worker 1 .* has zarr 0.0.1, not 3, and is left out$"):
+            D.redistribute()
+        assert D.workers == (0,)
+        unfit.add(0)
+        with pytest.raises(VersionMismatchError, match=r"worker 0 .*; worker 1 .*Install the same versions"):
+            D.redistribute()
+        unfit.clear()
+        D.redistribute()
+        assert D.workers == (0, 1)
+
+
+def test_who_is_silent_when_it_is_asked_to_go_on_is_asked_again(graph, in_process, monkeypatch):
+    monkeypatch.setattr(mgspmv.distribute.cluster, "REJOIN_S", 0.2)
+    client, asked = in_process(1), []
+    [worker] = client.cluster.workers.values()
+    with graph.distribute(client) as D:
+
+        async def answer_late(answer=worker.versions, **message):
+            asked.append(message)
+            if len(asked) < 3:
+                await asyncio.sleep(1.0)
+            return answer(**message)
+
+        monkeypatch.setitem(worker.handlers, "versions", answer_late)
+        D.redistribute()
+        assert (D.workers, len(asked)) == ((0,), 3)
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mgspmv.distribute import cluster as cluster_module
 from mgspmv.distribute import ingesting
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.gathering import settle_within
-from mgspmv.errors import CapacityError, WorkerTimeoutError
+from mgspmv.errors import CapacityError, WorkerMemoryError, WorkerTimeoutError
 from mgspmv.exchange import nccl
 from mgspmv.exchange.links import DaskLinks, Member
 
@@ -72,7 +72,7 @@ def make_cluster(**scheduler):
     """A view of a cluster whose scheduler answers this."""
     cluster = object.__new__(Cluster)
     cluster.timeout, cluster.patience = 0.2, 0.1
-    cluster._silent, cluster._broken, cluster._forgetting = set(), set(), set()
+    cluster._silent, cluster._broken, cluster._forgetting = set(), {}, set()
     cluster.client = SimpleNamespace(scheduler=None)
 
     async def list_all(workers):
@@ -161,7 +161,7 @@ def let_nobody_join():
     async def broadcast(**message):
         await asyncio.Event().wait()
 
-    asyncio.run(make_cluster(broadcast=broadcast)._ask_present(MEMBERS, {"op": "versions"}, 0.05))
+    asyncio.run(make_cluster(broadcast=broadcast)._ask_present(MEMBERS, {"op": "versions"}, 0.05, 0.05))
 
 
 def all_hang(monkeypatch):
@@ -170,12 +170,12 @@ def all_hang(monkeypatch):
     async def list_workers():
         return {member.address: {"name": member.name} for member in MEMBERS}
 
-    async def ask(members, message, wait_s):
+    async def ask(members, message, wait_s, until_s):
         return {member: {"packages": {}, "hangs": [HANG]} for member in members}
 
-    monkeypatch.setattr(cluster_module, "_check_versions", lambda found: None)
+    monkeypatch.setattr(cluster_module, "list_differences", lambda found: [])
     cluster._list_workers, cluster._ask_present, cluster._install = list_workers, ask, lambda member: asyncio.sleep(0)
-    asyncio.run(cluster._join(False, 0.05))
+    asyncio.run(cluster._join(False, False))
 
 
 def let_nobody_come_back():
@@ -193,7 +193,7 @@ BY_RANK = {
     "Cluster._watch_members": be_paused,
     "Cluster._watch_answers": answer_nothing,
     "Cluster._watch_answers, which says that it hangs": answer_that_it_hangs,
-    "Cluster._watch_answers, which is not at its task": do_nothing,
+    "Cluster._blame_for_idle": do_nothing,
     "Cluster._send": take_no_data,
     "settle_within.check": take_no_part,
     "_Peers.ask": not_answer_a_share,
@@ -270,14 +270,17 @@ def test_a_task_that_finds_no_memory_names_its_worker(error, monkeypatch):
         return error
 
     futures = [SimpleNamespace(status="finished"), SimpleNamespace(status="error", exception=get_exception)]
-    cause = asyncio.run(make_cluster()._find_cause(dict(enumerate(futures)), MEMBERS, "load"))
-    assert isinstance(cause, CapacityError)
+    cluster = make_cluster()
+    cause = asyncio.run(cluster._find_cause(dict(enumerate(futures)), MEMBERS, "load"))
+    assert isinstance(cause, WorkerMemoryError)
+    assert (cause.worker, cause.rank, cause.phase, cause.exit_code) == ("gpu-7", 1, "load", 6)
+    assert [*cluster._broken] == [MEMBERS[1]], "it is left out then"
     assert re.fullmatch(r"worker gpu-7 \(.*\) has no memory left \(during load\): .*; give it more, .*", str(cause))
 
 
 def test_a_task_that_says_what_it_needs_is_left_its_words():
     said = CapacityError("needs 2 GB, and there is 1 GB; use more workers")
-    assert cluster_module._explain(said, MEMBERS[1], "load") is said
+    assert cluster_module._explain(said, MEMBERS, 1, "load") is said
 
 
 class Finder(ast.NodeVisitor):
