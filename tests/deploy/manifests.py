@@ -7,8 +7,6 @@ import importlib
 import importlib.util
 import os
 import re
-import subprocess
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +20,7 @@ import kubernetes_validate
 import yaml
 from commands import check_words
 from dask_kubernetes.operator.controller import controller as operator
+from validators import run_program
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -49,12 +48,6 @@ _SCHEDULE = re.compile(r"[\d*/,-]+( [\d*/,-]+){4}")
 
 
 # --- rendering -------------------------------------------------------------------------------------------------------
-
-
-def run_program(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A program of the extra `test`, which says what is wrong on stdout or stderr."""
-    program = Path(sysconfig.get_path("scripts"), name)
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def render(folder: Path) -> list[Object]:

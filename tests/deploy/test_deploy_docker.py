@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sysconfig
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,7 @@ from clusters import wait_for
 from commands import check_words
 from dockerfiles import Image, execute, make_context, read_allowed, read_dockerfile
 from packaging.requirements import Requirement
+from validators import lint, run_program
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -42,12 +42,6 @@ Loader.add_constructor("!reset", lambda loader, node: loader.construct_sequence(
 
 def load(path: Path) -> dict[str, Any]:
     return yaml.load(path.read_text(), Loader)
-
-
-def run_program(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A validator of the extra `test`, which says what is wrong on stdout."""
-    program = Path(sysconfig.get_path("scripts"), name)
-    return subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def break_file(path: Path, right: str, wrong: str, folder: Path) -> Path:
@@ -112,10 +106,6 @@ def test_a_broken_compose_file_is_found(path, right, wrong, said, tmp_path):
     checked = check_schema(break_file(path, right, wrong, tmp_path), tmp_path)
     assert checked.returncode != 0
     assert said in checked.stdout
-
-
-def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    return run_program("yamllint", "--strict", "--config-file", DEPLOY / "yamllint.yaml", path)
 
 
 @pytest.mark.parametrize("path", YAML, ids=lambda path: path.name)

@@ -34,8 +34,9 @@ from manifests import (
     list_made,
     list_pods,
     render,
-    run_program,
 )
+from sshd import find_free_port
+from validators import lint
 
 import mgspmv as mg
 from mgspmv.distribute.tls import Certificates, make_certificates
@@ -84,8 +85,6 @@ def test_each_overlay_and_component_is_among_them():
     assert {path.name for path in (FOLDER / "overlays").iterdir()} == {*OVERLAYS} == {name for name, _ in MIXED}
     mixed = {name for _, components in MIXED for name in components}
     assert {path.name for path in (FOLDER / "components").iterdir()} == {*COMPONENTS} == mixed
-    for name in OVERLAYS:
-        check_all(render(FOLDER / "overlays" / name), IMAGE)
 
 
 def test_image_and_namespace_are_said_once(tmp_path):
@@ -130,10 +129,6 @@ def test_components_take_image_and_namespace_of_what_is_there(components, tmp_pa
     objects = render(tmp_path / "more")
     check_all(objects, f"registry.example.org/{IMAGE}")
     assert find(objects, "Namespace")["metadata"]["name"] == "graphs"
-
-
-def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    return run_program("yamllint", "--strict", "--config-file", ROOT / "deploy" / "yamllint.yaml", path)
 
 
 @pytest.mark.parametrize("path", YAML, ids=lambda path: str(path.relative_to(FOLDER)))
@@ -510,11 +505,6 @@ class Node:
 
     def read_said(self) -> str:
         return "".join(f"{path.name}:\n{path.read_text()}" for path in self.folder.glob("*.txt"))
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager
