@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from commands import check_words
 from dask_kubernetes.operator.controller import controller as operator
 from validators import run_program
 
+from mgspmv.errors import PipelineError
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "single-node", "many-nodes")
@@ -34,6 +37,7 @@ INSIDE = ("/tmp", "/var/lib/mgspmv", "/var/cache/mgspmv")
 CUDA_WORKER = {"--name", "--nthreads", "--memory-limit", "--device-memory-limit", "--dashboard-address"} | {
     "--local-directory",
     "--death-timeout",
+    "--preload",
 }
 """Options of `dask cuda worker` that are used here, where dask-cuda is not installed to be asked."""
 
@@ -259,6 +263,7 @@ def check_all(objects: list[Object], image: str) -> None:
         check_resources(pod)
         check_address(pod, objects)
     check_places(objects)
+    check_nodes(objects)
     check_selectors(objects)
     check_schedules(objects)
     check_autoscalers(objects)
@@ -342,9 +347,18 @@ def check_command(pod: Pod, objects: list[Object]) -> None:
         given = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
         listened = {given[key].strip(":") for key in ("--port", "--dashboard-address") if key in given}
         assert listened == {str(port) for port in pod.ports.values()}, "listens elsewhere"
+        _check_preloads(words, objects)
     for variable in re.findall(r"\$\((\w+)\)", " ".join(words)):
         assert variable in pod.environment, f"no variable {variable}"
     assert pod.environment["DASK_CONFIG"] in pod.mounts, "a configuration that is not mounted"
+
+
+def _check_preloads(words: list[str], objects: list[Object]) -> None:
+    """`dask cuda worker` is told all that it shall load: it gives its workers a list, so Dask asks no configuration."""
+    config = yaml.safe_load(find(objects, "ConfigMap", "mgspmv-dask")["data"]["dask.yaml"])
+    wanted = config.get("distributed", {}).get("worker", {}).get("preload", [])
+    if words[:2] == ["cuda", "worker"]:
+        assert {f"--preload={name}" for name in wanted} <= set(words), "does not load what the configuration names"
 
 
 @cache
@@ -387,6 +401,55 @@ def check_address(pod: Pod, objects: list[Object]) -> None:
     assert int(port) in {each["port"] for each in ports[host] if each["name"] == "tcp-comm"}, "another port"
 
 
+def check_nodes(objects: list[Object]) -> None:
+    """Who computes may be where the workers are, and would rather be there where the volume is on one node; and a
+    scheduler does not wait long for a node that is gone."""
+    scheduler, worker, pipelines = _sort_pods(objects)
+    waits = {each["key"]: each["tolerationSeconds"] for each in _list_tolerations(scheduler, "NoExecute")}
+    gone = {f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable")}
+    assert waits.keys() == gone, "waits for a node that is gone"
+    assert all(0 < wait <= 60 for wait in waits.values()), "waits long for a node that is gone"
+    [claim] = list_kind(objects, "PersistentVolumeClaim")
+    is_on_one = claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    tainted = _list_tolerations(worker, "NoSchedule")
+    for pod in [*pipelines, *([scheduler] if is_on_one else [])]:
+        assert all(each in _list_tolerations(pod, "NoSchedule") for each in tainted), "may not be where workers are"
+    n_workers = _find_cluster(objects)["worker"]["replicas"]
+    for pod in [*pipelines, *([worker] if is_on_one and n_workers > 1 else [])]:
+        _check_beside(pod, worker)
+
+
+def _check_beside(pod: Pod, worker: Pod) -> None:
+    """It would rather be on a node where there are workers."""
+    terms = pod.spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert terms, "is anywhere"
+    for term in (each["podAffinityTerm"] for each in terms):
+        assert term["topologyKey"] == "kubernetes.io/hostname", "beside workers is on their node"
+        assert worker.is_selected(term["labelSelector"]), "is beside others than workers"
+
+
+def _sort_pods(objects: list[Object]) -> tuple[Pod, Pod, list[Pod]]:
+    """That of the scheduler, that of a worker, and those of pipelines."""
+    pods = list_pods(objects)
+    return (
+        find_pod(objects, "scheduler"),
+        find_pod(objects, "worker"),
+        [pod for pod in pods if pod.labels.get("app.kubernetes.io/component") == "pipeline"],
+    )
+
+
+def _list_tolerations(pod: Pod, effect: str) -> list[Object]:
+    return [each for each in pod.spec.get("tolerations", ()) if each["effect"] == effect]
+
+
+def _find_cluster(objects: list[Object]) -> Object:
+    """The specification of the cluster: one that stays, or that of a job."""
+    found = [each["spec"] for each in list_kind(objects, "DaskCluster")]
+    found += [each["spec"]["cluster"]["spec"] for each in list_kind(objects, "DaskJob")]
+    [cluster] = found
+    return dict(cluster)
+
+
 def check_selectors(objects: list[Object]) -> None:
     """Who is selected is there, as many as should be, and has the ports that are named."""
     pods = list_pods(objects)
@@ -404,7 +467,11 @@ def check_selectors(objects: list[Object]) -> None:
         assert len(found) == 1, f"{len(found)} budgets of a pod"
         [budget] = found
         assert len(budget.keys() & {"minAvailable", "maxUnavailable"}) == 1, "one of both"
-        assert "minAvailable" in budget or pod.owner == "Deployment", "only who has a scale may say how many may miss"
+        if pod.owner == "Deployment":
+            assert budget.get("unhealthyPodEvictionPolicy") == "AlwaysAllow", "what is not ready holds a node back"
+        else:
+            assert "minAvailable" in budget, "only who has a scale may say how many may miss"
+            assert budget["minAvailable"] >= 100, "protects a pod only where there is no other"
         for spread in pod.spec.get("topologySpreadConstraints", ()):
             assert pod.is_selected(spread["labelSelector"]), "is spread among others"
 
@@ -424,6 +491,11 @@ def _check_policy(policy: Object, pods: list[Pod]) -> None:
             assert all(port["port"] in pod.ports for pod in taken), f"{port['port']} is no port of its pods"
     for rule in spec.get("egress", ()):
         assert rule["to"], "to everywhere"
+        for block in (each["ipBlock"] for each in rule["to"] if "ipBlock" in each):
+            assert rule.get("ports"), "all ports of others"
+            assert all("/" in text for text in (block["cidr"], *block.get("except", ()))), "no block of addresses"
+            own = ipaddress.ip_network(block["cidr"])
+            assert all(ipaddress.ip_network(text).subnet_of(own) for text in block.get("except", ())), "not of it"
 
 
 def check_schedules(objects: list[Object]) -> None:
@@ -438,6 +510,13 @@ def check_schedules(objects: list[Object]) -> None:
         names = {container["name"] for container in pod["spec"]["containers"]}
         rules = [rule["onExitCodes"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
         assert {rule["containerName"] for rule in rules} <= names, "no such container"
+        assert [rule["values"] for rule in rules] == [[PipelineError.exit_code]], "others may be well the next time"
+        assert job["activeDeadlineSeconds"] > _wait_in_all(job["backoffLimit"]) > 1800, "is given up too soon"
+
+
+def _wait_in_all(n_times: int) -> int:
+    """Seconds that Kubernetes lets pass between tries: 10, each time twice as many, and at most 6 minutes."""
+    return sum(min(10 * 2**i, 360) for i in range(n_times))
 
 
 def check_autoscalers(objects: list[Object]) -> None:
@@ -448,3 +527,5 @@ def check_autoscalers(objects: list[Object]) -> None:
         assert 0 < each["spec"]["minimum"] <= n_workers <= each["spec"]["maximum"], "not for its workers"
         config = yaml.safe_load(find(objects, "ConfigMap", "mgspmv-dask")["data"]["dask.yaml"])
         assert "distributed" not in config, "the operator has no certificate"
+        n_gpus = cluster["spec"]["worker"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", "1")
+        assert n_gpus == "1", "the operator does not know the names of several workers in a pod"

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sysconfig
 import tomllib
@@ -119,7 +120,7 @@ def test_the_overlay_of_the_page_is_one(tmp_path):
 def test_components_take_image_and_namespace_of_what_is_there(components, tmp_path):
     image = {"name": "mgspmv", "newName": "registry.example.org/mgspmv"}
     patch = {"target": {"kind": "DaskCluster"}, "patch": "- {op: replace, path: /spec/worker/replicas, value: 3}"}
-    compose(tmp_path / "mine", "single-node", (), namespace="graphs", images=[image], patches=[patch])
+    compose(tmp_path / "mine", "cpu", (), namespace="graphs", images=[image], patches=[patch])
     more = {
         "resources": ["../mine"],
         "components": [os.path.relpath(FOLDER / "components" / name, tmp_path / "more") for name in components],
@@ -199,8 +200,13 @@ SCHEDULER, WORKER = ("spec", "scheduler"), ("spec", "worker")
 IN_SCHEDULER, IN_WORKER = ((*part, "spec", "containers", 0) for part in (SCHEDULER, WORKER))
 NIGHTLY = ("spec", "jobTemplate", "spec")
 IN_NIGHTLY = (*NIGHTLY, "template", "spec", "containers", 0)
+RULE = (*NIGHTLY, "podFailurePolicy", "rules", 0)
+PREFERRED = ("affinity", "podAffinity", "preferredDuringSchedulingIgnoredDuringExecution", 0, "podAffinityTerm")
+BESIDE = (*NIGHTLY, "template", "spec", *PREFERRED)
+FOUR = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "40Gi", "nvidia.com/gpu": "4"}
 RUNNER = ("spec", "job", "spec")
 IN_RUNNER = (*RUNNER, "containers", 0)
+OWN, STORE, EGRESS = ("NetworkPolicy", "mgspmv"), ("NetworkPolicy", "mgspmv-object-store"), ("spec", "egress", 1)
 POLICY, BUDGET = ("NetworkPolicy", "mgspmv-scheduler"), ("PodDisruptionBudget", "mgspmv-workers")
 CLUSTER, CRON, CLAIM = (
     ("DaskCluster", "mgspmv"),
@@ -269,6 +275,8 @@ BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
         {"maxUnavailable": 0, "selector": {"matchLabels": {"app.kubernetes.io/component": "pipeline"}}},
         "who has a scale",
     ),
+    "budget: of one": (("PodDisruptionBudget", "mgspmv-pipelines"), ("spec", "minAvailable"), 1, "there is no other"),
+    "budget: not ready": (BUDGET, ("spec", "unhealthyPodEvictionPolicy"), GONE, "holds a node back"),
     "policy: nobody's": (POLICY, ("spec", "podSelector", "matchLabels", "dask.org/component"), "head", "is of no pod"),
     "policy: port": (POLICY, ("spec", "ingress", 0, "ports", 0, "port"), "comm", "comm is no port of its pods"),
     "policy: everybody": (POLICY, ("spec", "ingress", 0, "from"), [], "from everywhere"),
@@ -278,7 +286,11 @@ BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
         {"dask.org/component": "worker"},
         "shuts some of its own pods out",
     ),
-    "store: everywhere": (("NetworkPolicy", "mgspmv-object-store"), ("spec", "egress", 0, "to"), [], "to everywhere"),
+    "policy: DNS's ports": (OWN, (*EGRESS, "ports"), GONE, "all ports of others"),
+    "policy: DNS's address": (OWN, (*EGRESS, "to", 1, "ipBlock", "cidr"), "169.254.20.10", "no block of addresses"),
+    "policy: DNS's block": (OWN, (*EGRESS, "to", 1, "ipBlock", "cidr"), "169.254.20.10/16", "has host bits set"),
+    "store: everywhere": (STORE, ("spec", "egress", 0, "to"), [], "to everywhere"),
+    "store: except": (STORE, ("spec", "egress", 0, "to", 0, "ipBlock", "cidr"), "10.0.0.0/8", "not of it"),
     "cluster: selector": (
         CLUSTER,
         (*SCHEDULER, "service", "selector", "dask.org/component"),
@@ -337,14 +349,40 @@ BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
         "scheduler",
         "is spread among others",
     ),
+    "scheduler: node": (CLUSTER, (*SCHEDULER, "spec", "tolerations"), GONE, "waits for a node that is gone"),
+    "scheduler: node's time": (
+        CLUSTER,
+        (*SCHEDULER, "spec", "tolerations", 1, "tolerationSeconds"),
+        300,
+        "waits long for a node",
+    ),
+    "worker: GPUs": (
+        CLUSTER,
+        (*IN_WORKER, "resources"),
+        {"requests": FOUR, "limits": FOUR},
+        "several workers in a pod",
+    ),
     "autoscaler: cluster": (("DaskAutoscaler", "mgspmv"), ("spec", "cluster"), "other", "0 objects are DaskCluster"),
     "autoscaler: fewer": (("DaskAutoscaler", "mgspmv"), ("spec", "maximum"), 4, "not for its workers"),
     "job: file": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "args", 1), "/etc/mgspmv/pipelines/no.toml", "no no.toml"),
+    "job: preload": (
+        ("DaskJob", "mgspmv-job"),
+        ("spec", "cluster", *IN_WORKER, "args", -1),
+        "--death-timeout=300",
+        "does not load what the configuration names",
+    ),
+    "job: taints": (("DaskJob", "mgspmv-job"), (*RUNNER, "tolerations"), GONE, "may not be where workers are"),
     "job: command": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "args", 0), "start", "start"),
     "job: address": (("DaskJob", "mgspmv-job"), (*IN_RUNNER, "env", 1, "value"), "mgspmv-scheduler:8786", "no Service"),
     "nightly: option": (CRON, (*IN_NIGHTLY, "args"), ["run", "--nightly"], "nightly"),
     "nightly: schedule": (CRON, ("spec", "schedule"), "at night", "no schedule"),
     "nightly: two at once": (CRON, ("spec", "concurrencyPolicy"), "Allow", "two at once"),
+    "nightly: source": (CRON, (*RULE, "onExitCodes", "values"), [2, 3], "may be well the next time"),
+    "nightly: tries": (CRON, (*NIGHTLY, "backoffLimit"), 5, "given up too soon"),
+    "nightly: deadline": (CRON, (*NIGHTLY, "activeDeadlineSeconds"), 3600, "given up too soon"),
+    "nightly: taints": (CRON, (*NIGHTLY, "template", "spec", "tolerations"), [], "may not be where workers are"),
+    "nightly: beside": (CRON, (*BESIDE, "labelSelector", "matchLabels", "dask.org/component"), "scheduler", "beside o"),
+    "nightly: zone": (CRON, (*BESIDE, "topologyKey"), "topology.kubernetes.io/zone", "is on their node"),
     "nightly: again": (CRON, (*NIGHTLY, "template", "spec", "restartPolicy"), "OnFailure", "exit code"),
     "nightly: operator's": (
         CRON,
@@ -354,7 +392,7 @@ BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
     ),
     "nightly: container": (
         CRON,
-        (*NIGHTLY, "podFailurePolicy", "rules", 0, "onExitCodes", "containerName"),
+        (*RULE, "onExitCodes", "containerName"),
         "run",
         "no such container",
     ),
@@ -398,6 +436,20 @@ def test_workers_have_gpus_but_those_on_processors(standing, tmp_path):
     cpu = find_pod(render(FOLDER / "overlays" / "cpu"), "worker")
     assert "nvidia.com/gpu" not in cpu.container["resources"]["limits"]
     assert "tolerations" not in cpu.spec
+
+
+ON_ONE_NODE = [
+    ("cpu", (*WORKER, "spec", "affinity"), GONE, "affinity"),
+    ("cpu", (*WORKER, "spec", *PREFERRED, "labelSelector", "matchLabels"), {"a": "b"}, "beside others"),
+    ("single-node", (*SCHEDULER, "spec", "tolerations", 2), GONE, "may not be where workers are"),
+]
+
+
+@pytest.mark.parametrize(("overlay", "path", "wrong", "said"), ON_ONE_NODE)
+def test_pods_on_one_node_may_and_would_be_there(overlay, path, wrong, said):
+    broken = break_object(render(FOLDER / "overlays" / overlay), CLUSTER, path, wrong)
+    with pytest.raises(Exception, match=said):
+        check_all(broken, IMAGE)
 
 
 def test_the_name_of_a_worker_is_that_by_which_the_operator_ends_it(standing):
@@ -522,6 +574,13 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
     assert ended == 0, node.read_said()
 
 
+def ask_unknown(url: str) -> None:
+    """As who has no certificate, and believes all."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    urllib.request.urlopen(url, timeout=10, context=context).read()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("components", "more", "ranks"),
@@ -548,7 +607,8 @@ def test_what_pods_run_is_a_cluster_that_runs_pipelines(components, more, ranks,
         if certificates is None:
             assert b"mgspmv_" in urllib.request.urlopen(metrics, timeout=10).read()
         else:
-            with pytest.raises(OSError):
-                urllib.request.urlopen(metrics, timeout=10)
+            for port in ("8787", "8788"):
+                with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+                    ask_unknown(f"https://127.0.0.1:{node.ports[port]}/metrics")
         assert node.start(find_pod(objects, "pipeline"), *more).wait(240) == 0, node.read_said()
     assert mg.load_solution(node.folder / "data" / ranks).status == "converged"
