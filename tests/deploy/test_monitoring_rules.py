@@ -85,3 +85,47 @@ def test_another_bound_is_found(name, was, broken, tmp_path):
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups}))
     shutil.copy(FOLDER / "rules_test.yml", tmp_path)
     assert run_promtool("test", "rules", tmp_path / "rules_test.yml").returncode != 0
+
+
+# --- files that are written wrongly ----------------------------------------------------------------------------------
+
+CHECKS = {
+    "prometheus.yml": ("check", "config"),
+    "rules.yml": ("check", "rules"),
+    "rules_test.yml": ("test", "rules"),
+}
+FLAWS = [
+    ("prometheus.yml", "scrape_interval:", "scrape_intervall:", "scrape_intervall"),
+    ("prometheus.yml", "static_configs:", "static_config:", "static_config"),
+    ("prometheus.yml", "http_sd_configs:", "http_sd_config:", "http_sd_config"),
+    ("prometheus.yml", "refresh_interval: 15s", "refresh_interval: often", "often"),
+    ("prometheus.yml", "url: http://", "url: ftp://", "URL scheme"),
+    ("prometheus.yml", "- targets:", "- target:", "target"),
+    ("prometheus.yml", "job_name: mgspmv-workers", "job_name: mgspmv-scheduler", "mgspmv-scheduler"),
+    ("prometheus.yml", "- rules.yml", "- rule.yml", "rule.yml"),
+    ("rules.yml", "expr: sum", "expression: sum", "expression"),
+    ("rules.yml", "for: 5m", "for: soon", "soon"),
+    ("rules.yml", "keep_firing_for:", "keep_fireing_for:", "keep_fireing_for"),
+    ("rules.yml", "- alert: MgspmvRunStalled", "- alerts: MgspmvRunStalled", "alerts"),
+    ("rules.yml", "annotations:", "anotations:", "anotations"),
+    ("rules.yml", "{{ $labels.run }}", "{{ $label.run }}", "$label"),
+    ("rules.yml", "name: mgspmv-rates", "name: mgspmv-alerts", "mgspmv-alerts"),
+    ("rules_test.yml", "input_series:", "input_serie:", "input_serie"),
+    ("rules_test.yml", "promql_expr_test:", "promql_expr_tests:", "promql_expr_tests"),
+    ("rules_test.yml", "eval_time: 3m", "eval_time: later", "later"),
+    ("rules_test.yml", "exp_samples:", "exp_sample:", "exp_sample"),
+    ("rules_test.yml", "values: 1x40", "values: 1y40", "bad number"),
+]
+"""File, what is right, what is wrong, and the word of it that `promtool` says."""
+
+
+@pytest.mark.parametrize(("name", "right", "wrong", "said"), FLAWS, ids=lambda value: value.replace(" ", ""))
+def test_what_is_written_wrongly_is_found(name, right, wrong, said, tmp_path):
+    for path in FOLDER.glob("*.yml"):
+        shutil.copy(path, tmp_path)
+    text = (FOLDER / name).read_text()
+    assert right in text
+    (tmp_path / name).write_text(text.replace(right, wrong, 1))
+    checked = run_promtool(*CHECKS[name], tmp_path / name)
+    assert checked.returncode != 0
+    assert said in checked.stdout
