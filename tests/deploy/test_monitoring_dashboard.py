@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from scraping import run_promtool
 
 from mgspmv.distribute.worker_metrics import WorkerMetrics
@@ -118,6 +124,89 @@ def test_runs_and_operations_are_chosen_in_it():
         assert variables[name]["query"]["query"] == variables[name]["definition"]
     used = {*re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))}
     assert used <= {*variables, "__rate_interval", "__all"}
+
+
+# --- keys that Grafana knows -----------------------------------------------------------------------------------------
+
+OWN = {
+    "templating.list.definition": "Grafana's page of variables writes it",
+    "annotations.list.titleFormat": "of annotations by Prometheus",
+    "annotations.list.textFormat": "of annotations by Prometheus",
+    "annotations.list.step": "of annotations by Prometheus",
+}
+"""Keys that Grafana has and its models have not, and whose they are."""
+
+
+def list_unknown(dashboard: dict[str, Any]) -> set[str]:
+    """Paths of keys that are lost when Grafana's own models read the dashboard and write it."""
+    register_default_plugins()
+    written = JSONEncoder(sort_keys=True, indent=None).encode(Dashboard.from_json(copy.deepcopy(dashboard)))
+    return {*find_lost(dashboard, json.loads(written), ())}
+
+
+def find_lost(given: Any, kept: Any, path: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(given, dict):
+        for key, value in given.items():
+            inner = (*path, key)
+            yield from find_lost(value, kept[key], inner) if key in kept else (".".join(inner),)
+    elif isinstance(given, list):
+        for value, other in zip(given, kept, strict=True):
+            yield from find_lost(value, other, path)
+    elif given != kept:
+        yield ".".join(path)
+
+
+def test_grafana_knows_all_keys():
+    assert list_unknown(DASHBOARD) == {*OWN}
+
+
+def rename(thing: Any, right: str, wrong: str) -> int:
+    """Give every key of this name another; how many there were."""
+    if isinstance(thing, list):
+        return sum(rename(value, right, wrong) for value in thing)
+    if not isinstance(thing, dict):
+        return 0
+    renamed = sum(rename(value, right, wrong) for value in thing.values())
+    if right in thing:
+        thing[wrong] = thing.pop(right)
+        renamed += 1
+    return renamed
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("refresh", "refesh"),
+        ("gridPos", "gridPosition"),
+        ("unit", "untit"),
+        ("decimals", "decimal"),
+        ("overrides", "override"),
+        ("drawStyle", "drawStile"),
+        ("scaleDistribution", "scaleDistibution"),
+        ("legend", "legned"),
+        ("showLegend", "showLegends"),
+        ("colorMode", "colourMode"),
+        ("calcs", "calc"),
+        ("showValue", "showValues"),
+        ("expr", "expression"),
+        ("legendFormat", "legendformat"),
+        ("refId", "refid"),
+        ("includeAll", "includeall"),
+        ("iconColor", "iconColour"),
+        ("schemaVersion", "schemeVersion"),
+        ("transformations", "transforms"),
+    ],
+)
+def test_a_misspelt_key_is_found(right, wrong):
+    broken = copy.deepcopy(DASHBOARD)
+    assert rename(broken, right, wrong) > 0
+    assert any(path.endswith(wrong) for path in list_unknown(broken))
+
+
+def test_misspelt_options_of_a_panel_are_found():
+    for panel in (copy.deepcopy(panel) for panel in DRAWN.values()):
+        panel["optoins"] = panel.pop("options")
+        assert list_unknown(DASHBOARD | {"panels": [panel]}) == {*OWN, "panels.optoins"}
 
 
 # --- what it asks Prometheus -----------------------------------------------------------------------------------------
