@@ -424,8 +424,9 @@ class _Ingesting:
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """A step on all workers, by rank."""
         work = partial(work_share, **options)
-        # Dask has all tasks of a name in one span, the first one's.
-        keys = [f"mgspmv-{step}-{phase.replace(' ', '-')}-{uuid.uuid4().hex}" for _ in self._members]
+        # Dask has all tasks of a name in one span, the first one's. A name ends before what is not letters alone.
+        name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
+        keys = [f"{name}-{uuid.uuid4().hex}" for _ in self._members]
         pairs = zip(self._keys, arguments, strict=True)
         self._submit(phase, work, keys, [(key, step, *own) for key, own in pairs])
         results = self._settle(phase)

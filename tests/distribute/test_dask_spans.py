@@ -84,6 +84,7 @@ def test_making_has_its_phases(graph: mg.Matrix, in_process: Callable[[int], Any
     }  # fmt: skip
     assert all(n_spans == 1 for name, (n_spans, _) in found.items() if len(name) == 3)
     assert found["mgspmv", "ingest", "write the transpose"] == (1, {"mgspmv-write-write-the-transpose"})
+    assert found["mgspmv", "ingest", "transpose"] == (1, {"mgspmv-group-transpose-transpose"})
     assert found["mgspmv", "generate", "sum"] == (1, {"mgspmv-columns", "mgspmv-sum"})
 
 
