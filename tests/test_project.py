@@ -149,6 +149,17 @@ def test_import_contract_leaves_no_module_out(pyproject: dict[str, Any]) -> None
     assert not {"ignore_imports", "exhaustive_ignores"} & set(contract)
 
 
+# What CI has
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="elsewhere tests without their programs are skipped")
+def test_programs_of_tests_are_in_ci() -> None:
+    wanted = re.findall(r"^want (\S+) ", (ROOT / ".ci/programs").read_text(), re.M)
+    assert {"promtool", "slurmctld", "sshd"} <= set(wanted)
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    assert [name for name in [*wanted, "azurite-blob"] if shutil.which(name, path=path) is None] == []
+
+
 # What the Makefile says
 
 
