@@ -18,7 +18,7 @@ from pathlib import Path
 
 SYSTEM = ("apt-get", "groupadd")
 """First words of steps that are left out."""
-FOLDERS = ("/opt/mgspmv", "/build", "/data", "/var/lib/mgspmv", "/var/cache/mgspmv")
+FOLDERS = ("/opt/mgspmv", "/build", "/data", "/scratch", "/var/lib/mgspmv", "/var/cache/mgspmv")
 
 _PATH = re.compile(rf"(?<![\w.])(?={'|'.join(FOLDERS)})")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

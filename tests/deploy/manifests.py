@@ -28,7 +28,7 @@ from mgspmv.errors import PipelineError
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "single-node", "many-nodes")
-COMPONENTS = ("nightly", "tls", "object-store", "autoscaling", "job")
+COMPONENTS = ("nightly", "tls", "object-store", "workload-identity", "autoscaling", "job")
 VERSIONS = ("1.31", "1.37")
 """Of Kubernetes: the first that has all that is used here, and the newest of which there is a schema."""
 DASK = "kubernetes.dask.org/v1"

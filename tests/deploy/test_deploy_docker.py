@@ -134,7 +134,7 @@ def test_broken_yaml_is_found(right, wrong, said, tmp_path):
 
 OWN = f"mgspmv:{PROJECT['project']['version']}"
 PINNED = re.compile(r".+:(v?\d+\.\d+\.\d+(-[\w.-]+)?|noble-\d{8}(\.\d+)?)")
-INSIDE = ("/data", "/var/lib/mgspmv", "/var/cache/mgspmv")
+INSIDE = ("/data", "/scratch", "/var/lib/mgspmv", "/var/cache/mgspmv")
 
 
 def check_service(name: str, service: dict[str, Any], services: Services) -> None:
@@ -159,6 +159,8 @@ def check_service(name: str, service: dict[str, Any], services: Services) -> Non
         else:
             assert source.removeprefix("${MGSPMV_DATA:-").strip("}") in load(COMPOSE)["volumes"]
         assert target.startswith("/")
+    if service["image"] == OWN and service["volumes"]:
+        assert f"scratch:{service['environment']['TMPDIR']}" in service["volumes"], "what is sorted fills memory"
 
 
 def fill_defaults(text: str) -> str:
@@ -179,6 +181,7 @@ BROKEN = {
     "mount": ("grafana", "volumes", ["../monitoring/grafana.json:/etc/grafana/dashboards/mgspmv.json:ro"]),
     "mount to write": ("prometheus", "volumes", ["../monitoring:/etc/prometheus"]),
     "volume": ("grafana", "volumes", ["other:/var/lib/grafana"]),
+    "scratch": ("cluster", "environment", {"TMPDIR": "/tmp"}),
     "network": ("cluster", "network_mode", "host"),
     "health": ("prometheus", "healthcheck", None),
 }
@@ -416,7 +419,7 @@ def test_the_steps_make_a_cluster_that_runs_a_pipeline(tmp_path):
     checked = image.run([*pip, "check"])
     assert checked.returncode == 0, checked.stdout
     names = {each["name"] for each in json.loads(image.run([*pip, "list", "--format=json"]).stdout)}
-    assert {"mgspmv", "s3fs", "cryptography"} <= names
+    assert {"mgspmv", "s3fs", "gcsfs", "adlfs", "cryptography"} <= names
     assert not [name for name in names if name.startswith(("cupy", "nvidia", "hatchling"))]
     shown = image.run([*image.entrypoint, "--help"])
     assert shown.returncode == 0, shown.stderr

@@ -53,9 +53,9 @@ MIXED = [
     ("single-node", ("nightly", "tls", "object-store")),
     ("single-node", ("job",)),
     ("many-nodes", ()),
-    ("many-nodes", ("object-store", "autoscaling")),
+    ("many-nodes", ("object-store", "workload-identity", "autoscaling")),
     ("many-nodes", ("tls",)),
-    ("many-nodes", ("tls", "object-store", "autoscaling", "job")),
+    ("many-nodes", ("tls", "object-store", "workload-identity", "autoscaling", "job")),
 ]
 """Overlays with components."""
 
@@ -116,7 +116,7 @@ def test_the_overlay_of_the_page_is_one(tmp_path):
     assert find(objects, "ConfigMap", "mgspmv-pipelines")["data"]["nightly.toml"] == "# of my own\n"
 
 
-@pytest.mark.parametrize("components", [("job",), ("nightly", "object-store", "autoscaling")], ids="-".join)
+@pytest.mark.parametrize("components", [("job",), ("nightly", "object-store", "workload-identity", "autoscaling")], ids="-".join)
 def test_components_take_image_and_namespace_of_what_is_there(components, tmp_path):
     image = {"name": "mgspmv", "newName": "registry.example.org/mgspmv"}
     patch = {"target": {"kind": "DaskCluster"}, "patch": "- {op: replace, path: /spec/worker/replicas, value: 3}"}

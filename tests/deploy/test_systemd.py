@@ -90,6 +90,22 @@ def test_it_is_restarted_ended_and_kept_apart():
     assert "MGSPMV_STATE=%S/mgspmv" in service["Environment"][0].split()
 
 
+def check_devices(text: str) -> None:
+    """Fail where a setting keeps GPUs out; ProtectClock does before systemd 253, by a list of devices of its own."""
+    closing = {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"}
+    assert not closing & read_unit(text)["Service"].keys(), "no device of NVIDIA is seen"
+
+
+def test_it_sees_gpus():
+    check_devices(TEXT)
+
+
+@pytest.mark.parametrize("line", ["PrivateDevices=yes", "ProtectClock=yes", "DevicePolicy=closed", "DeviceAllow=/dev/null"])
+def test_what_keeps_gpus_out_is_found(line):
+    with pytest.raises(AssertionError, match="no device"):
+        check_devices(TEXT.replace("PrivateTmp=yes", f"PrivateTmp=yes\n{line}"))
+
+
 # --- what it starts --------------------------------------------------------------------------------------------------
 
 

@@ -343,14 +343,14 @@ SCENES = {
             "docker exec mgspmv mgspmv pagerank web.zarr --scheduler tcp://127.0.0.1:8786 -o ranks.parquet": _IMAGE,
             "docker stop -t 60 mgspmv": _IMAGE,
             "docker build --file deploy/docker/Dockerfile --build-arg BASE=ubuntu:noble-20251013 --build-arg "
-            "EXTRAS=remote,tls --tag mgspmv:0.1.0 .": _IMAGE,
+            "EXTRAS=remote,gcs,azure,tls --tag mgspmv:0.1.0 .": _IMAGE,
             "docker compose --file deploy/compose/compose.yaml up --build --detach --wait": _IMAGE,
             "docker compose --file deploy/compose/compose.yaml run --rm pipeline": _IMAGE,
             "docker compose --file deploy/compose/compose.yaml run --rm pipeline pagerank web.zarr "
             "--scheduler tcp://127.0.0.1:8786": _IMAGE,
             "docker compose --file deploy/compose/compose.yaml down": _IMAGE,
             "uv pip compile --universal --python-version 3.11 --no-annotate --extra cuda12 --extra remote "
-            "--extra tls pyproject.toml deploy/docker/build.in --output-file deploy/docker/constraints.txt "
+            "--extra gcs --extra azure --extra tls pyproject.toml deploy/docker/build.in --output-file deploy/docker/constraints.txt "
             "--upgrade": _VERSIONS,
             "python tests/benchmarks/starting.py --workers 2": _STARTING,
             "python tests/benchmarks/starting.py --backend cuda": _STARTING,
