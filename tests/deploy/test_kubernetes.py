@@ -116,7 +116,9 @@ def test_the_overlay_of_the_page_is_one(tmp_path):
     assert find(objects, "ConfigMap", "mgspmv-pipelines")["data"]["nightly.toml"] == "# of my own\n"
 
 
-@pytest.mark.parametrize("components", [("job",), ("nightly", "object-store", "workload-identity", "autoscaling")], ids="-".join)
+@pytest.mark.parametrize(
+    "components", [("job",), ("nightly", "object-store", "workload-identity", "autoscaling")], ids="-".join
+)
 def test_components_take_image_and_namespace_of_what_is_there(components, tmp_path):
     image = {"name": "mgspmv", "newName": "registry.example.org/mgspmv"}
     patch = {"target": {"kind": "DaskCluster"}, "patch": "- {op: replace, path: /spec/worker/replicas, value: 3}"}
@@ -173,6 +175,7 @@ def check_each(*folders: Path) -> None:
             "op: remove, path: /spec/w",
             "path",
         ),
+        ("base/cluster.yaml", "mgspmv-pipeline-memory:", "mgspmv-pipeline-memry:", "mgspmv-pipeline-memory"),
         ("components/tls/kustomization.yaml", "name: mgspmv-dask", "name: mgspmv-das", "does not exist"),
         ("components/job/copy/kustomization.yaml", "name=DASK_SCHEDULER_ADDRESS", "name=OTHER", "unable to find field"),
         ("components/job/copy/kustomization.yaml", "fieldPath: spec}", "fieldPath: specs}", "specs"),
@@ -327,8 +330,14 @@ BROKEN: dict[str, tuple[tuple[str, str], tuple[Any, ...], Any, str]] = {
         "not confined",
     ),
     "worker: host": (CLUSTER, (*WORKER, "spec", "hostNetwork"), True, "shares its node"),
-    "worker: mount": (CLUSTER, (*IN_WORKER, "volumeMounts", 2, "name"), "tmp", "not of each other"),
-    "worker: scratch": (CLUSTER, (*IN_WORKER, "volumeMounts", 2, "mountPath"), "/scratch", "nowhere to write"),
+    "worker: mount": (CLUSTER, (*IN_WORKER, "volumeMounts", 3, "name"), "tmp", "not of each other"),
+    "worker: scratch": (CLUSTER, (*IN_WORKER, "volumeMounts", 3, "mountPath"), "/scratch", "nowhere to write"),
+    "worker: keys for all": (
+        CLUSTER,
+        (*WORKER, "spec", "volumes", 2, "secret", "defaultMode"),
+        0o444,
+        "others may read it",
+    ),
     "worker: claim": (
         CLUSTER,
         (*WORKER, "spec", "volumes", -1, "persistentVolumeClaim", "claimName"),
@@ -436,6 +445,24 @@ def test_workers_have_gpus_but_those_on_processors(standing, tmp_path):
     cpu = find_pod(render(FOLDER / "overlays" / "cpu"), "worker")
     assert "nvidia.com/gpu" not in cpu.container["resources"]["limits"]
     assert "tolerations" not in cpu.spec
+
+
+@pytest.mark.parametrize("component", ["nightly", "job"])
+def test_a_pipeline_takes_what_the_overlay_gives_it(component, tmp_path):
+    for overlay, memory, n_cpus in (("cpu", "4Gi", "500m"), ("many-nodes", "16Gi", "2")):
+        components = () if (overlay, component) == ("many-nodes", "nightly") else (component,)
+        own = find_pod(render(compose(tmp_path / overlay, overlay, components)), "pipeline").container["resources"]
+        assert (own["requests"]["memory"], own["limits"]["memory"], own["requests"]["cpu"]) == (memory, memory, n_cpus)
+
+
+def test_keys_of_object_stores_are_where_who_computes_reads_them(standing, job):
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for objects in (standing, job):
+        for component in ("worker", "pipeline"):
+            [place] = [k for k, v in find_pod(objects, component).mounts.items() if v["name"] == "keys"]
+            name = find_pod(objects, component).mounts[place]["secret"]["secretName"]
+            assert f"GOOGLE_APPLICATION_CREDENTIALS={place}/key.json" in page
+            assert f"create secret generic {name} --from-file=key.json" in page
 
 
 ON_ONE_NODE = [

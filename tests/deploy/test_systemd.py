@@ -100,7 +100,9 @@ def test_it_sees_gpus():
     check_devices(TEXT)
 
 
-@pytest.mark.parametrize("line", ["PrivateDevices=yes", "ProtectClock=yes", "DevicePolicy=closed", "DeviceAllow=/dev/null"])
+@pytest.mark.parametrize(
+    "line", ["PrivateDevices=yes", "ProtectClock=yes", "DevicePolicy=closed", "DeviceAllow=/dev/null"]
+)
 def test_what_keeps_gpus_out_is_found(line):
     with pytest.raises(AssertionError, match="no device"):
         check_devices(TEXT.replace("PrivateTmp=yes", f"PrivateTmp=yes\n{line}"))

@@ -310,6 +310,9 @@ SCENES = {
             "kubectl --namespace mgspmv get events --sort-by=.lastTimestamp": _PODS,
             "kubectl --namespace mgspmv create secret generic mgspmv-object-store "
             "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=...": _PODS,
+            "kubectl --namespace mgspmv create secret generic mgspmv-object-store-keys --from-file=key.json": _PODS,
+            "kubectl --namespace mgspmv create secret generic mgspmv-object-store "
+            "--from-literal=GOOGLE_APPLICATION_CREDENTIALS=/etc/mgspmv/keys/key.json": _PODS,
             "kubectl --namespace mgspmv create secret generic mgspmv-certificates "
             "--from-file=certificates/ca.pem --from-file=certificates/cert.pem "
             "--from-file=certificates/key.pem": _PODS,
@@ -350,8 +353,8 @@ SCENES = {
             "--scheduler tcp://127.0.0.1:8786": _IMAGE,
             "docker compose --file deploy/compose/compose.yaml down": _IMAGE,
             "uv pip compile --universal --python-version 3.11 --no-annotate --extra cuda12 --extra remote "
-            "--extra gcs --extra azure --extra tls pyproject.toml deploy/docker/build.in --output-file deploy/docker/constraints.txt "
-            "--upgrade": _VERSIONS,
+            "--extra gcs --extra azure --extra tls pyproject.toml deploy/docker/build.in --output-file "
+            "deploy/docker/constraints.txt --upgrade": _VERSIONS,
             "python tests/benchmarks/starting.py --workers 2": _STARTING,
             "python tests/benchmarks/starting.py --backend cuda": _STARTING,
             "python tests/benchmarks/starting.py --backend cuda --workers 4 --one-device": _STARTING,
