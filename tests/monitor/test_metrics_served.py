@@ -13,7 +13,7 @@ from distributed import Client
 from scraping import list_workers, need, run_promtool, scrape, start_prometheus
 
 import mgspmv as mg
-from mgspmv.distribute.connect import start_local
+from mgspmv.distribute.connect import Serving, start_local
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.distribute.worker_metrics import PHASES
@@ -222,10 +222,13 @@ def test_with_certificates_prometheus_gets_in(tmp_path):
     pytest.importorskip("cryptography", reason="certificates are made with it")
     need("prometheus")
     own = make_certificates(tmp_path / "certificates")
-    files = {"ca_file": str(own.ca), "cert_file": str(own.cert), "key_file": str(own.key)}
-    with use_tls(own.folder), start_local(2, 1) as started, Client(started, set_as_default=False) as client:
+    page = (DEPLOYED.parents[1] / "docs" / "metrics.md").read_text()
+    files = yaml.safe_load(next(line for line in page.splitlines() if "tls_config:" in line))["tls_config"]
+    files |= {key: str(tmp_path / path) for key, path in files.items() if key.endswith("_file")}
+    there = Serving(host="127.0.0.2", dashboard_host="127.0.0.2")  # an address that certificates do not have
+    with use_tls(own.folder), start_local(2, 1, there) as started, Client(started, set_as_default=False) as client:
         client.register_plugin(RunsPlugin())
-        path = deploy(f"127.0.0.1:{started.scheduler.http_server.port}", tmp_path)
+        path = deploy(f"127.0.0.2:{started.scheduler.http_server.port}", tmp_path)
         config = yaml.safe_load(path.read_text())
         for job in config["scrape_configs"]:
             job |= {"scheme": "https", "tls_config": files}
