@@ -45,6 +45,12 @@ class Plan:
     def shape(self) -> Shape:
         return Shape(N_WORKERS, self.has_nannies)
 
+    def hasten(self) -> Plan:
+        """The same with all faults earlier, for a machine on which the run has ended before they strike."""
+        moments = [replace(fault.moment, part=fault.moment.part / 2) for fault in self.faults]
+        faults = (replace(fault, moment=own) for fault, own in zip(self.faults, moments, strict=True))
+        return replace(self, faults=tuple(faults))
+
     def why_not(self) -> str:
         """Why it cannot be run here; empty where it can."""
         return "; ".join(dict.fromkeys(filter(None, (fault.why_not() for fault in self.faults))))

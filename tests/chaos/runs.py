@@ -35,6 +35,8 @@ ITERATIONS = {"superstep": 1200, "scheduler": 60}
 """Of a run, by its drive: some seconds each."""
 TIMEOUT_S = 6.0
 CHECKPOINT_EVERY_S = 0.2
+TRIES = 4
+"""Of a run to be struck, by faults that are earlier each time."""
 HANG_S = 90.0
 """What has not ended after so many seconds hangs."""
 LEFT_S = 5.0
@@ -112,7 +114,7 @@ class StrikeError(Exception):
 
 
 def run_plan(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
-    """Let it happen, and judge.
+    """Let it happen, and judge. A run that ended before any fault had struck is made again, with earlier ones.
 
     Parameters
     ----------
@@ -120,9 +122,18 @@ def run_plan(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
 
     Raises
     ------
-    StrikeError : a fault could not strike, which says nothing of mgspmv
+    StrikeError : a fault could not strike, or none did, which says nothing of mgspmv
     StartError : a cluster did not start, likewise
     """
+    for _ in range(TRIES):
+        record = _play(plan, undisturbed, parent)
+        if any(record.struck) or not record.is_right or not plan.faults:
+            return record
+        plan = plan.hasten()
+    raise StrikeError(f"seed {plan.seed}: the run ended {TRIES} times before any fault had struck")
+
+
+def _play(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{plan.seed}-", dir=parent))
     with Stage(plan, undisturbed, folder) as stage:
         record = stage.play()

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
+import pytest
+from disks import why_no_disks
 from faults import PHASES, Fault
+from hosts import why_not_split
 from plans import KINDS, draw
+from programs import why_no_clock
 
 SEEDS = range(200)
 
@@ -22,6 +29,12 @@ def test_all_faults_are_drawn_at_all_moments():
         assert any(str(fault).startswith(kind) for fault in faults), kind
     for fault in faults:
         assert sum(str(fault).startswith(kind) for kind in KINDS) == 1, fault
+
+
+@pytest.mark.skipif("CI" not in os.environ or os.geteuid() != 0, reason="elsewhere what cannot be had is left out")
+def test_root_has_all_that_faults_need_in_ci():
+    assert (why_not_split(), why_no_disks(), why_no_clock()) == ("", "", "")
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
 
 
 def test_who_is_to_say_what_happened_goes_on_in_the_end():

@@ -32,6 +32,7 @@ def test_seed(seed, undisturbed, tmp_path):
         pytest.skip(why)
     record = run_plan(plan, undisturbed, tmp_path)
     assert record.is_right, record
+    assert any(record.struck)
 
 
 def test_the_seeds_have_every_fault():
@@ -40,6 +41,23 @@ def test_the_seeds_have_every_fault():
 
 
 # --- that what is not right is seen ----------------------------------------------------------------------------------
+
+
+def test_a_run_that_ended_before_it_was_struck_is_made_again_with_earlier_faults(undisturbed, tmp_path, monkeypatch):
+    played = []
+
+    def play(plan, found, folder):
+        played.append(str(plan.faults[0].moment))
+        return replace(record(plan, is_right=True), struck=["1.0 s, iterate 7" if len(played) > n_missed else ""])
+
+    monkeypatch.setattr(runs, "_play", play)
+    plan, n_missed = Plan(0, "superstep", False, (Stop(Moment("iterate", 0.8), "w1"),), "here"), 2
+    assert run_plan(plan, undisturbed, tmp_path).struck == ["1.0 s, iterate 7"]
+    assert played == ["iterate 80%", "iterate 40%", "iterate 20%"]
+    n_missed = 99
+    with pytest.raises(runs.StrikeError, match="before any fault had struck"):
+        run_plan(plan, undisturbed, tmp_path)
+    assert len(played) == 3 + runs.TRIES
 
 
 def test_a_run_that_hangs_is_seen(undisturbed, tmp_path, monkeypatch):
