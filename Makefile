@@ -72,8 +72,9 @@ bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse a
 chaos: $(VENV)/.ready-test ## let faults strike runs on clusters (ARGS="--help")
 	$(BIN)/python tests/chaos/campaign.py $(ARGS)
 
-audit: $(VENV)/.ready-dev ## compare installed versions with known vulnerabilities; needs a network
+audit: $(VENV)/.ready-dev ## compare versions installed and of the image with known vulnerabilities; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement deploy/docker/constraints.txt
 
 clean: ## remove .venv, caches and whatever the targets made
 	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
