@@ -40,6 +40,8 @@ from mgspmv.model import check_choice, default_threads, free_memory
 
 KNOCK_S = 30.0
 """Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
+DRIVER = Path("/proc/driver/nvidia/version")
+"""There while NVIDIA's driver is loaded, also for who may not open its devices."""
 WORKER_BYTES = 200_000_000
 """That a worker process takes at least before it holds rows, beside what it shares with the others."""
 _UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
@@ -261,13 +263,20 @@ def start_cuda(
 
 
 def has_devices() -> bool:
-    """Whether there are GPUs that workers may use. Without NVIDIA's library for Python, its driver is looked for: what
-    is missing is said when workers are started."""
+    """Whether there are GPUs that workers may use; warns where NVIDIA's driver is loaded and gives none. Without its
+    library for Python devices are looked for as files: what is missing is said when workers are started."""
     if importlib.util.find_spec("pynvml") is None:
         return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     try:
         return bool(list_devices())
-    except ClusterError:
+    except ClusterError as error:
+        if DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            why = error.__cause__ or "it finds none"
+            warnings.warn(
+                f"NVIDIA's driver is loaded, but no GPU can be used ({why}): workers are on processors; look at "
+                "nvidia-smi as this user",
+                stacklevel=2,
+            )
         return False
 
 

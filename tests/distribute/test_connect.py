@@ -306,6 +306,16 @@ def test_whether_there_are_devices(started, monkeypatch, n_devices, visible, are
     assert has_devices() == are_there
 
 
+def test_a_driver_that_gives_no_device_is_told_of(started, monkeypatch, tmp_path):
+    play_driver(monkeypatch, None)
+    (tmp_path / "version").write_text("580")
+    monkeypatch.setattr(connect, "DRIVER", tmp_path / "version")
+    with pytest.warns(UserWarning, match=r"driver is loaded, but no GPU can be used \(.*\): workers are on processors"):
+        assert not has_devices()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # somebody wants none
+    assert not has_devices()
+
+
 def test_no_driver(started, monkeypatch):
     play_driver(monkeypatch, None)
     with pytest.raises(ClusterError) as caught:
