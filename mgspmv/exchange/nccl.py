@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from threading import Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ _closing: list[Thread] = []
 """They let go of groups of this process, whose memory is taken until they are done."""
 _stuck: list[Thread] = []
 """Those of them that were waited for in vain."""
+_noting = Lock()
+"""Of both."""
 
 
 def find_nccl_problem() -> str | None:
@@ -211,10 +213,7 @@ class NcclGroup:
 
     def abort(self) -> None:
         """End what is under way, here; the others end theirs. Waited for, but for `ABORT_S` at most."""
-        thread = self._begin_abort()
-        thread.join(ABORT_S)
-        if thread.is_alive():
-            _stuck[:] = [*(other for other in _stuck if other.is_alive()), thread]
+        _await_end(self._begin_abort())
 
     def _begin_abort(self) -> Thread:
         import cupy
@@ -419,8 +418,20 @@ def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> T
     """Let a thread end what a group has."""
     thread = Thread(target=_end_group, args=(device, communicator, memory), name="mgspmv-nccl-abort", daemon=True)
     thread.start()
-    _closing[:] = [*(other for other in _closing if other.is_alive()), thread]
+    _note(_closing, thread)
     return thread
+
+
+def _await_end(thread: Thread) -> None:
+    """Wait for what `_begin_end` began, for `ABORT_S` at most, after which it is told of."""
+    thread.join(ABORT_S)
+    if thread.is_alive():
+        _note(_stuck, thread)
+
+
+def _note(threads: list[Thread], thread: Thread) -> None:
+    with _noting:
+        threads[:] = [*(other for other in threads if other.is_alive()), thread]
 
 
 def _end_group(device: Any, communicator: Any, memory: DirectMemory | None) -> None:
@@ -442,27 +453,63 @@ def _import_nccl() -> Any:
     return nccl if nccl.available else None
 
 
-def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
-    """A communicator. NCCL waits for others and cannot be interrupted: in a thread, which may be left behind."""
-    import cupy
+class _Connecting:
+    """A communicator that a thread makes, which NCCL lets wait for others and nobody can interrupt: it may be left
+    behind, and then ends itself what it makes.
 
-    device, made, found = cupy.cuda.Device(), list[Any](), list[BaseException]()
+    It is not among those that are stuck while it waits: for others, on the host, and the device is at rest.
 
-    def connect() -> None:
+    Attributes
+    ----------
+    made : the communicator, unless it came too late
+    error : why there is none
+    """
+
+    def __init__(self, nccl: Any, rank: int, n_devices: int, unique_id: bytes) -> None:
+        import cupy
+
+        self._nccl, self._rank, self._n_devices, self._unique_id = nccl, rank, n_devices, unique_id
+        self._device, self._lock, self._is_given_up = cupy.cuda.Device(), Lock(), Event()
+        self.made: Any = None
+        self.error: BaseException | None = None
+        self.thread = Thread(target=self._connect, name="mgspmv-nccl-connect", daemon=True)
+        self.thread.start()
+
+    def give_up(self) -> None:
+        """End what there is of it, and what will be. Waited for, but for `ABORT_S` at most."""
+        with self._lock:
+            self._is_given_up.set()
+        if self.made is not None:
+            _await_end(_begin_end(self._device, self.made, None))
+
+    def _connect(self) -> None:
         try:
             for closing in tuple(_closing):
                 closing.join()
-            with device:
-                made.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
-                _send_to_all(nccl, made[0], rank, n_devices)
+            if self._is_given_up.is_set():
+                return  # what others wait for meanwhile is another group
+            with self._device:
+                communicator = self._nccl.NcclCommunicator(self._n_devices, self._unique_id, self._rank)
+                if self._keep(communicator):
+                    _send_to_all(self._nccl, communicator, self._rank, self._n_devices)
+                    return
+            _await_end(_begin_end(self._device, communicator, None))
         except BaseException as error:
-            found.append(error)
+            self.error = error
 
-    thread = Thread(target=connect, name="mgspmv-nccl-connect", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + CONNECT_S
+    def _keep(self, communicator: Any) -> bool:
+        """Have a communicator, unless nobody wants it any more."""
+        with self._lock:
+            if not self._is_given_up.is_set():
+                self.made = communicator
+            return self.made is not None
+
+
+def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
+    """A communicator."""
+    connecting, deadline = _Connecting(nccl, rank, n_devices, unique_id), time.monotonic() + CONNECT_S
     try:
-        while thread.is_alive():
+        while connecting.thread.is_alive():
             check()
             if time.monotonic() > deadline:
                 raise WorkerTimeoutError(
@@ -471,19 +518,18 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
                     rank=rank,
                     phase="connect",
                 )
-            thread.join(0.01)
-        if found:
+            connecting.thread.join(0.01)
+        if connecting.error is not None:
             raise ClusterError(
-                f"NCCL cannot connect the devices of {n_devices} workers: {found[0]} (rank {rank}); NCCL_DEBUG=INFO in "
-                "the workers' environment says more",
+                f"NCCL cannot connect the devices of {n_devices} workers: {connecting.error} (rank {rank}); "
+                "NCCL_DEBUG=INFO in the workers' environment says more",
                 rank=rank,
                 phase="connect",
-            ) from found[0]
+            ) from connecting.error
     except BaseException:
-        for communicator in made:
-            _begin_end(device, communicator, None)
+        connecting.give_up()
         raise
-    return made[0]
+    return connecting.made
 
 
 def _send_to_all(nccl: Any, communicator: Any, rank: int, n_devices: int) -> None:

@@ -646,6 +646,38 @@ def test_what_connects_without_being_done_is_aborted(nccl, monkeypatch, error):
     assert wait_for(lambda: [c.n_aborted for c in nccl.made] == [1, 1])
 
 
+def connect_too_late(nccl):
+    """A group that its first device gave up before the second one came, whose communicator is made all the same."""
+    unique_id, error = nccl.get_unique_id(), WorkerLostError("worker 1 is gone")
+    for rank in (0, 1):
+        with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+            run_ranks(1, lambda _, rank=rank: NcclGroup(rank, 2, unique_id, Failing(error, 20), may_share=True))
+    assert wait_for(lambda: len(nccl.made) == 2)
+    return next(c for c in nccl.made if c.rank == 0)
+
+
+def test_what_connects_after_it_was_given_up_is_aborted(nccl):
+    """As where a worker is stopped while devices connect, and goes on later."""
+    communicator = connect_too_late(nccl)
+    assert wait_for(lambda: [c.n_aborted for c in nccl.made] == [1, 1])
+    assert communicator.sent_to == []
+    assert find_stuck() is None
+
+
+def test_what_is_given_up_before_it_connects_does_not_connect(nccl):
+    (group,) = start_groups(nccl, 1)
+    goes_on, ranks, before = threading.Event(), [], {*threading.enumerate()}
+    nccl.made[0].abort = lambda: goes_on.wait(20)
+    nccl.connecting = ranks.append
+    group.close()
+    with pytest.raises(RunAbortedError, match="given up"):
+        NcclGroup(1, 2, nccl.get_unique_id(), Failing(RunAbortedError("given up")), may_share=True)
+    assert {*threading.enumerate()} != before, "a thread waits for what is closed"
+    goes_on.set()
+    assert wait_for(lambda: {*threading.enumerate()} <= before)
+    assert ranks == []
+
+
 # --- ending what does not end ----------------------------------------------------------------------------------------
 
 
@@ -680,6 +712,23 @@ def test_an_abort_that_does_not_end_is_left_behind(nccl, endless):
     communicator.abort = lambda: endless.wait(30)
     group.abort()
     assert not group.is_alive
+    assert find_stuck() is not None
+
+
+def test_a_device_that_does_not_come_to_rest_after_it_connected_too_late(nccl, endless):
+    communicator = connect_too_late(nccl)
+    assert wait_for(lambda: communicator.n_aborted == 1)
+    assert wait_for(lambda: find_stuck() is not None)
+    endless.set()
+    assert wait_for(lambda: find_stuck() is None)
+
+
+def test_a_device_that_does_not_come_to_rest_while_it_connects(nccl, endless, monkeypatch):
+    monkeypatch.setattr(module, "_send_to_all", lambda *_: time.sleep(0.5))
+    with pytest.raises(RunAbortedError, match="given up"):
+        run_ranks(
+            2, lambda rank: NcclGroup(rank, 2, b"x" * 128, Failing(RunAbortedError("given up"), 20), may_share=True)
+        )
     assert find_stuck() is not None
 
 
