@@ -105,6 +105,11 @@ class DaskLinks:
     def phase(self, phase: str) -> None:
         self._marks.phase = phase
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether all workers show each other certificates, and encrypt."""
+        return all(member.address.startswith("tls://") for member in self._members)
+
     def connect(self) -> dict[int, dict[str, Any]]:
         """Open links to all others; their first messages, by rank.
 

@@ -36,6 +36,9 @@ ABORT_S = 10.0
 CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "4")
 """What NCCL is told, unless the environment says it, where slices go directly: the 32 channels that it opens to each of
 the others take 1.1 GB more on each of four H200. It listens to the first of a process."""
+LOOPBACK = ("NCCL_SOCKET_IFNAME", "lo")
+"""What it is told, likewise, where workers of one host encrypt what they say to each other: its own ports ask for no
+certificate, and are then out of reach of other hosts."""
 NEEDED = 0.5
 """Share of the others' columns up to which a device is sent those that it reads, which takes packing, and not all."""
 SHORT_S, LONG_S = 20e-6, 1e-3
@@ -45,8 +48,10 @@ _closing: list[Thread] = []
 """They let go of groups of this process, whose memory is taken until they are done."""
 _stuck: list[Thread] = []
 """Those of them that were waited for in vain."""
+_stays_here: list[bool] = []
+"""Whether NCCL was told to stay on this host when it was first used; it chooses its network once in a process."""
 _noting = Lock()
-"""Of both."""
+"""Of these lists."""
 
 
 def find_nccl_problem() -> str | None:
@@ -239,12 +244,18 @@ def join_group(
     hellos : what `greet` said of the others
     held : here
     may_share : whether devices of one host may write into each other's memory
+
+    Raises
+    ------
+    ClusterError : the others are on other hosts, and NCCL stays on this one
     """
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
     if held is not None and held.is_alive and groups == {own["group"]}:
         return held
     if held is not None:
         held.abort()
+    networks = {hello["network"] for hello in hellos.values()}
+    _choose_network(rank, is_one=networks == {own["network"]}, is_encrypted=links.is_encrypted)
     if rank == 0:
         unique_id = _import_nccl().get_unique_id()
         links.send({other: {"unique_id": unique_id} for other in hellos})
@@ -256,8 +267,40 @@ def join_group(
 
 
 def greet(held: NcclGroup | None) -> dict[str, Any]:
-    """What a worker's first message says of its group, and of its host."""
-    return {"group": held.name if held is not None and held.is_alive else None, "host": name_host()}
+    """What a worker's first message says of its group, of its host and of the network that it sees there."""
+    group = held.name if held is not None and held.is_alive else None
+    return {"group": group, "host": name_host(), "network": _name_network()}
+
+
+def _choose_network(rank: int, *, is_one: bool, is_encrypted: bool) -> None:
+    """Tell NCCL, before its first use, to stay on this host where the workers are all here and encrypt.
+
+    Raises
+    ------
+    ClusterError : it was told so, and now they are not all here
+    """
+    name, value = LOOPBACK
+    with _noting:
+        if not _stays_here:
+            _stays_here.append(is_one and is_encrypted and name not in os.environ)
+            if _stays_here[0]:
+                os.environ[name] = value
+    if _stays_here[0] and not is_one:
+        raise ClusterError(
+            f"NCCL is to connect several hosts, and on this one (rank {rank}) it listens to {value} alone: the workers "
+            f"that it connected first were all here, with TLS; set {name} to the network between the GPUs in the "
+            "workers' environment, or restart the workers",
+            rank=rank,
+            phase="connect",
+        )
+
+
+def _name_network() -> str:
+    """What processes have in common that reach each other by the loopback interface, as two containers do not."""
+    try:
+        return f"{name_host()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return name_host()
 
 
 class NcclExchange:

@@ -29,6 +29,7 @@ from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, Sche
 
 pytest.importorskip("cryptography", reason="certificates are made with it")
 
+OWN_DEVICE = Path(__file__).parents[1] / "chaos" / "own_device.py"
 HELLO = b"GET /metrics HTTP/1.0\r\n\r\n"
 ETHERNET, IP_BYTES = 14, 65_535
 
@@ -103,15 +104,39 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
 
 
 @pytest.mark.gpu
-def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, others):
+def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, others, store):
     pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")
-    with use_tls(certificates.folder), start_cuda(1):
+    with (
+        use_tls(certificates.folder),
+        start_cuda(1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        mg.pagerank(mg.open_matrix(store), client=client)
         pages = 0
         for port in sorted(find_ports(psutil.Process(), others)):
             assert speak(port, None) == b"", port
             assert speak(port, make_context()) == b"", port
             pages += speak(port, make_context(certificates)).startswith(b"HTTP/1.1 200")
         assert pages == 2
+
+
+@pytest.mark.gpu
+def test_other_machines_do_not_reach_nccl_of_gpu_workers(certificates, store):
+    """Whose workers no command of ours started, and share a GPU as if each had one; NCCL asks for no certificate."""
+    preload = {"distributed.worker.preload": [*dask.config.get("distributed.worker.preload", []), str(OWN_DEVICE)]}
+    with (
+        dask.config.set(preload),
+        use_tls(certificates.folder),
+        start_local(2, 1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        before = find_ports(psutil.Process())
+        with mg.open_matrix(store).distribute(client, backend="cuda", transport="nccl") as placed:
+            assert mg.pagerank(placed).status == "converged"
+            ports = find_ports(psutil.Process(), before)
+        assert set(client.run(os.getenv, "NCCL_SOCKET_IFNAME").values()) == {"lo"}
+    assert ports, "NCCL has some"
+    assert {port.ip for port in ports} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 @pytest.mark.slow

@@ -470,3 +470,10 @@ def test_members_are_called_as_their_cluster_calls_them():
     assert str(Member("tcp://10.0.0.2:40331", "tcp://10.0.0.2:40331")) == "tcp://10.0.0.2:40331"
     assert str(Member(3, "tcp://10.0.0.2:40331")) == "3 (tcp://10.0.0.2:40331)"
     assert str(Member("gpu-3", "tls://10.0.0.2:40331")) == "gpu-3 (tls://10.0.0.2:40331)"
+
+
+@pytest.mark.parametrize(("protocols", "is_encrypted"), [(("tls", "tls"), True), (("tls", "tcp"), False)])
+def test_links_are_encrypted_where_all_workers_are(workers, protocols, is_encrypted):
+    members = [Member(rank, f"{protocol}://10.0.0.{rank}:40331") for rank, protocol in enumerate(protocols)]
+    links = DaskLinks(workers[0], next(RUNS), 0, members, lambda rank: {}, LONG_S)
+    assert links.is_encrypted is is_encrypted

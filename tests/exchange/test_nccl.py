@@ -212,6 +212,9 @@ def nccl(monkeypatch):
     cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7).astype(dtype)), **made)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(module, "_stays_here", [])
+    monkeypatch.setenv(module.LOOPBACK[0], "")  # so that it is as it was afterwards
+    monkeypatch.delenv(module.LOOPBACK[0])
     yield played
     played.give_up()
 
@@ -779,8 +782,8 @@ def test_who_exchanges_without_more_to_say_waits_for_others_once_it_is_there(ncc
 
 
 class PlayedLinks:
-    def __init__(self, boxes, rank):
-        self._boxes, self._rank = boxes, rank
+    def __init__(self, boxes, rank, is_encrypted=False):
+        self._boxes, self._rank, self.is_encrypted = boxes, rank, is_encrypted
         self.n_sent = 0
 
     def send(self, messages):
@@ -794,19 +797,21 @@ class PlayedLinks:
         return self._boxes[self._rank].get(timeout=20)
 
 
-def join_all(held, hosts=None, *, may_share=True):
+def join_all(held, hosts=None, *, may_share=True, networks=None, is_encrypted=False):
     """The group of each rank, which held these before, and how many messages were sent.
 
     Parameters
     ----------
-    hosts : of each rank but this; None for one
+    hosts, networks : of each rank but this; None for one
     """
     n = len(held)
     boxes = [SimpleQueue() for _ in range(n)]
-    links = [PlayedLinks(boxes, rank) for rank in range(n)]
+    links = [PlayedLinks(boxes, rank, is_encrypted) for rank in range(n)]
     hellos = [greet(group) for group in held]
     for hello, host in zip(hellos, hosts or (), strict=False):
         hello["host"] = host
+    for hello, network in zip(hellos, networks or (), strict=False):
+        hello["network"] = network
 
     def work(rank):
         others = {other: hellos[other] for other in range(n) if other != rank}
@@ -869,11 +874,72 @@ def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
 def test_greetings_name_the_group_that_can_be_used(nccl):
     group, other = start_groups(nccl, 2)
     host = name_host()
-    assert greet(None) == {"group": None, "host": host}
-    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex(), "host": host}
+    here = {"host": host, "network": f"{host} {os.readlink('/proc/self/ns/net')}"}
+    assert greet(None) == {"group": None, **here}
+    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex(), **here}
     group.abort()
-    assert greet(group) == {"group": None, "host": host}
+    assert greet(group) == {"group": None, **here}
     assert greet(other)["group"] is not None
+
+
+# --- the network that NCCL takes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(nccl):
+    """What the environment says of the network whenever NCCL is used."""
+    said, get_unique_id = [], nccl.get_unique_id
+    look = lambda *_: said.append(os.environ.get("NCCL_SOCKET_IFNAME"))  # noqa: E731
+    nccl.get_unique_id, nccl.connecting = lambda: (look(), get_unique_id())[1], look
+    return said
+
+
+@pytest.mark.parametrize(
+    ("is_encrypted", "networks", "said", "wanted"),
+    [
+        (True, None, None, "lo"),
+        (True, None, "ib0", "ib0"),
+        (True, "aab", None, None),
+        (False, None, None, None),
+    ],
+    ids=["one host", "one host and said", "several hosts", "without TLS"],
+)
+def test_with_tls_nccl_stays_on_the_host(nccl, seen, monkeypatch, is_encrypted, networks, said, wanted):
+    """From its first use on."""
+    if said is not None:
+        monkeypatch.setenv("NCCL_SOCKET_IFNAME", said)
+    join_all([None] * 3, networks=networks, is_encrypted=is_encrypted)
+    assert seen == [wanted] * 4, "of a unique id and three communicators"
+
+
+def test_nccl_that_stays_on_the_host_connects_no_others(nccl, seen):
+    held, _ = join_all([None] * 3, is_encrypted=True)
+    join_all([None, *held[1:]], is_encrypted=True)
+    with pytest.raises(ClusterError) as caught:
+        join_all([None] * 3, networks=["another host"] * 2, is_encrypted=True)
+    assert str(caught.value) in [
+        f"NCCL is to connect several hosts, and on this one (rank {rank}) it listens to lo alone: the workers that it "
+        "connected first were all here, with TLS; set NCCL_SOCKET_IFNAME to the network between the GPUs in the "
+        "workers' environment, or restart the workers"
+        for rank in range(3)
+    ]
+    assert (caught.value.phase, caught.value.rank in range(3)) == ("connect", True)
+    assert seen == ["lo"] * 8
+
+
+def test_nccl_that_connected_hosts_is_told_nothing_later_on(nccl, seen):
+    """It would not listen, and may be wanted between hosts again."""
+    for networks in ("aab", None, "aab"):
+        join_all([None] * 3, networks=networks, is_encrypted=True)
+    assert seen == [None] * 12
+
+
+def test_who_sees_no_network_of_its_own_is_known_by_its_host(monkeypatch):
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    assert greet(None)["network"] == name_host()
 
 
 # --- without NCCL ----------------------------------------------------------------------------------------------------
