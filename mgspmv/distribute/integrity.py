@@ -70,13 +70,27 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
     """
     check_agreement(reports)
     for digests in zip(*(report.digests for report in reports), strict=True):
-        difference = find_difference(digests)
-        if difference is not None:
-            sender, receiver = (members[rank] for rank in difference)
-            _refuse(sender, receiver, _find_iteration(reports), phase)
+        check_slices(digests, members, f"iteration {_find_iteration(reports)}", phase)
     found = [report.ranks for report in reports if report.ranks is not None]
     if found:
         check_ranks(found, found[0].mass, found[0].balance, members, _find_iteration(reports), phase)
+
+
+def check_slices(of_workers: Sequence[Digests], members: Sequence[Member], done: str, phase: str) -> None:
+    """See that all workers hold the slices that were sent.
+
+    Parameters
+    ----------
+    done : what they were sent after
+
+    Raises
+    ------
+    WorkerCorruptionError : one holds others
+    """
+    difference = find_difference(of_workers)
+    if difference is not None:
+        sender, receiver = (members[rank] for rank in difference)
+        _refuse(sender, receiver, done, phase)
 
 
 def check_agreement(reports: Sequence[Report]) -> None:
@@ -107,7 +121,7 @@ def check_given(
     for receiver, report in zip(members, reports, strict=True):
         for sender, own, wanted in zip(members, report.given, given, strict=True):
             if own != wanted:
-                _refuse(sender, receiver, iteration, phase)
+                _refuse(sender, receiver, f"iteration {iteration}", phase)
 
 
 def check_made(
@@ -159,9 +173,9 @@ def _find_iteration(reports: Sequence[Report]) -> int:
     return reports[0].events[-1].iteration if reports[0].events else 0
 
 
-def _refuse(sender: Member, receiver: Member, iteration: int, phase: str) -> None:
+def _refuse(sender: Member, receiver: Member, done: str, phase: str) -> None:
     raise WorkerCorruptionError(
-        f"after iteration {iteration} worker {receiver} does not hold what "
+        f"after {done} worker {receiver} does not hold what "
         f"{'it made itself' if sender == receiver else f'worker {sender} sent it'}: {ADVICE}",
         worker=str(receiver.name),
         phase=phase,

@@ -28,31 +28,32 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def digest_elements(vector: np.ndarray, rows: np.ndarray | None = None, threads: int | None = None) -> int:
-    """The digest of a vector, or of some of its elements, in order.
+    """The digest of a vector, or of some of its elements, in order; of many vectors, of the elements row by row.
 
     Parameters
     ----------
-    vector : (n,) of 4 or 8 bytes each, contiguous
-    rows : (k,) int32 or int64: which elements; None for all
+    vector : (n,) or (n, width) of 4 or 8 bytes each, contiguous
+    rows : (k,) int32 or int64: which elements, or rows; None for all
     threads : at most; default: the processors this process may use
     """
-    words = vector.view(np.uint32 if vector.itemsize == 4 else np.uint64)
-    n = len(words if rows is None else rows)
+    words = vector.reshape(-1).view(np.uint32 if vector.itemsize == 4 else np.uint64)
+    width = 1 if vector.ndim == 1 else vector.shape[1]
+    n, piece = (len(words), _PIECE) if rows is None else (len(rows), max(1, _PIECE // width))
 
     def add(first: int) -> int:
-        last = min(first + _PIECE, n)
+        last = min(first + piece, n)
         if rows is None:
             return int(_add_words(words[first:last], np.uint64(first)))
-        return int(_add_chosen(words, rows[first:last], np.uint64(first)))
+        return int(_add_chosen(words, rows[first:last], np.uint64(width), np.uint64(first)))
 
-    if n <= _PIECE:
+    if n <= piece:
         return add(0)
     with ThreadPoolExecutor(threads or default_threads()) as pool:
-        return sum(pool.map(add, range(0, n, _PIECE))) % 2**64
+        return sum(pool.map(add, range(0, n, piece))) % 2**64
 
 
 def digest_slices(vector: np.ndarray, bounds: Sequence[int]) -> tuple[int, ...]:
-    """The digest of each slice.
+    """The digest of each slice of a vector, or of many.
 
     Parameters
     ----------
@@ -86,9 +87,11 @@ def _add_words(words: np.ndarray, first: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _add_chosen(words: np.ndarray, rows: np.ndarray, first: np.uint64) -> np.uint64:
+def _add_chosen(words: np.ndarray, rows: np.ndarray, width: np.uint64, first: np.uint64) -> np.uint64:
     total = np.uint64(0)
     for k in range(np.uint64(len(rows))):
-        word = np.uint64(words[np.uint64(rows[k])])
-        total += _mix(word + (first + np.uint64(k) + np.uint64(1)) * _GOLDEN)
+        begin, before = np.uint64(rows[k]) * width, (first + np.uint64(k)) * width
+        for column in range(width):
+            word = np.uint64(words[begin + np.uint64(column)])
+            total += _mix(word + (before + np.uint64(column) + np.uint64(1)) * _GOLDEN)
     return total

@@ -63,6 +63,9 @@ class RelayTransport:
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         return list(sums)
 
+    def digest(self) -> None:
+        """Who drives the run looks, at what `give` says."""
+
     def restart(self, dtype: np.dtype[Any]) -> None:
         bounds, rank = self._halo.bounds, self._halo.rank
         self._held = np.empty(0, dtype)

@@ -225,6 +225,23 @@ def test_a_bit_that_flips_in_power_iteration(graph, client):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+@pytest.mark.parametrize("place", ["z", "slot"])
+def test_a_bit_that_flips_in_many_vectors(place, precision, graph, client, monkeypatch):
+    monkeypatch.setattr("mgspmv.distribute.batch.MOST_FIRST", 1)
+    monkeypatch.setattr("mgspmv.distribute.batch.choose_length", lambda events: 1)
+    vectors, (_, call, message) = [[v] for v in range(0, 2000, 400)], FAULTS[place]
+    wanted = mg.pagerank_batch(graph, vectors, precision=precision)
+    hurt_last(client, place, call)
+    message = message.replace("iteration", "pass")
+    with pytest.raises(WorkerCorruptionError, match=message) as caught:
+        mg.pagerank_batch(graph, vectors, client=client, precision=precision)
+    assert caught.value.phase == "passes 4 to 4"
+    again = mg.pagerank_batch(graph, vectors, client=client, precision=precision)
+    assert [own.digest() for own in again] == [own.digest() for own in wanted]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("drive", DRIVES)
 def test_nothing_of_such_a_superstep_is_kept(drive, graph, client, tmp_path):
     asked = {"client": client, "drive": drive, "checkpoint": tmp_path / "c", "checkpoint_every": 0}

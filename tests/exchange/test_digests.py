@@ -50,6 +50,18 @@ def test_pieces_of_threads_make_no_difference(monkeypatch, rows, threads):
     assert digest_elements(vector, chosen, threads) == wanted
 
 
+@pytest.mark.parametrize("rows", [None, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_vectors_row_by_row(monkeypatch, rows, dtype):
+    vectors = make_vector(900, dtype).reshape(225, 4)
+    chosen = None if rows is None else np.flatnonzero(np.arange(225) % 3).astype(rows)
+    wanted = digest_plainly(vectors.reshape(-1) if chosen is None else vectors[chosen].reshape(-1))
+    assert digest_elements(vectors, chosen) == wanted
+    monkeypatch.setattr(digests, "_PIECE", 64)
+    assert digest_elements(vectors, chosen, 3) == wanted
+    assert digest_slices(vectors, (0, 5, 225))[1] == digest_plainly(vectors[5:].reshape(-1))
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 299), st.integers(0, 63), st.sampled_from(DTYPES))
 def test_a_flipped_bit_is_always_seen(k, bit, dtype):
