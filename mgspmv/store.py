@@ -23,6 +23,8 @@ import math
 import os
 import re
 import secrets
+import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,12 +43,14 @@ from numcodecs import blosc
 from numcodecs.vlen import VLenUTF8
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.buffer import default_buffer_prototype
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, VLenUTF8Codec
+from zarr.buffer.cpu import buffer_prototype
+from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import (
+    CapacityError,
     ChecksumError,
     MgspmvError,
     MissingChunkError,
@@ -63,7 +67,7 @@ from mgspmv.errors import (
 )
 from mgspmv.files import CHECK_WRITING, describe_error, name_extra, reach
 from mgspmv.marks import mark
-from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number
+from mgspmv.model import CsrArrays, CsrBlock, Kind, MatrixInfo, default_threads, find_version_number, free_memory
 
 FORMAT_VERSION = 1
 CHUNK_ELEMENTS = 1 << 20
@@ -79,6 +83,11 @@ _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
 _CRC_BYTES = 4
+_FRAME = struct.Struct("<4B3I")
+"""How a frame of Blosc begins: four numbers that are for Blosc, then the bytes that it unpacks to, of its blocks, and
+its own."""
+_STRING_BYTES = 57
+"""Of a string of Python beside its letters, and of its place in an array."""
 BROKEN_OFF = "zarr.*.partial"
 """Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
@@ -300,16 +309,13 @@ class StoredMatrix:
         return _get_array(self.group, name, self.info.url)
 
     def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
-        files = _ChunkFiles.find(array)
+        chunks = _find_chunks(array)
 
         def read(piece: slice) -> None:
             place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
                 with out.piece(piece.start - start, piece.stop - start) as target:
-                    if files is None:
-                        array.get_basic_selection(piece, out=_as_buffer(target))
-                    else:
-                        files.read(piece, target)
+                    chunks.read(piece, target)
             except MissingChunkError as error:
                 raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
             except (ValueError, RuntimeError) as error:
@@ -411,17 +417,101 @@ class StoreAddress:
 
 
 @dataclass(frozen=True)
-class _ChunkFiles:
-    """The chunks of an array in a local folder, read and written by the thread that has to do with them.
+class _Chunks(ABC):
+    """The chunks of an array that are written as this module writes them, decoded by the thread that wants them.
 
-    Zarr sends all of them through one thread of its own, which reads 1.2 GB a second however many there are, and copies
-    strings several times.
+    Zarr sends all of them through one thread of its own, which reads 1.2 GB a second however many there are, copies
+    strings several times, and allocates what a chunk says that it unpacks to before it looks at what that should be.
     """
 
-    folder: Path
     dtype: np.dtype[Any]
+    """As it is stored; of strings object."""
     size: int
     """Elements of a chunk."""
+
+    def read(self, piece: slice, target: np.ndarray) -> None:
+        """Elements into an array of any dtype.
+
+        Raises
+        ------
+        MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+        CapacityError : its strings do not fit into the memory there is
+        """
+        for number in range(piece.start // self.size, -(-piece.stop // self.size)):
+            first, last = max(piece.start, number * self.size), min(piece.stop, (number + 1) * self.size)
+            own = target[first - piece.start : last - piece.start]
+            is_whole = len(own) == self.size and own.dtype == self.dtype and own.flags.c_contiguous
+            chunk = self.decode(str(number), own if is_whole else None)
+            if chunk is not own:
+                own[:] = chunk[first - number * self.size : last - number * self.size]
+
+    def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
+        """A chunk, into `out` if that is not None and there are no strings; errors as of `read`."""
+        raw, checksum = self.fetch(number)
+        if google_crc32c.value(raw) != int.from_bytes(checksum, "little") or len(checksum) != _CRC_BYTES:
+            raise ValueError("its CRC-32C is another one")
+        self._check_frame(raw)
+        if self.dtype == object:
+            return self._decode_strings(blosc.decompress(raw))
+        chunk = np.empty(self.size, self.dtype) if out is None else out
+        blosc.decompress(raw, chunk)
+        return chunk
+
+    @abstractmethod
+    def fetch(self, number: str) -> tuple[Any, Any]:
+        """What is kept of a chunk, and its checksum; raises MissingChunkError."""
+
+    def _check_frame(self, raw: Any) -> None:
+        # Blosc allocates what a frame says, and reads as many bytes as it says, whatever there are.
+        if len(raw) < _FRAME.size:
+            raise ValueError("it is too short")
+        *_, n_bytes, _, length = _FRAME.unpack_from(raw)
+        if length != len(raw):
+            raise ValueError(f"it has {len(raw):,} bytes and says that it has {length:,}")
+        if self.dtype == object:
+            self._check_strings(n_bytes)
+        elif n_bytes != (wanted := self.size * self.dtype.itemsize):
+            raise ValueError(f"it unpacks to {n_bytes:,} bytes instead of {wanted:,}")
+
+    def _check_strings(self, n_bytes: int) -> None:
+        if n_bytes > blosc.MAX_BUFFERSIZE:
+            raise ValueError(f"it unpacks to {n_bytes:,} bytes, and at most {blosc.MAX_BUFFERSIZE:,} are written")
+        needed, free = n_bytes + self.size * _STRING_BYTES, free_memory()
+        if needed > free:
+            raise CapacityError(
+                f"a chunk of strings unpacks to {format_bytes(needed)}, and {format_bytes(free)} of memory are free; "
+                "read it where there is more memory, or restore a copy if its strings are not that long"
+            )
+
+    def _decode_strings(self, text: bytes) -> np.ndarray:
+        count = int.from_bytes(text[:4], "little")  # as many places are made before a string is looked at
+        if count != self.size:
+            raise ValueError(f"it says that it holds {count:,} strings instead of {self.size:,}")
+        strings: np.ndarray = VLenUTF8().decode(text)
+        return strings
+
+
+@dataclass(frozen=True)
+class _ChunkObjects(_Chunks):
+    """Those of an array in any Zarr store, which is asked for them."""
+
+    store: Store
+    path: str
+
+    def fetch(self, number: str) -> tuple[np.ndarray, bytes]:
+        key = f"{self.path}/c/{number}"
+        value = sync(self.store.get(key, buffer_prototype))
+        if value is None:
+            raise MissingChunkError(key)
+        raw = value.as_numpy_array()
+        return raw[:-_CRC_BYTES], raw[-_CRC_BYTES:].tobytes()
+
+
+@dataclass(frozen=True)
+class _ChunkFiles(_Chunks):
+    """Those of an array in a local folder, which are read and written past Zarr."""
+
+    folder: Path
 
     @classmethod
     def find(cls, array: zarr.Array[Any]) -> _ChunkFiles | None:
@@ -429,39 +519,22 @@ class _ChunkFiles:
         store: Any = array.store_path.store
         if isinstance(store, _StrictStore):  # what a user wraps a store in is to see all that is read
             store = store._store
-        metadata: Any = array.metadata
-        codecs = [type(codec) for codec in metadata.codecs]
-        first = VLenUTF8Codec if _is_string(array) else BytesCodec
-        if type(store) is not LocalStore or codecs != [first, BloscCodec, Crc32cCodec]:
+        if type(store) is not LocalStore or find_chunk_fault(array) is not None:
             return None
-        if _is_string(array):
-            return cls(store.root / array.path, np.dtype(object), array.chunks[0])
-        endian = metadata.codecs[0].endian
-        if array.dtype.byteorder == ">" or getattr(endian, "value", endian) not in (None, "little"):
-            return None
-        return cls(store.root / array.path, array.dtype, array.chunks[0])
+        dtype = _find_stored_dtype(array)
+        return None if dtype.byteorder == ">" else cls(dtype, math.prod(array.chunks), store.root / array.path)
 
-    def read(self, piece: slice, target: np.ndarray) -> None:
-        """Elements of one chunk into an array of any dtype."""
-        number = piece.start // self.size
+    def fetch(self, number: str) -> tuple[bytes, bytes]:
+        unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
+        most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
         try:
-            with open(self.folder / "c" / str(number), "rb", buffering=0) as file:
-                raw = file.read(max(0, os.fstat(file.fileno()).st_size - _CRC_BYTES))
-                checksum = file.read(_CRC_BYTES)
+            with open(self.folder / "c" / number, "rb", buffering=0) as file:
+                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file takes no room on a disk
+                    raise ValueError(f"it has {length:,} bytes, and at most {most:,} are written")
+                raw = file.read(max(0, length - _CRC_BYTES))
+                return raw, file.read(_CRC_BYTES)
         except FileNotFoundError as error:
             raise MissingChunkError(f"{self.folder}/c/{number}") from error
-        if google_crc32c.value(raw) != int.from_bytes(checksum, "little") or len(checksum) != _CRC_BYTES:
-            raise ValueError("its CRC-32C is another one")
-        if self.dtype == object:
-            first = piece.start - number * self.size
-            target[:] = VLenUTF8().decode(blosc.decompress(raw))[first : first + piece.stop - piece.start]
-            return
-        is_whole = piece.stop - piece.start == self.size and target.dtype == self.dtype and target.flags.c_contiguous
-        chunk = target if is_whole else np.empty(self.size, self.dtype)
-        blosc.decompress(raw, chunk)
-        if not is_whole:
-            first = piece.start - number * self.size
-            target[:] = chunk[first : first + piece.stop - piece.start]
 
     def write(self, first: int, elements: np.ndarray) -> None:
         """A chunk, from its first element on; what it has no elements for is 0 or empty, as Zarr leaves it."""
@@ -479,6 +552,60 @@ class _ChunkFiles:
                 left = memoryview(part)
                 while left:
                     left = left[file.write(left) :]
+
+
+def _find_chunks(array: zarr.Array[Any]) -> _Chunks:
+    """The chunks of an array of which `find_chunk_fault` finds nothing, in the fastest way there is."""
+    files = _ChunkFiles.find(array)
+    size = math.prod(array.chunks)
+    return files or _ChunkObjects(_find_stored_dtype(array), size, array.store_path.store, array.path)
+
+
+def _find_stored_dtype(array: zarr.Array[Any]) -> np.dtype[Any]:
+    if _is_string(array):
+        return np.dtype(object)
+    metadata: Any = array.metadata
+    endian = metadata.codecs[0].endian
+    is_big = getattr(endian, "value", endian) == "big"
+    return array.dtype.newbyteorder(">" if is_big else "<")
+
+
+def find_chunk_fault(array: zarr.Array[Any]) -> str | None:
+    """In what the chunks of an array are not as this module writes them: None, or what to say of it."""
+    metadata: Any = array.metadata
+    wanted = ["vlen-utf8" if _is_string(array) else "bytes", "blosc", "crc32c"]
+    found = [str(codec.to_dict().get("name")) for codec in getattr(metadata, "codecs", ())]
+    if found != wanted:
+        said = ", ".join(found) or "those of another Zarr format"
+        return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
+    if (n := math.prod(array.chunks)) > MOST_CHUNK:
+        return f"has chunks of {n:,} elements, and at most {MOST_CHUNK:,} are read"
+    if metadata.encode_chunk_key((0,) * array.ndim) != "/".join(["c", *("0" * array.ndim)]):
+        return "names its chunks in another way than c/0"
+    return None
+
+
+def read_whole(array: zarr.Array[Any]) -> np.ndarray:
+    """Read all of an array of any number of dimensions of which `find_chunk_fault` finds nothing.
+
+    Raises
+    ------
+    MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+    CapacityError : strings do not fit into the memory there is
+    """
+    chunks = _find_chunks(array)
+    out = np.empty(array.shape, chunks.dtype.newbyteorder("="))
+
+    def read(place: tuple[int, ...]) -> None:
+        chunk = chunks.decode("/".join(map(str, place))).reshape(array.chunks)
+        starts = [k * n for k, n in zip(place, array.chunks, strict=True)]
+        own = out[tuple(slice(start, start + n) for start, n in zip(starts, array.chunks, strict=True))]
+        own[...] = chunk[tuple(map(slice, own.shape))]
+
+    with ThreadPoolExecutor(1 if chunks.dtype == object else default_threads()) as pool:
+        for _ in pool.map(read, np.ndindex(array.cdata_shape)):
+            mark()
+    return out
 
 
 class _StrictStore(WrapperStore[Store]):
@@ -689,11 +816,11 @@ def _check_arrays(stored: StoredMatrix) -> None:
         array = _get_array(stored.group, name, url)
         if array.shape != (length,):
             raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {_MEND}")
-        if array.chunks[0] > MOST_CHUNK:
-            raise StoreDamagedError(f"{url}: {array.path} has chunks of {array.chunks[0]:,} elements; {_MEND}")
         found = "string" if _is_string(array) else array.dtype.name
         if found != dtype:
             raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {_MEND}")
+        if fault := find_chunk_fault(array):
+            raise StoreDamagedError(f"{url}: {array.path} {fault}; {_MEND}")
         if array.nchunks_initialized != array.nchunks:
             raise MissingChunkError(
                 f"{url}: {array.path} has {array.nchunks_initialized} of its {array.nchunks} chunks; {_MEND}"
@@ -1104,13 +1231,10 @@ class GrowingArray:
     def pieces(self) -> Iterator[np.ndarray]:
         """What was written, chunk after chunk, once it is finished."""
         array = _get_array(self._group, self._name, self._group.path)
-        files = _ChunkFiles.find(array)
+        chunks = _find_chunks(array)
         for piece in _pieces(0, array.shape[0]):
             elements = np.empty(piece.stop - piece.start, self._dtype)
-            if files is None:
-                array.get_basic_selection(piece, out=_as_buffer(elements))
-            else:
-                files.read(piece, elements)
+            chunks.read(piece, elements)
             yield elements
 
     def _flush(self) -> None:
@@ -1413,11 +1537,6 @@ def _is_in_memory(store: StoreLike) -> bool:
     if isinstance(store, Store):
         return isinstance(store, MemoryStore)
     return os.fspath(store).removeprefix("obstore+").startswith("memory://")
-
-
-def _as_buffer(array: np.ndarray) -> Any:
-    """The array as what zarr reads into, so that chunks are decoded in place."""
-    return default_buffer_prototype().nd_buffer.from_ndarray_like(array)  # type: ignore[arg-type]  # zarr wants less than it says
 
 
 def _is_string(array: Any) -> bool:

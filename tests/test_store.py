@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import shutil
+import struct
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
@@ -19,11 +20,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
 from memory import measure_peak
+from numcodecs import blosc
 from stores import (
     Crash,
     CrashingStore,
@@ -40,6 +43,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
 import mgspmv.store
 from mgspmv.errors import (
+    CapacityError,
     ChecksumError,
     MgspmvError,
     MissingChunkError,
@@ -57,6 +61,7 @@ from mgspmv.errors import (
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import (
     FORMAT_VERSION,
+    MOST_CHUNK,
     StoreAddress,
     StoredMatrix,
     begin_version,
@@ -424,15 +429,15 @@ def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
     write_store(place, make_arrays(make_scipy(30, 30)))
     stored = open_store(place)
     barrier = threading.Barrier(3, timeout=30)
-    plain = zarr.Array.get_basic_selection
+    plain, waited = mgspmv.store._ChunkObjects.fetch, []
 
-    def wait_for_others(self: Any, *args: Any, **options: Any) -> Any:
-        barrier.wait()
-        return plain(self, *args, **options)
+    def wait_for_others(self: Any, number: str) -> Any:
+        waited.append(barrier.wait())
+        return plain(self, number)
 
-    monkeypatch.setattr(zarr.Array, "get_basic_selection", wait_for_others)
+    monkeypatch.setattr(mgspmv.store._ChunkObjects, "fetch", wait_for_others)
     assert len(stored.read_array("indptr", 0, 21, threads=3)) == 21
-    assert not barrier.broken
+    assert sorted(waited) == [0, 1, 2]
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -1509,6 +1514,16 @@ def test_a_version_in_the_memory_of_this_process_has_no_address():
 # --- chunks that are read past Zarr ----------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass
+class ByZarr:
+    """Chunks as Zarr decodes them."""
+
+    array: zarr.Array[Any]
+
+    def read(self, piece: slice, target: np.ndarray) -> None:
+        target[:] = self.array[piece]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch, dtype):
     write_store(tmp_path / "store", make_arrays(make_scipy(150, 40, 0.3)))
@@ -1522,11 +1537,13 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
         assert mgspmv.store._ChunkFiles.find(stored.group["indices"]) is not None
         with monkeypatch.context() as patch:
             patch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
+            by_objects = [stored.read_block(*part, dtype) for part in parts]
+            patch.setattr(mgspmv.store, "_find_chunks", ByZarr)
             by_zarr = [stored.read_block(*part, dtype) for part in parts]
-        for own, other in zip(by_files, by_zarr, strict=True):
+        for ways in zip(by_files, by_objects, by_zarr, strict=True):
             for name in ("indptr", "indices", "data"):
-                assert getattr(own, name).dtype == getattr(other, name).dtype
-                assert getattr(own, name).tobytes() == getattr(other, name).tobytes()
+                assert len({getattr(way, name).dtype for way in ways}) == 1
+                assert len({getattr(way, name).tobytes() for way in ways}) == 1
     assert nnz > 200
 
 
@@ -1539,6 +1556,10 @@ def test_arrays_that_zarr_has_to_read(tmp_path):
     big = zarr.codecs.BytesCodec(endian="big")
     array = group.create_array("big", **plain, compressors=compressors, serializer=big)
     assert mgspmv.store._ChunkFiles.find(array) is None
+    array[:] = np.arange(10)
+    elements = np.zeros(7)
+    mgspmv.store._find_chunks(array).read(slice(2, 9), elements)
+    assert elements.tolist() == [2, 3, 4, 5, 6, 7, 8]
     in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
     assert mgspmv.store._ChunkFiles.find(in_memory) is None
     wrapped = WrapperStore(LocalStore(tmp_path / "b"))  # of a user, who is to see what is read
@@ -1664,11 +1685,135 @@ def test_a_version_that_is_a_link_is_not_followed_when_it_is_removed(planted):
     assert open_store(store).info.shape == (5, 5)
 
 
-def test_chunks_that_could_unpack_to_all_memory_are_refused(planted):
+# --- chunks that are not what was written, and have a checksum -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False), (1 << 60, False)])
+def test_chunks_that_could_unpack_to_all_memory_are_refused(planted, more, is_read):
     store, _ = planted
     path = find_version(store) / "indices" / "zarr.json"
-    metadata = json.loads(path.read_text())
-    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 60]
-    path.write_text(json.dumps(metadata))
-    with pytest.raises(StoreDamagedError, match=r"indices has chunks of 1,152,921,504,606,846,976 elements"):
+    grid = {"name": "regular", "configuration": {"chunk_shape": [MOST_CHUNK + more]}}
+    change_json(path, lambda document: document.update(chunk_grid=grid))
+    if is_read:
+        assert open_store(store).info.nnz > 0
+        return
+    with pytest.raises(
+        StoreDamagedError,
+        match=rf"indices has chunks of {MOST_CHUNK + more:,} elements, and at most 16,777,216 are read",
+    ):
         open_store(store)
+
+
+OURS = [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle", "blocksize": 0}}]
+CODECS = {
+    "gzip": ([{"name": "gzip", "configuration": {"level": 1}}], "gzip"),
+    "zstd and a checksum": (
+        [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}, {"name": "crc32c"}],
+        "zstd, crc32c",
+    ),
+    "no checksum": (OURS, "blosc"),
+    "blosc twice": ([*OURS, *OURS, {"name": "crc32c"}], "blosc, blosc, crc32c"),
+}
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_other_codecs_than_those_that_are_written_are_refused(damaged, name, codecs):
+    others, said = CODECS[codecs]
+    first = "vlen-utf8" if name == "vertex_ids" else "bytes"
+    path = find_group(damaged) / name / "zarr.json"
+    change_json(path, lambda document: document.update(codecs=[document["codecs"][0], *others]))
+    message = (
+        rf"web\.zarr: .*/{name} has the codecs {first}, {said} instead of {first}, blosc, crc32c, by which every chunk "
+        "has a checksum; ingest again or restore a copy$"
+    )
+    with pytest.raises(StoreDamagedError, match=message):
+        open_store(damaged)
+
+
+def test_chunks_of_other_names_are_refused(damaged):
+    encoding = {"name": "v2", "configuration": {"separator": "."}}
+    path = find_group(damaged) / "indices"
+    change_json(path / "zarr.json", lambda document: document.update(chunk_key_encoding=encoding))
+    (path / "c" / "0").rename(path / "0")
+    with pytest.raises(StoreDamagedError, match="indices names its chunks in another way than c/0; ingest again"):
+        open_store(damaged)
+
+
+def craft_chunk(path: Path, change: Any) -> None:
+    """Change the frame of a chunk, and make its checksum anew."""
+    frame = bytearray(path.read_bytes()[:-4])
+    change(frame)
+    path.write_bytes(frame + google_crc32c.value(bytes(frame)).to_bytes(4, "little"))
+
+
+FRAMES = {
+    "more": (4, 1 << 30, "unpacks to 1,073,741,824 bytes"),
+    "more than there can be": (4, 0xFFFFFFF0, "unpacks to 4,294,967,280 bytes"),
+    "less": (4, 1, "unpacks to 1 bytes"),
+    "longer": (12, 1 << 20, "says that it has 1,048,576"),
+    "shorter": (12, 17, "says that it has 17"),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
+def test_frames_that_say_something_else_are_refused_before_they_are_unpacked(damaged, name, frame, make_place):
+    place, number, said = FRAMES[frame]
+    if name == "vertex_ids" and place == 4:
+        said = "at most 2,147,483,631 are written" if number > 1 << 31 else "2 strings|instead of|decompress"
+    craft_chunk(find_group(damaged) / name / "c" / "0", lambda raw: struct.pack_into("<I", raw, place, number))
+    stored = open_store(make_place(damaged))
+    part = stored.transpose() if "/" in name else stored
+
+    def read() -> None:
+        with pytest.raises(ChecksumError, match=rf"/{name}, elements 0 to .* are damaged \(.*({said})"):
+            part.read_array(name.rpartition("/")[2])
+
+    assert measure_peak(read) < (1 << 20) + (number if name == "vertex_ids" and number == 1 << 30 else 0)
+
+
+@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
+def test_strings_without_end_are_refused_before_they_have_places(damaged, make_place):
+    chunk = find_group(damaged) / "vertex_ids" / "c" / "0"
+
+    def change(frame: bytearray) -> None:
+        text = bytearray(blosc.decompress(bytes(frame)))
+        text[:4] = (1 << 28).to_bytes(4, "little")
+        frame[:] = blosc.compress(bytes(text), b"lz4", 1)
+
+    craft_chunk(chunk, change)
+    stored = open_store(make_place(damaged))
+
+    def read() -> None:
+        with pytest.raises(ChecksumError, match=r"says that it holds 268,435,456 strings instead of 6"):
+            stored.read_array("vertex_ids")
+
+    assert measure_peak(read) < 1 << 20
+
+
+def test_strings_that_do_not_fit_into_memory_are_refused(damaged, monkeypatch):
+    monkeypatch.setattr(mgspmv.store, "free_memory", lambda: 100)
+    stored = open_store(damaged)
+    with pytest.raises(CapacityError, match=r"a chunk of strings unpacks to \d+ B, and 100 B of memory are free; read"):
+        stored.read_array("vertex_ids")
+
+
+def test_a_chunk_that_has_more_bytes_than_are_written_is_not_read(damaged):
+    os.truncate(find_group(damaged) / "indices" / "c" / "0", 1 << 40)  # which takes no room on a disk
+    stored = open_store(damaged)
+    with pytest.raises(ChecksumError, match=r"it has 1,099,511,627,776 bytes, and at most 48 are written"):
+        stored.read_array("indices")
+
+
+@pytest.mark.parametrize("elements", [4, 9])
+def test_chunks_of_another_length_than_ours_are_read(tmp_path, small_chunks, monkeypatch, elements):
+    write_store(tmp_path / "a", make_arrays(make_scipy(60, 40)))
+    wanted = open_store(tmp_path / "a").read_array("indices")
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", elements)
+    for place in (tmp_path / "a", WrapperStore(LocalStore(tmp_path / "a"))):
+        assert open_store(place).read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()
+    write_store(tmp_path / "b", make_arrays(make_scipy(60, 40)))
+    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 100)
+    assert open_store(tmp_path / "b").read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()
