@@ -50,6 +50,8 @@ REPR_TOP, HTML_TOP = 3, 5
 HTML_PHASES = 4
 """Phases that are shown of one, the longest."""
 
+_MEND = "compute it again or restore a copy"
+
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
 
@@ -476,15 +478,27 @@ def read_array(url: str, group: Any, name: str) -> np.ndarray:
     Raises
     ------
     StoreDamagedError, MissingChunkError, ChecksumError : it is not what was written
+    CapacityError : its ids do not fit into the memory there is
     """
-    array = group.get(name)
-    if array is None:
+    from zarr import Array
+
+    from mgspmv.store import find_chunk_fault, read_whole
+
+    try:
+        array = group.get(name)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {_MEND}") from error
+    if not isinstance(array, Array):
         raise StoreDamagedError(f"{url}: the array {name} is missing")
+    if fault := find_chunk_fault(array):
+        raise StoreDamagedError(f"{url}: {name} {fault}; {_MEND}")
     if array.nchunks_initialized != array.nchunks:
         missing = array.nchunks - array.nchunks_initialized
         raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing")
     try:
-        return np.asarray(array[:])
+        return read_whole(array)
+    except MissingChunkError as error:
+        raise MissingChunkError(f"{url}: a chunk of {name} is missing; {_MEND}") from error
     except (ValueError, RuntimeError) as error:
         raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}") from error
 

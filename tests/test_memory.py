@@ -5,9 +5,11 @@ A child's resident memory is the check on what tracemalloc is not told of.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,36 @@ def test_a_process_that_ranks_grows_as_planned(tmp_path: Path) -> None:
     work = "mg.pagerank(mg.open_matrix(store), tol_mode='fixed', max_iter=2)"
     measured = measure_resident_peak(work, tmp_path / "tiny", tmp_path / "large")
     assert 1 / BOUND <= planned / measured <= BOUND, f"planned {planned}, measured {measured}"
+
+
+N_ZEROS = 300 << 20
+"""Bytes that a chunk of few unpacks to."""
+
+
+def plant_zeros(array: Path) -> None:
+    """Make the chunk of an array one of zeros without end, by a codec without a checksum."""
+    metadata = json.loads((array / "zarr.json").read_text())
+    metadata["codecs"] = [metadata["codecs"][0], {"name": "gzip", "configuration": {"level": 1}}]
+    (array / "zarr.json").write_text(json.dumps(metadata))
+    packer, piece = zlib.compressobj(1, wbits=31), bytes(1 << 20)
+    with (array / "c" / "0").open("wb") as file:
+        for _ in range(N_ZEROS >> 20):
+            file.write(packer.compress(piece))
+        file.write(packer.flush())
+
+
+@needs_proc
+@pytest.mark.parametrize("what", ["store", "ranks"])
+def test_a_chunk_that_unpacks_without_end_takes_no_memory(tmp_path: Path, what: str) -> None:
+    for name in ("sound", "planted"):
+        mg.generate("rmat", tmp_path / name, scale=WARM_UP)
+        mg.pagerank(mg.open_matrix(tmp_path / name)).save(tmp_path / f"{name}.zarr")
+    plant_zeros(next((tmp_path / "planted" / "versions").glob("v*")) / "indices")
+    plant_zeros(tmp_path / "planted.zarr" / "values")
+    use = "mg.pagerank(mg.open_matrix(store))" if what == "store" else "mg.load_solution(store)"
+    work = f"try:\n        {use}\n    except mg.errors.StoreDamagedError as error:\n        assert 'gzip' in str(error)"
+    suffix = "" if what == "store" else ".zarr"
+    assert measure_resident_peak(work, tmp_path / f"sound{suffix}", tmp_path / f"planted{suffix}") < N_ZEROS / 10
 
 
 # --- ingesting -------------------------------------------------------------------------------------------------------

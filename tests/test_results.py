@@ -8,12 +8,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
 from cards import read_card
+from memory import measure_peak
 
 import mgspmv.results
 from mgspmv.errors import (
@@ -407,6 +409,52 @@ class TestDamagedZarr:
         shutil.rmtree(path / "vertex_ids")
         with pytest.raises(StoreDamagedError, match="the array vertex_ids is missing"):
             load_solution(path)
+
+    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
+    def test_other_codecs(self, path, array):
+        self.change_metadata(path / array, codecs=lambda codecs: codecs[:-1])
+        with pytest.raises(StoreDamagedError, match=rf"{array} has the codecs .*, blosc instead of .*, crc32c, by"):
+            load_solution(path)
+
+    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
+    def test_chunks_too_large(self, path, array):
+        grid = {"name": "regular", "configuration": {"chunk_shape": [1 << 40]}}
+        self.change_metadata(path / array, chunk_grid=lambda _: grid)
+        for place in (path / array / "c").iterdir():
+            if place.name != "0":
+                place.unlink()
+        with pytest.raises(StoreDamagedError, match=f"{array} has chunks of 1,099,511,627,776 elements, and at most"):
+            load_solution(path)
+
+    @pytest.mark.parametrize("text", ["{", "[]", "{}"])
+    def test_metadata_of_an_array(self, path, text):
+        (path / "values" / "zarr.json").write_text(text)
+        with pytest.raises(StoreDamagedError, match=r"the metadata of values cannot be read .*; compute it"):
+            load_solution(path)
+
+    def test_a_group_in_place_of_an_array(self, path):
+        shutil.rmtree(path / "values")
+        zarr.open_group(path, mode="r+").create_group("values")
+        with pytest.raises(StoreDamagedError, match="the array values is missing"):
+            load_solution(path)
+
+    def test_a_frame_that_says_that_it_unpacks_to_more(self, path):
+        chunk = path / "values" / "c" / "0"
+        frame = bytearray(chunk.read_bytes()[:-4])
+        frame[4:8] = (1 << 30).to_bytes(4, "little")
+        chunk.write_bytes(frame + google_crc32c.value(bytes(frame)).to_bytes(4, "little"))
+
+        def load() -> None:
+            with pytest.raises(ChecksumError, match="a chunk of values is damaged: it unpacks to 1,073,741,824"):
+                load_solution(path)
+
+        assert measure_peak(load) < 1 << 20
+
+    @staticmethod
+    def change_metadata(array, **changes):
+        document = json.loads((array / "zarr.json").read_text())
+        document |= {name: change(document[name]) for name, change in changes.items()}
+        (array / "zarr.json").write_text(json.dumps(document))
 
     def test_other_length(self, path):
         zarr.open_group(path)["vertex_ids"].resize((2,))
