@@ -19,7 +19,9 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import (
+    CapacityError,
     MgspmvError,
     OptionError,
     SourceError,
@@ -30,7 +32,7 @@ from mgspmv.errors import (
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
-from mgspmv.model import CooBatch, index_dtype
+from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store import StoreLike, check_links, describe_store, is_store, is_version, locate_store
 
 BATCH_ENTRIES = 1 << 19
@@ -73,6 +75,8 @@ class GroupSource:
     SourceNotFoundError : there is no group
     SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
     UnsupportedSourceError : a group of another sort
+    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says; what its codecs
+        make of it, which may be any, is not known before they are done
     OptionError : n_cols, and the group says by itself how many there are
     """
 
@@ -187,10 +191,21 @@ class _Group:
             raise self.refuse(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
             raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
+        _check_chunks(self.name, name, array)
         return _Array(self.name, name, array)
 
     def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
         return error(message, source=self.name)
+
+
+def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
+    """Raise CapacityError for chunks that are larger, by what the array says, than the memory there is."""
+    n_bytes, free = array.chunks[0] * array.dtype.itemsize, free_memory()
+    if n_bytes > free:
+        raise CapacityError(
+            f"{source}: the array {name!r} has chunks of {array.chunks[0]:,} elements, which take "
+            f"{format_bytes(n_bytes)} each, and {format_bytes(free)} of memory are free; write it with smaller chunks"
+        )
 
 
 class _Array:

@@ -19,7 +19,7 @@ from stores import make_scipy
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest import groups
 from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
@@ -498,6 +498,29 @@ def test_groups_of_another_sort(tmp_path):
         open_source(group, format="binsparse")
     with pytest.raises(SourceError, match="the array 'indptr' is missing"):
         open_source(group, format="csr", n_cols=3)
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "data"])
+def test_chunks_that_do_not_fit_into_memory_are_refused(tmp_path, name):
+    path = write_csr(tmp_path / "a.zarr", MATRIX)
+    metadata = json.loads((path / name / "zarr.json").read_text())
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 50]
+    (path / name / "zarr.json").write_text(json.dumps(metadata))
+    message = (
+        rf"a.zarr: the array '{name}' has chunks of 1,125,899,906,842,624 elements, which take .*B each, and .*B of "
+        "memory are free; write it with smaller chunks"
+    )
+    with pytest.raises(CapacityError, match=message):
+        read(path)
+
+
+def test_chunks_that_fit_just_into_memory_are_read(tmp_path, monkeypatch):
+    path = write_csr(tmp_path / "a.zarr", MATRIX)
+    monkeypatch.setattr(groups, "free_memory", lambda: 5 * 8)
+    assert agree(read(path)[0], MATRIX)
+    monkeypatch.setattr(groups, "free_memory", lambda: 5 * 8 - 1)
+    with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, and 39 B of memory are free"):
+        read(path)
 
 
 def test_stores_of_mgspmv(tmp_path):
