@@ -10,12 +10,22 @@ import re
 from typing import Any, TypeVar
 
 _SECRETS = re.compile(
-    r"(?<=://)(?P<user>[^/@\s:'\"]*):[^/@\s'\"]+(?=@)"
-    r"|(?<=[?&])(?P<name>[\w.-]*(?:signature|credential|token|secret|password|passwd|accesskeyid|api[_-]?key)|sig|key)"
-    r"=[^&#\s'\"]+?(?=[:,;)]?(?:[&#\s'\"]|$))",
-    re.IGNORECASE,
+    r"""
+      (?:(?<=http://)|(?<=https://))(?P<token>[^/\s:'"?#]+)(?::(?:x-oauth-basic)?)?(?=@)
+    | (?<=://)(?P<user>[^/@\s:'"]*):(?!\d+[?#])(?:[^/\s'"]|'(?![\s,:;)\]}]|$))+(?=@)
+    | (?P<name>
+          (?<=[?&#;])(?:
+              [\w.-]*(?:signature|credential|token|secret|password|passwd|passphrase|pwd|authorization|access_?key_?id
+                       |(?:access|account|api|auth|secret|session|shared|storage)[_-]?key)
+            | auth|key|sig
+          )
+        | (?<![\w./-])(?:AccountKey|SharedAccessKey)
+      )=(?:[^&#\s'"\\;]|\\u[0-9a-f]{4}|;(?![\w.-]+=))+(?<![:,;)])
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-"""In URLs: the password of a user, and parameters by which somebody is let in."""
+"""In URLs: who is let in by name alone over HTTP, the password of a user, and parameters by which somebody is let in,
+which are in connection strings too. No part of JSON is taken that ends a string; letters may be escaped there."""
 
 
 class MgspmvError(Exception):
@@ -46,8 +56,14 @@ def say_more(error: E, said: str) -> E:
 
 
 def hide_secrets(text: str) -> str:
-    """The same text, with stars for passwords and signatures in its URLs, which are no reader's business."""
-    return _SECRETS.sub(lambda found: f"{found['user']}:***" if found["name"] is None else f"{found['name']}=***", text)
+    """The same text, with stars for what in its URLs lets somebody in, which is no reader's business."""
+    return _SECRETS.sub(_hide, text)
+
+
+def _hide(found: re.Match[str]) -> str:
+    if found["token"] is not None:
+        return "***"
+    return f"{found['user']}:***" if found["name"] is None else f"{found['name']}=***"
 
 
 class OptionError(MgspmvError, ValueError):
