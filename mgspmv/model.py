@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mgspmv.control_groups import find_free_memory
-from mgspmv.errors import OptionError, ShapeError
+from mgspmv.errors import OptionError, ShapeError, hide_secrets
 
 Kind = Literal["graph", "matrix", "stochastic"]
 Duplicates = Literal["sum", "first", "keep", "error"]
@@ -259,7 +259,7 @@ class MatrixInfo:
         return find_version_number(self.version)
 
     def __repr__(self) -> str:
-        return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {self.url}>"
+        return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"
 
     def _repr_html_(self) -> str:
         from mgspmv.display.cards import Card, render_card
@@ -289,7 +289,7 @@ def list_facts(info: MatrixInfo) -> list[tuple[str, str]]:
         ("order", info.order or "of the source"),
         ("transpose", "stored too" if info.has_transpose else "not stored"),
         ("bytes", f"{format_bytes(info.nbytes)} uncompressed"),
-        ("store", info.url),
+        ("store", hide_secrets(info.url)),
         ("version", f"{info.version}{'' if info.created is None else f', written {info.created}'}"),
         ("digest", info.digest),
     ]

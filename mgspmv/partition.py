@@ -20,7 +20,7 @@ import numpy as np
 
 from mgspmv.display.cards import Card, Share, draw_shares, format_range, render_card
 from mgspmv.display.numbers import format_bytes, format_seconds
-from mgspmv.errors import CapacityError, OptionError
+from mgspmv.errors import CapacityError, OptionError, hide_secrets
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store import CHUNK_ELEMENTS, is_read_in_place
 
@@ -227,7 +227,8 @@ class Plan:
         each = f"{format_bytes(most)} {'on each device' if has_device else 'each'}"
         each = f"{each}, {format_bytes(self.exchange_bytes)} exchanged per iteration"
         seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
-        return f"Plan({self.operation} of {self.url}, {len(self.workers)} workers, at most {each}{seconds})"
+        url = hide_secrets(self.url)
+        return f"Plan({self.operation} of {url}, {len(self.workers)} workers, at most {each}{seconds})"
 
     def _repr_html_(self) -> str:
         held = {
@@ -237,7 +238,7 @@ class Plan:
         }
         places = dict.fromkeys(held[w.held] for w in self.workers)
         facts = [
-            ("store", self.url),
+            ("store", hide_secrets(self.url)),
             ("precision", self.precision),
             ("workers", f"{len(self.workers):,}"),
             ("rows of each", format_range([w.stop - w.start for w in self.workers])),

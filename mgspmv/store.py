@@ -143,6 +143,9 @@ class StoredMatrix:
     original: StoredMatrix | None = None
     """Of a transpose: the matrix that it is the transpose of."""
 
+    def __repr__(self) -> str:
+        return f"<StoredMatrix: {'' if self.original is None else 'transpose of '}{self.info!r}>"
+
     def read_array(self, name: str, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
         """Read elements `start` .. `stop` of an array, a chunk at a time on each thread.
 
@@ -397,6 +400,9 @@ class StoreAddress:
     """Of the matrix."""
     is_transpose: bool
     """Whether the stored transpose is meant."""
+
+    def __repr__(self) -> str:
+        return _represent(self, self.place, self.version, self.digest, self.is_transpose)
 
     def open(self) -> StoredMatrix:
         """Open that version again, whether it is the current one or not.
@@ -1264,6 +1270,9 @@ class VersionAddress:
     place: StoreLike
     name: str
 
+    def __repr__(self) -> str:
+        return _represent(self, self.place, self.name)
+
     def open(self, place: str = "") -> zarr.Group:
         """Its group, or another one in that, for writing."""
         path = f"versions/{self.name}/{place}".rstrip("/")
@@ -1421,6 +1430,11 @@ def is_store(group: zarr.Group) -> bool:
 def describe_store(store: StoreLike) -> str:
     """The place as a user would write it."""
     return str(store) if isinstance(store, Store) else os.fspath(store)
+
+
+def _represent(address: Any, place: StoreLike, *others: Any) -> str:
+    """For Dask, which logs what tasks that fail were given."""
+    return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
 
 
 def locate_store(store: StoreLike) -> Store:

@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 from distributed.core import clean_exception, error_message
 
+import mgspmv as mg
 from mgspmv import errors
 from mgspmv.errors import (
     ClosedError,
@@ -24,6 +25,10 @@ from mgspmv.errors import (
     WorkerTimeoutError,
     hide_secrets,
 )
+from mgspmv.ingest.resume import find_kept_folder
+from mgspmv.ingest.share import ShareSpec
+from mgspmv.model import IngestOptions
+from mgspmv.store import StoreAddress, VersionAddress
 
 CLUSTER = [
     ClusterError,
@@ -211,3 +216,22 @@ def test_long_texts_take_no_long_time(piece):
     for text in (piece * 20_000, "https://h/x?key=" + piece * 20_000, "://a:" + piece * 20_000):
         hide_secrets(text)
     assert time.perf_counter() - begun < 5
+
+
+def test_what_a_store_is_shown_as_has_no_secrets():
+    url = "memory://me:secret@bucket/shown.zarr"
+    mg.ingest(([0, 1, 2], [1, 2, 0]), url)
+    A = mg.open_matrix(url)
+    address = StoreAddress(url, A.info.version, A.info.digest, is_transpose=False)
+    version = VersionAddress(url, "v000001-00000000")
+    plan, solution = A.plan(), mg.pagerank(A)
+    shown = [
+        *(repr(own) for own in (A, A.info, A.stored, address, version, plan, solution)),
+        *(own._repr_html_() for own in (A, A.info, plan, solution)),
+        json.dumps(solution.matrix),
+        repr(ShareSpec(0, 1, None, url, "graph", IngestOptions())),
+        find_kept_folder(f"{url}?sig=secret", "/scratch").name,
+    ]
+    assert not any("secret" in text for text in shown)
+    assert sum("me:***@bucket" in text for text in shown) == len(shown) - 3
+    assert address.open().read_array("indices").tolist() == A.stored.read_array("indices").tolist()

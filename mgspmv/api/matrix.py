@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
-from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.errors import MissingTransposeError, OptionError, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
@@ -563,7 +563,7 @@ class Matrix(DescribedMatrix):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Matrix: {describe_entries(self.info)}, {self.info.url}>"
+        return f"<Matrix: {describe_entries(self.info)}, {hide_secrets(self.info.url)}>"
 
     def _repr_html_(self) -> str:
         from mgspmv.display.cards import Card, render_card

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.errors import OptionError, ProgressError, SourceNotFoundError, StoreError
+from mgspmv.errors import OptionError, ProgressError, SourceNotFoundError, StoreError, hide_secrets
 from mgspmv.ingest.names import SpilledNames, keep_names, restore_names
 from mgspmv.ingest.remote import describe_url
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
@@ -181,7 +181,7 @@ def find_kept_folder(store: StoreLike, scratch: str | os.PathLike[str] | None) -
         return None if path is None else path.with_name(f".{path.name}.ingest")
     url = describe_store(store) if path is None else str(path)
     mark = hashlib.sha256(url.encode()).hexdigest()[:8]  # for stores of one name in other folders
-    name = re.sub(r"[^\w.-]", "_", url.rstrip("/").rpartition("/")[2])
+    name = re.sub(r"[^\w.-]", "_", hide_secrets(url).rstrip("/").rpartition("/")[2])
     return Path(scratch).absolute() / f".{name}-{mark}.ingest"
 
 

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -63,8 +63,8 @@ class ShareSpec:
     n_shares: int
     part: FileSource | None
     """What it reads; None for nothing."""
-    name: str
-    """Of the source, for messages."""
+    name: str = field(repr=False)
+    """Of the source, for messages; a URL may have secrets, and Dask logs what tasks that fail were given."""
     kind: Kind
     options: IngestOptions
 
