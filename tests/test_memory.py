@@ -5,6 +5,7 @@ A child's resident memory is the check on what tracemalloc is not told of.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -376,3 +377,36 @@ def test_a_process_that_ingests_grows_no_more(
     tiny, large, value_bytes = texts[name]
     work = f"mg.ingest(store, {str(tmp_path / 'store.zarr')!r}, overwrite=True)"
     assert measure_resident_peak(work, tiny, large) <= bound_ingest(value_bytes) + ARROW_BYTES
+
+
+COMMENTS_BYTES = 200 << 20
+HEADS = {
+    "a.mtx.gz": ("%%MatrixMarket matrix coordinate pattern general\n", b"% {}\n", "3 3 1\n1 2\n"),
+    "a.txt.gz": ("# Nodes: 3 Edges: 1\n", b"# {}\n", "1 2\n"),
+}
+
+
+def write_comments(path: Path, n_bytes: int, line_bytes: int) -> Path:
+    """A compressed text with so many bytes of comments."""
+    head, comment, rest = HEADS[path.name.partition("-")[2]]
+    line = comment.replace(b"{}", b"x" * line_bytes)
+    block = line * max(1, (1 << 20) // len(line))
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(head.encode())
+        for _ in range(n_bytes // len(block)):
+            file.write(block)
+        file.write(rest.encode())
+    return path
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("line_bytes", [400, 1_000_000])
+@pytest.mark.parametrize("name", HEADS)
+def test_comments_of_an_archive_take_no_memory(tmp_path: Path, name: str, line_bytes: int) -> None:
+    tiny = write_comments(tmp_path / f"tiny-{name}", 1 << 20, line_bytes)
+    large = write_comments(tmp_path / f"large-{name}", COMMENTS_BYTES, line_bytes)
+    assert large.stat().st_size < COMMENTS_BYTES / 50
+    work = f"mg.ingest(store, {str(tmp_path / 'store.zarr')!r}, overwrite=True)"
+    assert measure_resident_peak(work, tiny, large) < READER_BYTES + ARROW_BYTES
+    assert mg.open_matrix(tmp_path / "store.zarr").shape == (3, 3)

@@ -472,10 +472,7 @@ def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[st
     ----------
     names : of the columns in a file before it, by which they are known where no edge follows them
     """
-    comments = text.skip_comments(_COMMENTS)
-    if comments and is_banner(comments[0]):
-        raise comments[0].refuse("this is a Matrix Market file; read it as one")
-    claims = _find_claims(comments)
+    claims = _read_claims(text)
     first = text.peek_line()
     if first is None or ids == "string" or not _may_be_names(first, delimiter):
         return _Head(claims, None, first, None)
@@ -488,10 +485,14 @@ def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[st
     return _Head(claims, None, first, Chunk(first.source, first.number, first.data + b"\n"))
 
 
-def _find_claims(comments: list[Line]) -> dict[str, int]:
+def _read_claims(text: TextStream) -> dict[str, int]:
+    """Read the comments; the last number of nodes and of edges that they state."""
     found = {}
-    for line in comments:
-        for what, number in _CLAIM.findall(line.text):
+    for k, line in enumerate(text.read_comments(_COMMENTS)):
+        if k == 0 and is_banner(line):
+            raise line.refuse("this is a Matrix Market file; read it as one")
+        for claim in _CLAIM.finditer(line.text):
+            what, number = claim.groups()
             found["nodes" if what.lower() in ("nodes", "vertices") else "edges"] = int(number)
     return found
 

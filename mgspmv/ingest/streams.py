@@ -162,14 +162,17 @@ class TextStream:
             self._next_number += 1
         return line
 
-    def skip_comments(self, comments: bytes) -> list[Line]:
-        """Step over blank lines and those that start with one of the characters `comments`; give the latter."""
-        skipped = []
+    def skip_comments(self, comments: bytes) -> None:
+        """Step over blank lines and those that start with one of the characters `comments`."""
+        for _ in self.read_comments(comments):
+            pass
+
+    def read_comments(self, comments: bytes) -> Iterator[Line]:
+        """Likewise, and give the latter one by one: a small archive may hold more of them than there is memory."""
         while (line := self.peek_line()) is not None and line.is_blank_or_comment(comments):
             self.read_line()
             if line.data.strip():
-                skipped.append(line)
-        return skipped
+                yield line
 
     def chunks(self) -> Iterator[Chunk]:
         """Give all lines that are left, in at least one chunk."""

@@ -142,7 +142,7 @@ def test_line_ends(write, data, lines, chunk_bytes):
 @pytest.mark.parametrize("chunk_bytes", [1, 4, 1000])
 def test_head_then_chunks(write, chunk_bytes):
     with TextStream(write(b"# one\n\n% two\n1 2\n3 4\n"), chunk_bytes) as text:
-        assert [(line.number, line.text) for line in text.skip_comments(b"#%")] == [(1, "# one"), (3, "% two")]
+        assert [(line.number, line.text) for line in text.read_comments(b"#%")] == [(1, "# one"), (3, "% two")]
         assert text.peek_line() == text.read_line()
         assert [(line.number, line.text) for chunk in text.chunks() for line in chunk.lines()] == [(5, "3 4")]
         assert text.peek_line() is None
