@@ -15,9 +15,11 @@ from tokenize import TokenError
 from typing import Any, Literal, NoReturn
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.ingest.npy import check_header
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import CooBatch, free_memory
 
@@ -356,6 +358,7 @@ def _load_npz(path: Path) -> Any:
                 f"{source} unpacks to {format_bytes(n_bytes)}, and there are {format_bytes(room)} of memory; give the "
                 "matrix as Matrix Market or as a table of edges, which are read in pieces"
             )
+        _check_members(path)
         matrix = load_npz(path) if "format" in keys else None
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=source) from error
@@ -372,6 +375,19 @@ def _load_npz(path: Path) -> Any:
             source=source,
         )
     return matrix
+
+
+def _check_members(path: Path) -> None:
+    """
+    Raises
+    ------
+    ValueError : an array claims to be larger than the archive says that it unpacks to
+    """
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                if file.peek(len(MAGIC_PREFIX)).startswith(MAGIC_PREFIX):
+                    check_header(file, member.file_size)
 
 
 def _sort_nodes(graph: Any) -> list[int] | list[str]:

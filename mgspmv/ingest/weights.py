@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.npy import check_header
 
 DANGLING_RULES = ("uniform", "drop", "error")
 
@@ -96,10 +97,13 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
 
     Raises
     ------
-    SourceError : no such file, not a `.npy` file, another number of dimensions, not real numbers
+    SourceError : no such file, not a `.npy` file, or one that is shorter than its header claims, another number of
+        dimensions, not real numbers
     """
     try:
         with open(path, "rb") as file:
+            check_header(file, os.fstat(file.fileno()).st_size)
+            file.seek(0)
             vector: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=str(path)) from error

@@ -300,18 +300,48 @@ def test_npz_with_indices_outside_is_refused(tmp_path):
         list(NpzSource(tmp_path / "m.npz").batches())
 
 
+def rewrite(path, change):
+    """Change the arrays of an archive, by name, as bytes; checksums are right again."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
 @pytest.mark.parametrize("at", [6, 8, 10, 11, 20])
 def test_npz_with_a_damaged_header_and_right_checksums(tmp_path, at):
     path = tmp_path / "m.npz"
     sp.save_npz(path, sp.csr_array(random_matrix()))
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members["data.npy"] = members["data.npy"][:at] + b"(" + members["data.npy"][at + 1 :]
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    rewrite(path, lambda own: own.update({"data.npy": own["data.npy"][:at] + b"(" + own["data.npy"][at + 1 :]}))
     with pytest.raises(SourceError, match="not a whole"):
         NpzSource(path)
+
+
+@pytest.mark.parametrize("name", ["data", "indices", "indptr"])
+def test_npz_with_an_array_that_is_shorter_than_its_header_claims(tmp_path, name):
+    path = tmp_path / "m.npz"
+    sp.save_npz(path, sp.csr_array(random_matrix()))
+
+    def claim(members):
+        header, content = io.BytesIO(), io.BytesIO(members[f"{name}.npy"])
+        array = np.load(content)
+        described = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**14,)}
+        np.lib.format.write_array_header_1_0(header, described)
+        members[f"{name}.npy"] = header.getvalue() + array.tobytes()
+
+    rewrite(path, claim)
+    with pytest.raises(SourceError, match=r"not a whole \.npz file .*\(its header claims .* \(100000000000000,\), "):
+        NpzSource(path)
+
+
+def test_npz_with_other_members(tmp_path):
+    path = tmp_path / "m.npz"
+    sp.save_npz(path, sp.csr_array(random_matrix()))
+    rewrite(path, lambda members: members.update({"notes.txt": b"mine", "empty": b""}))
+    again, _ = rebuild(NpzSource(path))
+    np.testing.assert_array_equal(again.toarray(), random_matrix())
 
 
 def test_npz_with_pickles_is_refused(tmp_path):

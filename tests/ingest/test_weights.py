@@ -129,3 +129,24 @@ def test_what_is_no_npy_is_refused(tmp_path):
         assert "unsafe" not in str(caught.value)
     with pytest.raises(SourceError, match="cannot be read: Is a directory"):
         read_vector(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(10**14,), (10**14, 2), (2**32, 2**32), (4,)])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_npy_that_is_shorter_than_its_header_claims_is_refused(tmp_path, shape, version):
+    header = str({"descr": "<f8", "fortran_order": False, "shape": shape}).encode() + b"\n"
+    length = len(header).to_bytes(2 if version == 1 else 4, "little")
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + header + bytes(24))
+    said = (
+        rf"not a \.npy file of numbers \(its header claims float64 of shape \({shape[0]},.*, and 24 follow: it was cut"
+    )
+    with pytest.raises(SourceError, match=said):
+        read_vector(tmp_path / "x.npy", max_ndim=2)
+
+
+def test_an_npy_of_a_later_version_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content[:6] + b"\x09" + content[7:])
+    with pytest.raises(SourceError, match=r"not a \.npy file of numbers \(we only support format version"):
+        read_vector(tmp_path / "x.npy")
