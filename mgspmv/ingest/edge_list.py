@@ -491,6 +491,8 @@ def _read_claims(text: TextStream) -> dict[str, int]:
     for k, line in enumerate(text.read_comments(_COMMENTS)):
         if k == 0 and is_banner(line):
             raise line.refuse("this is a Matrix Market file; read it as one")
+        if b":" not in line.data and b"=" not in line.data:  # so that long lines are soon over
+            continue
         for claim in _CLAIM.finditer(line.text):
             what, number = claim.groups()
             found["nodes" if what.lower() in ("nodes", "vertices") else "edges"] = int(number)
