@@ -79,7 +79,8 @@ class Restored:
 
     reached: Reached
     x: np.ndarray
-    """(n,) the vector, in the order of the stored rows and to the last bit."""
+    """(n,) the vector, in the order of the stored rows and to the last bit; empty where it is of another matrix than
+    was asked for."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +191,13 @@ class Checkpoints:
     Parameters
     ----------
     place : local path, URL or Zarr store, as of `mgspmv.store.open_store`
+    matrix : of the run, as in the identity of `Reached`
+    n_rows : of this matrix, by which a state that claims others is known to be damaged; None where that is not known
     """
 
-    def __init__(self, place: StoreLike) -> None:
+    def __init__(self, place: StoreLike, matrix: str | None = None, n_rows: int | None = None) -> None:
         self.place, self.url = place, hide_secrets(describe_store(place))
+        self._matrix, self._n_rows = matrix, n_rows
         self._kept: list[str] = []
         self._number = 0
 
@@ -329,6 +333,9 @@ class Checkpoints:
                 raise ValueError("its attributes do not match their digest")
             reached = Reached(**claims["reached"] | {"changes": tuple(claims["reached"]["changes"])})
             slices = sorted((WrittenSlice(**own) for own in claims["slices"]), key=lambda own: (own.start, own.n))
+            if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:
+                return Restored(reached, np.empty(0))
+            _check_slices(slices, self._n_rows)
             return Restored(reached, _read_slices(group, slices))
         except _DAMAGES as error:
             raise _DamagedError(f"state {name} is damaged ({describe_failure(error)})") from error
@@ -342,12 +349,20 @@ _DAMAGES = (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSErr
 """What reading raises of metadata and chunks that are not as they were written, or not there."""
 
 
-def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
-    """(n,) the vector that they are all of."""
+def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:
+    """See that they are all of a vector, before there is room for what they claim."""
     ends = [0, *(own.start + own.n for own in slices)]
     if not slices or any(own.start != end for own, end in zip(slices, ends, strict=False)):
         raise ValueError("its slices are not all of the vector")
-    x = np.empty(ends[-1], slices[0].dtype)
+    if n_rows not in (None, ends[-1]):
+        raise ValueError(f"its slices are of {ends[-1]} rows, and the matrix has {n_rows}")
+    if wrong := {own.dtype for own in slices} - {"float32", "float64"}:
+        raise ValueError(f"its slices are of {wrong.pop()}, and ranks are of float32 or float64")
+
+
+def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
+    """(n,) the vector that they are all of."""
+    x = np.empty(sum(own.n for own in slices), slices[0].dtype)
     for own in slices:
         _read_slice(group, own, x[own.start : own.start + own.n])
     return x

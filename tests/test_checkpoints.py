@@ -216,6 +216,40 @@ def test_slices_must_be_all_of_it(tmp_path):
         checkpoints.restore()
 
 
+def forge(state, change):
+    """Change what is claimed of a state, with a digest that is right."""
+    described = json.loads((state / "zarr.json").read_text())
+    told = described["attributes"]["mgspmv_state"]
+    change(told)
+    told["sha256"] = mgspmv.checkpoints._digest({key: told[key] for key in ("reached", "slices")})
+    (state / "zarr.json").write_text(json.dumps(described))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"n": 10**15}, "its slices are of 1000000000000000 rows, and the matrix has 1000"),
+        ({"n": 10**30}, "its slices are of 10*30 rows, and the matrix has 1000"),
+        ({"n": 999}, "its slices are of 999 rows, and the matrix has 1000"),
+        ({"dtype": "V1000000000000"}, "its slices are of V1000000000000, and ranks are of float32 or float64"),
+    ],
+)
+def test_a_state_that_claims_more_than_there_is_is_passed_over(tmp_path, changed, said):
+    open_checkpoints(tmp_path, 5, 6)
+    forge(find_state(tmp_path, -1), lambda told: told["slices"][0].update(changed))
+    said = said.replace("10*30", str(10**30))
+    with pytest.warns(UserWarning, match=rf"is not whole: .* is damaged \({said}\); the one of iteration 5 is taken"):
+        restored = Checkpoints(tmp_path, IDENTITY["matrix"], N).restore()
+    assert restored.x.tobytes() == make_x(5).tobytes()
+
+
+def test_ranks_of_another_matrix_are_not_read(tmp_path):
+    open_checkpoints(tmp_path, 5)
+    forge(find_state(tmp_path, -1), lambda told: told["slices"][0].update(n=10**15))
+    restored = Checkpoints(tmp_path, "another", 7).restore()
+    assert (restored.reached, len(restored.x)) == (reach(5), 0)
+
+
 def test_other_things_are_left_alone(tmp_path):
     zarr.open_group(str(tmp_path / "g"), mode="w", attributes={"mine": 1})
     (tmp_path / "f").write_text("mine")

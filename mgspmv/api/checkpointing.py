@@ -106,6 +106,7 @@ def begin_keeping(
     options: PageRankOptions,
     threshold: float,
     *,
+    n_rows: int,
     resume: bool,
     is_shared: bool,
     run: str,
@@ -116,6 +117,7 @@ def begin_keeping(
     Parameters
     ----------
     every : seconds from one state to the next; None for `EVERY_S`
+    n_rows : of the matrix
     is_shared : whether others than this process write slices
     report : hears `resume` and how many iterations were made, with `resume`
 
@@ -125,7 +127,7 @@ def begin_keeping(
     StoreExistsError : something else is there
     OptionError : it is in the memory of this process, and others are to write there
     """
-    checkpoints = Checkpoints(checkpoint)
+    checkpoints = Checkpoints(checkpoint, identity["matrix"], n_rows)
     checkpoints.prepare(is_shared=is_shared)
     restored = restore_run(checkpoints, identity, options, threshold) if resume else None
     if resume and report is not None:

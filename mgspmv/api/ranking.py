@@ -211,7 +211,7 @@ def pagerank(
     keeper = None
     if checkpoint is not None:
         identity = describe_run(A, options, start, use_weights=use_weights)
-        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded", "run": run}
+        keeping: dict[str, Any] = {"n_rows": A.shape[0], "resume": resume, "is_shared": drive != "embedded", "run": run}
         keeper, x = begin_keeping(
             checkpoint, checkpoint_every, identity, options, threshold, **keeping, report=on_progress
         )
