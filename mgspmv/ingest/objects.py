@@ -386,7 +386,8 @@ def _check_members(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
-                if file.peek(len(MAGIC_PREFIX)).startswith(MAGIC_PREFIX):
+                if file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
+                    file.seek(0)
                     check_header(file, member.file_size)
 
 
