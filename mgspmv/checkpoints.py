@@ -7,7 +7,8 @@
 
 A state counts from the write of its attributes on, which is its last one: a rename on a disk, and one object in an
 object store. Each state has a name of its own, so that nobody who writes late, of a run that was given up, writes into
-another one. What is whole is never changed. The states before go when the next but one is whole. Chunks have checksums
+another one. What is whole is never changed. The states before go when the next but one is whole, and their going is
+no part of it. Chunks have checksums
 and slices digests: what was torn or flipped is found when it is read, and then the state before is taken.
 """
 
@@ -18,11 +19,11 @@ import json
 import re
 import secrets
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -49,7 +50,11 @@ FORMAT_VERSION = 1
 STATES_KEPT = 2
 """The last ones."""
 MARK_S = 1.0
-"""Seconds between two looks at whether a slice gets on that is being written."""
+"""Seconds between two looks at whether what is waited for gets on."""
+HANG_S = 60.0
+"""Seconds without a mark from which on what is written or read is taken to hang; each piece of 8 MiB is one."""
+
+R = TypeVar("R")
 
 _KEY, _STATE_KEY = "mgspmv_checkpoints", "mgspmv_state"
 _STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
@@ -135,49 +140,90 @@ def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlic
     return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
 
 
-class SliceWriter:
-    """Writes slices of who holds some rows, in a thread beside what computes: one at a time."""
+class Beside:
+    """A thread beside what computes: it does one thing after the other, and is waited for as long as it gets on.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "mgspmv-checkpoint")
+    Parameters
+    ----------
+    name : of the thread
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pool, self._marks = ThreadPoolExecutor(1, name), Marks()
+
+    def submit(self, function: Callable[..., R], *args: Any) -> Future[R]:
+        """Have a function called."""
+        return self._pool.submit(self._call, function, *args)
+
+    def await_done(self, future: Future[Any], limit_s: float) -> bool:
+        """Wait until something is done; whether it is. Each mark of the thread is one of who waits.
+
+        After so many seconds without a mark it hangs: nobody waits for it any more, nor for what was to be done after
+        it, and another thread does what is submitted later.
+        """
+        step_s, idle_s, seen = min(MARK_S, limit_s), 0.0, (self._marks, self._marks.n)
+        while wait([future], step_s).not_done:
+            idle_s += step_s
+            if (self._marks, self._marks.n) != seen:
+                idle_s, seen = 0.0, (self._marks, self._marks.n)
+                mark()
+            elif idle_s >= limit_s:
+                self.close()
+                self._pool = ThreadPoolExecutor(1, self._name)
+                return False
+        return True
+
+    def close(self) -> None:
+        """Take nothing any more; what was submitted is done still, and nobody waits for it."""
+        self._pool.shutdown(wait=False)
+
+    def _call(self, function: Callable[..., R], *args: Any) -> R:
+        with make_marks() as self._marks:
+            return function(*args)
+
+
+class SliceWriter:
+    """Writes slices of who holds some rows, in a thread beside what computes: one at a time.
+
+    Parameters
+    ----------
+    limit_s : as of `Beside`
+    """
+
+    def __init__(self, limit_s: float = HANG_S) -> None:
+        self._thread, self._limit_s = Beside("mgspmv-checkpoint"), limit_s
         self._writing: Future[WrittenSlice] | None = None
-        self._marks = Marks()
 
     def begin(self, address: StateAddress, start: int, x: np.ndarray) -> None:
         """Begin to write a slice, which is not to be changed any more; see `write_slice`."""
-        self._writing = self._pool.submit(self._write, address, start, x)
+        self._writing = self._thread.submit(write_slice, address, start, x)
 
     def find_written(self, wait: bool) -> WrittenSlice | str | None:
         """The slice that was begun last, once it is written; why it could not be; None while it is being written.
 
         Parameters
         ----------
-        wait : until it is
+        wait : until it is, or hangs
         """
         assert self._writing is not None
         if not wait and not self._writing.done():
             return None
-        self._await(self._writing)
+        if not self._thread.await_done(self._writing, self._limit_s):
+            return describe_hang(self._limit_s)
         try:
             return self._writing.result()
         except Exception as error:  # libraries of object stores have errors of their own
             return describe_failure(error)
 
     def close(self) -> None:
-        """Begin nothing any more; what is being written goes on, and nobody waits for it."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """As of `Beside`."""
+        self._thread.close()
 
-    def _write(self, address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
-        with make_marks() as self._marks:
-            return write_slice(address, start, x)
 
-    def _await(self, writing: Future[WrittenSlice]) -> None:
-        """Wait until it is written. Each mark of what writes is one of who waits."""
-        n_seen = self._marks.n
-        while wait([writing], MARK_S).not_done:
-            if self._marks.n != n_seen:
-                n_seen = self._marks.n
-                mark()
+def describe_hang(limit_s: float) -> str:
+    """Why something is given up that hangs."""
+    return f"nothing came of it for {limit_s:g} s"
 
 
 def describe_failure(error: BaseException) -> str:
@@ -263,7 +309,7 @@ class Checkpoints:
         return StateAddress(self.place, f"s{self._number:06d}-{secrets.token_hex(4)}")
 
     def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: Reached) -> None:
-        """Make a state the current one, whose slices are all there: the last write. Older ones then go.
+        """Make a state the current one, whose slices are all there: the last write.
 
         Raises
         ------
@@ -272,10 +318,28 @@ class Checkpoints:
         self._check_there(address, slices)
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
-        self._kept = [*self._kept, address.name][-STATES_KEPT:]
-        for name in self._list_states():
-            if name not in self._kept:
-                self._remove(name)
+        # In order, as what hung and was given up may become current late.
+        self._kept = sorted({*self._kept, address.name}, key=_find_number)[-STATES_KEPT:]
+
+    def remove_old(self) -> str | None:
+        """Remove what is older than the last states that were made current here; why some of it could not be."""
+        failure = None
+        try:
+            for name in self._list_states():
+                # One with a higher number is being written, when what hung and was given up gets on late.
+                if name not in self._kept and _find_number(name) <= _find_number(self._kept[-1]):
+                    failure = self._try_to_remove(name) or failure
+        except Exception as error:  # libraries of object stores have errors of their own
+            return describe_failure(error)
+        return failure
+
+    def _try_to_remove(self, name: str) -> str | None:
+        """Why a state cannot be removed."""
+        try:
+            self._remove(name)
+        except Exception as error:  # as above
+            return describe_failure(error)
+        return None
 
     def _check_there(self, address: StateAddress, slices: Sequence[WrittenSlice]) -> None:
         there = set(list_dir(locate_store(self.place), address.path))
@@ -379,6 +443,7 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
                 out[first:last] = array[first:last]
             except _DAMAGES as error:
                 raise ValueError(f"{own.name}, elements {first} to {last - 1}: {describe_failure(error)}") from error
+            mark()
     if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
         raise ValueError(f"{own.name} does not match its digest")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -18,8 +20,17 @@ from zarr.storage import MemoryStore
 
 import mgspmv.checkpoints
 import mgspmv.store
-from mgspmv.checkpoints import Checkpoints, Reached, SliceWriter, StateAddress, describe_failure, write_slice
+from mgspmv.checkpoints import (
+    Beside,
+    Checkpoints,
+    Reached,
+    SliceWriter,
+    StateAddress,
+    describe_failure,
+    write_slice,
+)
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
+from mgspmv.marks import make_marks, mark
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
@@ -42,6 +53,7 @@ def keep(checkpoints, iteration, cuts=(0, N), dtype=np.float64):
     with ThreadPoolExecutor(4) as pool:
         slices = list(pool.map(lambda own: write_slice(address, own[0], x[own[0] : own[1]]), pairwise(cuts)))
     checkpoints.commit(address, slices[::-1], reach(iteration))
+    assert checkpoints.remove_old() is None
     return address
 
 
@@ -316,6 +328,43 @@ def test_a_writer_says_why_it_could_not(tmp_path):
     writer.begin(StateAddress(str(tmp_path / "c"), "s000009-00000000"), 0, make_x(1))
     assert isinstance(writer.find_written(True), str)
     writer.close()
+
+
+def test_a_writer_that_hangs_is_given_up(tmp_path, monkeypatch):
+    address, is_let, write = open_checkpoints(tmp_path).name_next(), threading.Event(), write_slice
+    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", lambda *_: is_let.wait())
+    writer = SliceWriter(0.3)
+    writer.begin(address, 0, make_x(1))
+    assert writer.find_written(False) is None
+    assert writer.find_written(True) == "nothing came of it for 0.3 s"
+    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", write)
+    writer = SliceWriter()
+    writer.begin(address, 0, make_x(1))
+    assert writer.find_written(True).n == N
+    is_let.set()
+
+
+def test_after_what_hangs_another_thread_goes_on():
+    thread, is_let = Beside("b"), threading.Event()
+    hung, behind = thread.submit(is_let.wait), thread.submit(int)
+    assert not thread.await_done(behind, 0.2)
+    assert thread.await_done(thread.submit(int), 60.0)
+    is_let.set()
+    assert (hung.result(), behind.result()) == (True, 0)
+    thread.close()
+
+
+def test_what_gets_on_is_waited_for():
+    def work():
+        for _ in range(10):
+            time.sleep(0.2)
+            mark()
+
+    thread = Beside("b")
+    with make_marks() as marks:
+        assert thread.await_done(thread.submit(work), 1.5)
+    assert marks.n > 0
+    thread.close()
 
 
 def test_passwords_are_shown_to_nobody():

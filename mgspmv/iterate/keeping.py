@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from mgspmv.checkpoints import (
+    HANG_S,
+    Beside,
     Checkpoints,
     Reached,
     Restored,
@@ -23,7 +25,9 @@ from mgspmv.checkpoints import (
     StateAddress,
     WrittenSlice,
     describe_failure,
+    describe_hang,
 )
+from mgspmv.errors import CheckpointError
 from mgspmv.model import Status
 
 EVERY_S = 30.0
@@ -56,7 +60,7 @@ class Writers(Protocol):
 
         Parameters
         ----------
-        wait : until none of them is
+        wait : until none of them is, or those that are hang
         """
         ...
 
@@ -92,7 +96,9 @@ class _Writing:
     reached: Reached
     began_s: float
     n_bytes: int = 0
-    committing: Future[None] | None = None
+    committing: Future[str | None] | None = None
+    """Gives why older states could not be removed."""
+    is_current: bool = False
 
 
 @dataclass
@@ -114,10 +120,13 @@ class Keeper:
     """Seconds so far that iterations, or the end of the run, waited."""
     kept: Reached | None = None
     """Of the last state of this run that is whole."""
+    limit_s: float = HANG_S
+    """Seconds after which what hangs is not waited for any more, as of `Beside`."""
     _writing: _Writing | None = None
     _began_s: float = 0.0
     _has_failed: bool = False
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "mgspmv-commit"))
+    _has_left_old: bool = False
+    _thread: Beside = field(default_factory=lambda: Beside("mgspmv-commit"))
 
     @property
     def iteration(self) -> int:
@@ -142,7 +151,7 @@ class Keeper:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._pool.shutdown(wait=False)
+        self._thread.close()
 
     def look(self, writers: Writers, changes: Sequence[float]) -> None:
         """Between two iterations: make current what was written, and begin the next state if it is time for it.
@@ -167,7 +176,7 @@ class Keeper:
         self.blocked_s += time.perf_counter() - began
 
     def finish(self, writers: Writers) -> None:
-        """Wait until the last state is current."""
+        """Wait until the last state is current, or hangs."""
         began = time.perf_counter()
         self._settle(writers, wait=True)
         self.blocked_s += time.perf_counter() - began
@@ -178,14 +187,14 @@ class Keeper:
 
         Raises
         ------
-        CheckpointError : there were states, and none of them is whole any more
+        CheckpointError : there were states, and none of them is whole any more; reading them hangs
         """
         own, self._writing = self._writing, None
-        if own is not None and own.committing is not None and own.committing.exception() is None:
-            self.kept = own.reached
+        if own is not None and own.committing is not None:
+            self._finish_commit(own)
         elif own is not None:
-            self._pool.submit(self.checkpoints.drop, own.address)
-        return None if self.kept is None else self.checkpoints.restore()
+            self._thread.submit(self.checkpoints.drop, own.address)
+        return None if self.kept is None else self._restore()
 
     def go_on(self, before: Reached) -> None:
         """The run goes on from there."""
@@ -212,18 +221,62 @@ class Keeper:
                 return
             slices = [each for each in written if isinstance(each, WrittenSlice)]
             if failures := [each for each in written if isinstance(each, str)]:
-                self._pool.submit(self.checkpoints.drop, own.address)
+                self._thread.submit(self.checkpoints.drop, own.address)
                 self._fail(own.reached, failures[0])
                 return
             own.n_bytes = sum(each.n_bytes for each in slices)
-            own.committing = self._pool.submit(self.checkpoints.commit, own.address, slices, own.reached)
-        if not wait and not own.committing.done():
-            return
-        if (error := own.committing.exception()) is not None:
-            self._fail(own.reached, describe_failure(error))
-            return
-        self._writing, self.kept = None, own.reached
-        self.tell(Kept(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
+            own.committing = self._thread.submit(self._commit, own, slices)
+        if wait or own.committing.done():
+            self._writing = None
+            if self._finish_commit(own):
+                self.tell(Kept(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
+
+    def _commit(self, own: _Writing, slices: Sequence[WrittenSlice]) -> str | None:
+        """Make a state current; why older ones could not be removed."""
+        self.checkpoints.commit(own.address, slices, own.reached)
+        own.is_current = True
+        return self.checkpoints.remove_old()
+
+    def _finish_commit(self, own: _Writing) -> bool:
+        """Wait until a state is current, and count it; whether it is. One that is not may become so late, and so it is
+        removed with those before the next one, and not now."""
+        failure = self._find_failure(own)
+        if own.is_current:
+            self.kept = own.reached
+            if failure is not None:
+                self._warn_of_old(failure)
+        else:
+            self._fail(own.reached, failure or "")
+        return own.is_current
+
+    def _find_failure(self, own: _Writing) -> str | None:
+        """Why a state could not be made current or, where it is, older ones not be removed."""
+        assert own.committing is not None
+        if not self._thread.await_done(own.committing, self.limit_s):
+            return describe_hang(self.limit_s)
+        error = own.committing.exception()
+        return own.committing.result() if error is None else describe_failure(error)
+
+    def _restore(self) -> Restored | None:
+        """The last state that is whole."""
+        thread = Beside("mgspmv-restore")
+        reading = thread.submit(self.checkpoints.restore)
+        is_read = thread.await_done(reading, self.limit_s)
+        thread.close()
+        if not is_read:
+            url, why = self.checkpoints.url, describe_hang(self.limit_s)
+            raise CheckpointError(f"the checkpoint in {url} cannot be read: {why}; see that the place can be reached")
+        return reading.result()
+
+    def _warn_of_old(self, why: str) -> None:
+        """Say, the first time, that states before the current one stay."""
+        if not self._has_left_old:
+            self._has_left_old = True
+            warnings.warn(
+                f"the checkpoint is kept in {self.checkpoints.url}, and older ones cannot be removed: {why}; the run "
+                "goes on, and that is tried again with the next one",
+                stacklevel=2,
+            )
 
     def _fail(self, reached: Reached, why: str) -> None:
         """Say, the first time aloud, that there is no such state; the last one that was made is still there."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import time
+from functools import partialmethod
+
 import numpy as np
 import pytest
 import zarr
 from played import PlayedDevice
 
 import mgspmv as mg
-from mgspmv.checkpoints import Checkpoints, WrittenSlice, write_slice
+from mgspmv.checkpoints import Beside, Checkpoints, WrittenSlice, write_slice
+from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedded, run_on_device
@@ -35,6 +41,13 @@ class Writers:
         return self.answers or [write_slice(self.address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
 
 
+class NothingToWrite(Writers):
+    """Who have no rows."""
+
+    def find_written(self, wait):
+        return [WrittenSlice(0, 0, "float64", "", 0)]
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """Seconds, in a list, that `Keeper` reads."""
@@ -56,7 +69,7 @@ def keeper(tmp_path):
 
 def settle(keeper) -> None:
     """Wait for what the keeper's thread does."""
-    keeper._pool.submit(int).result()
+    keeper._thread.submit(int).result()
 
 
 def restore(keeper):
@@ -169,6 +182,174 @@ def test_one_of_them_cannot_write(clock, keeper):
     keeper.look(writers, [0.5] * 3)
     keeper.finish(writers)
     assert restore(keeper).reached.iteration == 3
+
+
+# --- places that refuse, or hang --------------------------------------------------------------------------------------
+
+
+def begin_commit(keeper, writers, iteration):
+    """Have slices of a state written, and begin to make it current."""
+    keeper.every_s = 0.0
+    keeper.look(writers, [0.5] * iteration)
+    keeper.every_s = 1e9
+    keeper._settle(writers, wait=False)
+
+
+def keep(keeper, iteration):
+    """Keep a state after so many iterations, and wait for it."""
+    begin_commit(keeper, Writers(), iteration)
+    keeper.finish(Writers())
+
+
+def test_a_state_counts_where_older_ones_cannot_be_removed(keeper, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Checkpoints, "_remove", refuse)
+    keep(keeper, 1)
+    keep(keeper, 2)
+    said = r"^the checkpoint is kept in .*, and older ones cannot be removed: .*Permission denied; the run goes on"
+    with pytest.warns(UserWarning, match=said):
+        keep(keeper, 3)
+    keep(keeper, 4)  # it is warned of once
+    assert [(kept.iteration, kept.error) for kept in keeper.told] == [(k, None) for k in range(1, 5)]
+    assert (keeper.kept.iteration, restore(keeper).reached.iteration) == (4, 4)
+    assert keeper.go_back().reached.iteration == 4
+    assert len(list((keeper.checkpoints.place / "states").glob("s*"))) == 4
+    monkeypatch.undo()
+    keep(keeper, 5)
+    assert len(list((keeper.checkpoints.place / "states").glob("s*"))) == 2
+
+
+def test_a_state_counts_where_states_cannot_be_listed(keeper, monkeypatch):
+    monkeypatch.setattr(Checkpoints, "_list_states", lambda self: 1 / 0)
+    with pytest.warns(UserWarning, match=r"older ones cannot be removed: division by zero; the run goes on"):
+        keep(keeper, 1)
+    assert keeper.kept.iteration == 1
+
+
+def test_a_worker_that_is_lost_while_older_ones_are_removed_costs_no_state(keeper, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    keep(keeper, 1)
+    keep(keeper, 2)
+    monkeypatch.setattr(Checkpoints, "_remove", refuse)
+    begin_commit(keeper, Writers(), 3)
+    with pytest.warns(UserWarning, match="older ones cannot be removed"):
+        assert keeper.go_back().reached.iteration == 3
+
+
+class HangingStore(zarr.storage.MemoryStore):
+    """From which nothing comes any more, once it hangs, of keys with a word in them."""
+
+    word = None
+
+    @classmethod
+    def hang(cls, word):
+        cls.word = word  # of the copies too, that Zarr makes to read
+
+    async def _hang(self, key):
+        while self.word is not None and self.word in key:
+            await asyncio.sleep(0.01)
+
+    async def set(self, key, *given, **more):
+        await self._hang(f"set {key}")
+        await super().set(key, *given, **more)
+
+    async def get(self, key, *given, **more):
+        await self._hang(f"get {key}")
+        return await super().get(key, *given, **more)
+
+    async def delete_dir(self, prefix):
+        await self._hang(f"delete {prefix}")
+        await super().delete_dir(prefix)
+
+
+@pytest.fixture
+def place():
+    store = HangingStore()
+    yield store
+    store.hang(None)
+
+
+@pytest.fixture
+def hanging(place):
+    """A keeper of a place that hangs when it is told to."""
+    checkpoints, told = Checkpoints(place), []
+    checkpoints.prepare(is_shared=False)
+    with Keeper(checkpoints, {"matrix": "m"}, "r", 30.0, tell=told.append, limit_s=0.3) as own:
+        own.told = told
+        own.begin()
+        yield own
+
+
+HANGS = "cannot be written to .*: nothing came of it for 0.3 s; the run goes on, and the checkpoint before stays"
+
+
+def test_a_last_write_that_hangs_is_not_waited_for(hanging, place):
+    keep(hanging, 1)
+    place.hang("set states/s000002")
+    begin_commit(hanging, NothingToWrite(), 2)
+    began = time.perf_counter()
+    with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
+        hanging.finish(Writers())
+    assert time.perf_counter() - began < 10
+    assert [(kept.iteration, kept.error) for kept in hanging.told] == [(1, None), (2, "nothing came of it for 0.3 s")]
+    assert hanging.kept.iteration == 1
+    begin_commit(hanging, Writers(), 3)
+    place.hang(None)  # and what was given up removes nothing that came after it
+    hanging.limit_s = 60.0
+    hanging.finish(Writers())
+    assert (hanging.kept.iteration, restore(hanging).reached.iteration) == (3, 3)
+
+
+def test_a_lost_worker_goes_back_though_a_last_write_hangs(hanging, place):
+    keep(hanging, 1)
+    place.hang("set states/s000002")
+    begin_commit(hanging, NothingToWrite(), 2)
+    with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
+        assert hanging.go_back().reached.iteration == 1
+
+
+def test_a_lost_worker_where_nothing_can_be_read(hanging, place):
+    keep(hanging, 1)
+    place.hang("get ")
+    said = r"cannot be read: nothing came of it for 0.3 s; see that the place can be reached"
+    with pytest.raises(CheckpointError, match=said):
+        hanging.go_back()
+
+
+def test_a_state_counts_where_the_removal_of_older_ones_hangs(hanging, place):
+    for k in (1, 2):
+        keep(hanging, k)
+    place.hang("delete ")
+    with pytest.warns(UserWarning, match=r"older ones cannot be removed: nothing came of it for 0.3 s"):
+        keep(hanging, 3)
+    assert hanging.kept.iteration == 3
+    assert hanging.go_back().reached.iteration == 3
+
+
+@pytest.mark.parametrize("word", ["set states/s", "c/0"])
+def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
+    whole = mg.pagerank(graph, throw=False, max_iter=20)
+    monkeypatch.setattr("mgspmv.checkpoints.Beside.await_done", partialmethod(await_shortly, Beside.await_done))
+
+    def hang(phase, done, total):
+        if phase == "checkpoint":
+            place.hang(word)
+
+    options = {"checkpoint": place, "checkpoint_every": 0, "on_progress": hang}
+    with pytest.warns(UserWarning, match=HANGS.replace("0.3", "60")) as warned:
+        solution = mg.pagerank(graph, throw=False, max_iter=20, **options)
+    assert len(warned) == 1
+    assert solution.digest() == whole.digest()
+    place.hang(None)
+    assert Checkpoints(place).restore() is not None
+
+
+def await_shortly(self, await_done, future, limit_s):
+    return await_done(self, future, 0.3)
 
 
 # --- steps that a device makes ahead ---------------------------------------------------------------------------------
