@@ -367,6 +367,15 @@ def test_what_gets_on_is_waited_for():
     thread.close()
 
 
+def test_a_state_whose_last_write_is_lost_was_never_finished(tmp_path):
+    """So does what a worker writes late, of a state that was removed meanwhile, look: nobody is warned."""
+    checkpoints = open_checkpoints(tmp_path, 5, 6)
+    (find_state(tmp_path, -1) / "zarr.json").unlink()
+    assert checkpoints.restore().reached.iteration == 5
+    (find_state(tmp_path, 0) / "zarr.json").unlink()
+    assert checkpoints.restore() is None
+
+
 def test_passwords_are_shown_to_nobody():
     checkpoints = Checkpoints("s3://name:secret@bucket/c.zarr")
     assert checkpoints.url == "s3://name:***@bucket/c.zarr"
