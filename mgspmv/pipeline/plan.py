@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mgspmv.display.cards import Card, make_table, render_card
 from mgspmv.display.numbers import format_bytes, format_seconds
-from mgspmv.errors import MgspmvError, StoreNotFoundError
+from mgspmv.errors import MgspmvError
 from mgspmv.model import MatrixInfo, free_memory
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
@@ -25,6 +25,7 @@ from mgspmv.pipeline.sources import Checksums, check_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.results import to_json
+from mgspmv.store import open_store
 
 MEMORY_SHARE = 0.8
 """Of the memory that is free, what steps may take unless the definition says."""
@@ -158,9 +159,8 @@ def look_at_matrix(step: Step, records: Records, checksums: Checksums, *, needs_
     ------
     SourceError, OptionError, StoreError : a source or the store cannot be read
     """
-    record, info = records.read_step(step.name), find_info(step.target)
-    if info is None and step.section.open is not None:
-        raise StoreNotFoundError(f"there is no matrix at {step.target}; name a store that is there, or its source")
+    record = records.read_step(step.name)
+    info = find_info(step.target) if step.section.open is None else open_store(step.target).info
     if record is None and not needs_identity:
         return Look(None, None, "not made yet")
     identity = identify_matrix(step.section, checksums, None if step.section.open is None else info)

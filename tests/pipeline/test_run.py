@@ -22,11 +22,13 @@ import mgspmv as mg
 from mgspmv.errors import (
     CapacityError,
     ConvergenceError,
+    MissingChunkError,
     PipelineBusyError,
     SourceError,
     SourceNotFoundError,
     StepsFailedError,
     StoreError,
+    StoreUnfinishedError,
 )
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 from mgspmv.pipeline.execute import Ledger
@@ -509,7 +511,29 @@ class TestFailures:
         assert str(error) == "1 of 2 steps failed\nweb/pagerank: none.txt: there is no such file; check the path"
 
     def test_a_store_that_is_not_there(self):
-        assert "there is no matrix at x.zarr; name a store" in str(fail('[matrix.web]\nopen = "x.zarr"\n'))
+        assert "there is no matrix store at x.zarr; make one with" in str(fail('[matrix.web]\nopen = "x.zarr"\n'))
+
+    @pytest.mark.parametrize(
+        ("damage", "error", "said"),
+        [
+            ("unfinished", StoreUnfinishedError, "was begun and never finished"),
+            ("lacking", MissingChunkError, "has 0 of its 1 chunks"),
+        ],
+    )
+    def test_a_store_that_cannot_be_used_says_why(self, damage, error, said):
+        mg.ingest("edges.txt", "x.zarr")
+        if damage == "lacking":
+            next(Path("x.zarr").glob("versions/*/indices/c/0")).unlink()
+        else:
+            root = json.loads(Path("x.zarr/zarr.json").read_text())
+            root["attributes"]["mgspmv"]["current"] = None
+            Path("x.zarr/zarr.json").write_text(json.dumps(root))
+        failed = fail('folder = "out"\n[matrix.web]\nopen = "x.zarr"\n[run]\n')
+        assert isinstance(failed.__cause__, error)
+        assert said in str(failed)
+        [matrix, ranks] = plan_pipeline("p.toml").steps
+        assert (matrix.state, matrix.why) == ("failing", str(failed.__cause__))
+        assert ranks.state == "failing"
 
     def test_a_kind_that_has_no_ranks(self):
         error = fail(RUN.replace("edges.txt", "ring.mtx"))
