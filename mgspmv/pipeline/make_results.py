@@ -62,10 +62,13 @@ def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix
     describe = partial(_describe, step, identity, opened, predicted_bytes, began)
     try:
         fields = make(work, step, opened, results)
+        outputs = results.describe(fields.pop("digests"))
+        record = results.finish(describe(outputs, fields))
     except ConvergenceError as error:
         raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
-    outputs = results.describe(fields.pop("digests"))
-    record = results.finish(describe(outputs, fields))
+    except BaseException:
+        results.discard()
+        raise
     shutil.rmtree(results.checkpoint, ignore_errors=True)
     return record
 

@@ -75,6 +75,11 @@ class Results:
             raise StoreError(f"cannot write to {self.staged}: {error.strerror}") from error
         return self.staged
 
+    def discard(self) -> None:
+        """Remove what was written, unless it is whole."""
+        if not self.is_waiting:
+            shutil.rmtree(self.staged, ignore_errors=True)
+
     def describe(self, digests: dict[str, str]) -> list[Output]:
         """What was written.
 
