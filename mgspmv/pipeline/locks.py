@@ -15,7 +15,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def hold_targets(lanes: dict[str, list[Step]], pipeline: str, on_lost: Callable[
     paths, urls = _list_targets(lanes)
     with ExitStack() as stack:
         for target in paths:
-            path = target.parent / PRIVATE / "locks" / target.name
+            path = _locate_lock(target)
             opened = stack.enter_context(_open(path))
             try:
                 _take(opened, path, f"writes {target}", "have this one write elsewhere")
@@ -79,6 +79,27 @@ def hold_targets(lanes: dict[str, list[Step]], pipeline: str, on_lost: Callable[
         if urls:
             stack.enter_context(hold_objects(urls, f"{PRIVATE}/locks", _describe_holder(), pipeline, on_lost))
         yield
+
+
+def list_locks(folder: Path, lanes: dict[str, list[Step]]) -> list[Path]:
+    """The files that `hold` and `hold_targets` make here."""
+    return [folder / PRIVATE / "lock", *map(_locate_lock, _list_targets(lanes)[0])]
+
+
+def remove_lock(path: Path) -> None:
+    """Remove a lock, unless somebody has it."""
+    with suppress(OSError):
+        opened = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(opened, path):
+                path.unlink()
+        finally:
+            os.close(opened)
+
+
+def _locate_lock(target: Path) -> Path:
+    return target.parent / PRIVATE / "locks" / target.name
 
 
 def _list_targets(lanes: dict[str, list[Step]]) -> tuple[list[Path], list[str]]:
@@ -114,7 +135,7 @@ def _take(opened: int, path: Path, doing: str, instead: str, **more: str) -> Non
     OSError : it has no locks, or cannot be written to
     """
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(opened, path)
     except BlockingIOError as error:
         holder = _read_holder(path)
         raise PipelineBusyError(
@@ -123,6 +144,24 @@ def _take(opened: int, path: Path, doing: str, instead: str, **more: str) -> Non
         ) from error
     os.ftruncate(opened, 0)
     os.pwrite(opened, json.dumps(_describe_holder() | more).encode(), 0)
+
+
+def _lock(opened: int, path: Path) -> None:
+    """Lock the file that is at a path. The one that was opened there is another, if a run removed it as it ended."""
+    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    while not _is_at(opened, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        again = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.dup2(again, opened)
+        os.close(again)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _describe_holder() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from definitions import WEB, find_states, write_definition, write_sources
 import mgspmv as mg
 from mgspmv.errors import PipelineBusyError, StoreError
 from mgspmv.pipeline import read_pipeline, run_pipeline
-from mgspmv.pipeline.locks import hold, hold_targets
+from mgspmv.pipeline.locks import hold, hold_targets, remove_lock
 from mgspmv.pipeline.steps import list_steps
 
 RUN = WEB + "[run]\n"
@@ -95,6 +96,31 @@ def test_what_is_made_by_another_pipeline_here_is_not_swept_away(folder):
         path.write_text("")
     run_pipeline("p.toml")
     assert (part.exists(), left.exists()) == (True, False)
+
+
+class TestRemoving:
+    def test_a_lock_that_somebody_has_stays(self):
+        with hold(Path("out")):
+            remove_lock(Path("out/.mgspmv/lock"))
+            with pytest.raises(PipelineBusyError), hold(Path("out")):
+                pass
+        remove_lock(Path("out/.mgspmv/lock"))
+        remove_lock(Path("out/.mgspmv/lock"))
+        assert not list(Path("out/.mgspmv").iterdir())
+
+    @pytest.mark.parametrize("gone", ["out/.mgspmv/lock", "out"])
+    def test_one_that_was_removed_after_it_was_opened_is_made_again(self, gone, monkeypatch):
+        """As by a run that ends at that moment; else two would have it."""
+        flock = fcntl.flock
+
+        def remove_first(opened, how):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            shutil.rmtree(gone) if Path(gone).is_dir() else Path(gone).unlink()
+            flock(opened, how)
+
+        monkeypatch.setattr(fcntl, "flock", remove_first)
+        with hold(Path("out")), pytest.raises(PipelineBusyError, match="another run works in out"), hold(Path("out")):
+            pass
 
 
 class TestFileSystems:
