@@ -24,7 +24,9 @@ from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError
 from mgspmv.logs import PIPELINE
 from mgspmv.model import Event, Progress, default_threads
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
+from mgspmv.pipeline.foresee import describe_refused, find_hopeless
 from mgspmv.pipeline.identity import MatrixIdentity
+from mgspmv.pipeline.leaving import has_made, remove_unused_locks
 from mgspmv.pipeline.locks import hold, hold_targets
 from mgspmv.pipeline.make_matrix import find_info, make_matrix
 from mgspmv.pipeline.make_results import UnfinishedError, make_result
@@ -90,7 +92,8 @@ def run_pipeline(
     ------
     PipelineError : the definition is wrong
     PipelineBusyError : another run works in the same folder, or writes to a place that this one would write to
-    StepsFailedError : steps failed; those that do not depend on them were made
+    StepsFailedError : steps failed; those that do not depend on them were made. Or nothing that is asked for can be
+        made, as files or stores are not there or not to be used; then nothing was begun or written
     KeyboardInterrupt : it was interrupted, and says what is kept
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
@@ -122,11 +125,18 @@ def _run_definition(
     finished = _find_finished(definition, lanes, records, checksums)
     if finished is not None:
         return note(finished)
+    if hopeless := find_hopeless(definition.pipeline, lanes, records):
+        return _conclude(note(describe_refused(lanes, hopeless)), [*hopeless.values()], definition, throw=throw)
     limits, n_lanes = definition.pipeline.limits, min(definition.pipeline.limits.side_by_side, len(lanes))
     threads = -(-(limits.threads or default_threads()) // n_lanes)
     computes = Computing(definition.pipeline.cluster, client, threads, on_note)
     ending = threading.Event()
-    with hold(definition.folder) as own, hold_targets(lanes, own, ending.set), computes as computing:
+    with (
+        remove_unused_locks(lanes, records),
+        hold(definition.folder) as own,
+        hold_targets(lanes, own, ending.set),
+        computes as computing,
+    ):
         records.sweep()
         work = Work(definition, records, checksums, computing, on_progress or ignore, on_event, ending)
         run = _Run(work, Ledger(find_memory(limits), is_given=limits.memory is not None), on_step)
@@ -136,20 +146,33 @@ def _run_definition(
             record = note(run.list_outcomes(lanes))
             if any(step.state != "kept" for step in record.steps):
                 records.write_run(record)
+            if not (run.is_interrupted or has_made(lanes, records)):
+                records.forget()
+                checksums.forget()
     if run.is_interrupted:
         raise RunInterrupted(record)
+    return _conclude(record, run.errors, definition, throw=throw)
+
+
+def _conclude(record: RunRecord, errors: list[Exception], definition: Definition, *, throw: bool) -> RunRecord:
     if throw and not record.is_success:
-        raise _list_failures(record, run.errors, definition) from run.errors[0]
+        said = _list_failures(record, definition)
+        raise StepsFailedError(said, record, getattr(errors[0], "exit_code", 1)) from errors[0]
     return record
 
 
-def _list_failures(record: RunRecord, errors: list[Exception], definition: Definition) -> StepsFailedError:
-    failed = [f"{step.name}: {step.error}" for step in record.steps if step.state == "failed"]
-    n_skipped = sum(step.state == "skipped" for step in record.steps)
-    count = f"{len(failed)} of {len(record.steps)} steps failed" + (f" and {n_skipped} need them" if n_skipped else "")
-    if any(step.state == "failed" and step.record is not None for step in record.steps):
-        failed.append(f"how far they came is in the report of this run: mgspmv report {definition.folder}")
-    return StepsFailedError("\n".join([count, *failed]), record, getattr(errors[0], "exit_code", 1))
+def _list_failures(record: RunRecord, definition: Definition) -> str:
+    """What failed; of a single step, or for a single reason, in one line."""
+    failed = [step for step in record.steps if step.state == "failed"]
+    report = f"in the report of this run: mgspmv report {definition.folder}"
+    is_reported = any(step.record is not None for step in failed)
+    if len({step.error for step in failed}) == 1:
+        name = failed[0].name + (f" and {len(failed) - 1} more" if len(failed) > 1 else "")
+        return f"{name}: {failed[0].error}" + (f"; how far it came is {report}" if is_reported else "")
+    n_needing = sum(step.state == "skipped" and step.kind != "matrix" for step in record.steps)
+    count = f"{len(failed)} of {len(record.steps)} steps failed" + (f" and {n_needing} need them" if n_needing else "")
+    lines = [count, *(f"{step.name}: {step.error}" for step in failed)]
+    return "\n".join([*lines, f"how far they came is {report}"] if is_reported else lines)
 
 
 def _find_finished(

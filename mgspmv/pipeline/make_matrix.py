@@ -30,7 +30,7 @@ from mgspmv.ingest.write import LEAST_MEMORY
 from mgspmv.model import MatrixInfo, peak_memory
 from mgspmv.pipeline.identity import MatrixIdentity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
-from mgspmv.pipeline.records import now
+from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Step
 from mgspmv.pipeline.work import Work, describe_provenance
 from mgspmv.report.measure import measure_degrees
@@ -128,17 +128,33 @@ def find_todo(work: Work, step: Step, identity: MatrixIdentity) -> Todo:
     chain = tuple(record.result["updates"]) if record is not None and same_base else ()
     if step.section.open is not None:
         return Todo(False, identity.update is not None and chain[-1:] != (identity.update,), chain)
-    is_as_left = record is not None and info is not None and info.digest == record.matrix["digest"]
-    if same_base and is_as_left and identity.update is not None:
+    if same_base and _is_as_left(info, record) and identity.update is not None:
         return Todo(False, chain[-1:] != (identity.update,), chain)
+    check_replacing(step, info, work.records)
     if not step.section.overwrite:
-        _check_replacing(step, info, is_ours=is_as_left or (begun is not None and info is not None))
         _check_gone(step, identity, chain)
     return Todo(True, identity.update is not None, ())
 
 
-def _check_replacing(step: Step, info: MatrixInfo | None, *, is_ours: bool) -> None:
-    if info is not None and not is_ours:
+def _is_as_left(info: MatrixInfo | None, record: StepRecord | None) -> bool:
+    return record is not None and info is not None and bool(info.digest == record.matrix["digest"])
+
+
+def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> None:
+    """Look whether a matrix may be made in the place of what is there.
+
+    Parameters
+    ----------
+    info : of what is there; None where there is nothing, or something damaged
+
+    Raises
+    ------
+    StoreExistsError : as of `make_matrix`
+    """
+    if step.section.overwrite or info is None:
+        return
+    is_begun = records.read_begun(step.name) is not None
+    if not (is_begun or _is_as_left(info, records.read_step(step.name))):
         raise StoreExistsError(
             f"{step.target} holds a matrix that this pipeline did not make, or that was changed since; set overwrite "
             f'= true in [matrix.{step.name}] to have it replaced, use it as it is by open = "{step.target}", or name '

@@ -21,7 +21,7 @@ from mgspmv.pipeline.outputs import Results
 from mgspmv.pipeline.predict import predict_matrix, predict_result
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
-from mgspmv.pipeline.sources import Checksums, check_there
+from mgspmv.pipeline.sources import Checksums, check_all_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.results import to_json
@@ -235,7 +235,7 @@ class _Planner:
         try:
             look = look_at_matrix(step, self.records, self.checksums, needs_identity=False)
             if look.identity is None:
-                _check_all_there(list_sources(step.section))
+                check_all_there(list_sources(step.section))
         except MgspmvError as error:
             return _fail(step, error)
         inputs = {} if look.identity is None else look.identity.inputs
@@ -255,7 +255,7 @@ class _Planner:
             why = f"needs {matrix.name}, which cannot be made"
         else:
             try:
-                _check_all_there([*list_files(step, self.pipeline).values()])
+                check_all_there([*list_files(step, self.pipeline).values()])
             except MgspmvError as error:
                 return _fail(step, error)
             state = "to make" if self.records.read_step(step.name) is None else "unknown"
@@ -282,11 +282,6 @@ class _Planner:
         tops = ["csv", "json", *(["jsonl"] if "jsonl" in formats else [])]
         names = [*(f"ranks.{format}" for format in formats), *(f"top.{format}" for format in tops)]
         return [f"{step.target}/{name}" for name in names]
-
-
-def _check_all_there(names: list[str | list[str]]) -> None:
-    for own in names:
-        check_there(own)
 
 
 def is_turned(step: Step) -> bool:

@@ -6,12 +6,13 @@ FOLDER/.mgspmv/
   steps/NAME.json     how each step ended that made what it was asked for; written last, as a whole
   begun/NAME.json     what is being made of a matrix, so that what was made and not written down is known again
   made/NAME/          results of a step that are not all in their place yet; with record.json they are whole
-  runs/TIME.json      each run that made something, or failed to
+  runs/TIME.json      each run that made something, or failed to; all that stays where nothing was made yet
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,6 +63,25 @@ class Records:
         path = self.private / "runs" / f"{stem}{f'-{taken}' if taken else ''}.json"
         write_json(path, record.to_dict())
         return path
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether a step ended that made something."""
+        records = map(read_record, (self.private / "steps").rglob("*.json"))
+        return any(record is None or record.outputs for record in records)
+
+    def list_begun(self) -> list[str]:
+        """The matrices that are being made."""
+        folder = self.private / "begun"
+        return [path.relative_to(folder).as_posix().removesuffix(".json") for path in folder.rglob("*.json")]
+
+    def forget(self) -> None:
+        """Remove what a later run goes on with, which is for when nothing was made; records of runs stay."""
+        for what in ("steps", "begun"):
+            shutil.rmtree(self.private / what, ignore_errors=True)
+        for what in ("made", "checkpoints"):
+            with suppress(OSError):  # there is none, or another pipeline makes something in it
+                (self.private / what).rmdir()
 
     def _locate(self, what: str, name: str) -> Path:
         return self.private / what / f"{name}.json"

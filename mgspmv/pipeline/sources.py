@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from mgspmv.ingest.files import find_files
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
 from mgspmv.store import open_store
+
+QUICK_BYTES = 1 << 30
+"""Of files: what is less is read again for its checksum rather than remembered."""
 
 
 class Checksums:
@@ -55,6 +59,12 @@ class Checksums:
                 _write(self._path, self._known)
             self._is_new = False
 
+    def forget(self) -> None:
+        """Remove the file where they are remembered, unless it takes long to read again what they are of."""
+        with self._lock:
+            if sum(int(size) for size, *_ in self._known.values()) < QUICK_BYTES:
+                self._path.unlink(missing_ok=True)
+
     def _identify(self, name: str) -> str:
         if is_group_path(name) and (digest := _find_matrix_digest(name)) is not None:
             return digest
@@ -90,12 +100,21 @@ def check_there(names: str | list[str]) -> None:
     Raises
     ------
     SourceNotFoundError : there is nothing
+    SourceError : this user may not read it
     SourceError, OptionError : as of `mgspmv.ingest.files.find_files`
     """
     paths = [name for name in ([names] if isinstance(names, str) else names) if not is_url(name)]
     for path in [paths[0]] if len(paths) == 1 and is_group_path(paths[0]) else find_files(paths) if paths else []:
         if not os.path.exists(path):
             raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
+        if not os.access(path, os.R_OK):
+            raise SourceError("cannot be read: permission denied; let this user read it", source=path)
+
+
+def check_all_there(names: Sequence[str | list[str]]) -> None:
+    """As `check_there`, of each."""
+    for own in names:
+        check_there(own)
 
 
 def compute_checksum(path: Path) -> str:

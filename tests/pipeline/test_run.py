@@ -444,7 +444,7 @@ class TestFailures:
         }
         assert isinstance(error.__cause__, SourceNotFoundError)
         assert error.exit_code == 3
-        assert str(error).startswith("1 of 15 steps failed and 4 need them\nring: ring.mtx: there is no such file")
+        assert str(error) == "ring: ring.mtx: there is no such file; check the path"
         assert error.record.steps[-1].error == "needs ring, which failed"
         write_sources(Path("."))
         assert [name for name, state in find_states(run()).items() if state == "made"] == [
@@ -474,7 +474,9 @@ class TestFailures:
         run(RUN)
         before, steps = list_files("out/web/pagerank"), list_files("out/.mgspmv/steps")
         error = fail(overrides={"run.max_iter": 2})
-        assert str(error).splitlines()[-1] == ("how far they came is in the report of this run: mgspmv report out")
+        [said] = str(error).splitlines()
+        assert said.startswith("web/pagerank: PageRank ended as max_iter after 2 iterations")
+        assert said.endswith("; how far it came is in the report of this run: mgspmv report out")
         assert list_files("out/web/pagerank") == before
         assert list_files("out/.mgspmv/steps") == steps
         newest = load_run("out")
@@ -503,12 +505,13 @@ class TestFailures:
         with monkeypatch.context() as patch:
             patch.setattr("mgspmv.pipeline.make_results.save_ranks", lambda *_: 1 / 0)
             error = fail(RUN)
-        assert str(error) == "1 of 2 steps failed\nweb/pagerank: ZeroDivisionError: division by zero"
+        assert str(error) == "web/pagerank: ZeroDivisionError: division by zero"
+        assert not list(Path("out/.mgspmv/made").iterdir())
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
     def test_files_that_are_not_there(self):
         error = fail(RUN + 'personalization = "none.txt"\n')
-        assert str(error) == "1 of 2 steps failed\nweb/pagerank: none.txt: there is no such file; check the path"
+        assert str(error) == "web/pagerank: none.txt: there is no such file; check the path"
 
     def test_a_store_that_is_not_there(self):
         assert "there is no matrix store at x.zarr; make one with" in str(fail('[matrix.web]\nopen = "x.zarr"\n'))
@@ -573,6 +576,108 @@ class TestFailures:
         Path("out").write_text("")
         with pytest.raises(StoreError, match=r"cannot write to out/\.mgspmv"):
             run(RUN)
+
+
+class TestNothingComesOfIt:
+    """Nothing that is asked for can be made, or was made."""
+
+    RUNS = Path("out", ".mgspmv", "runs")
+
+    @pytest.mark.parametrize(
+        ("overrides", "failed", "skipped"),
+        [
+            ({"matrix.web.path": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
+            ({"matrix.web.update.insert": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
+            ({"run.nstart": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
+            ({"matrix.web.labels": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
+        ],
+    )
+    def test_a_run_without_its_files_is_refused(self, overrides, failed, skipped, folder):
+        text, before = write_definition(RUN), list_files(folder)
+        error = fail(RUN, overrides=overrides)
+        assert str(error) == f"{failed}: none.txt: there is no such file; check the path"
+        assert (error.exit_code, type(error.__cause__)) == (3, SourceNotFoundError)
+        assert find_states(error.record) == {failed: "failed"} | dict.fromkeys(skipped, "skipped")
+        assert {step.name: step.error for step in error.record.steps if step.state == "skipped"} == skipped
+        assert run_pipeline(text, overrides=overrides, throw=False).steps == error.record.steps
+        assert list_files(folder).keys() == before.keys()
+
+    def test_files_that_may_not_be_read(self, monkeypatch):
+        monkeypatch.setattr("mgspmv.pipeline.sources.os.access", lambda path, how: path != "edges.txt")
+        assert str(fail(RUN)) == "web: edges.txt: cannot be read: permission denied; let this user read it"
+        assert not Path("out").exists()
+
+    def test_a_matrix_of_somebody_else_is_not_replaced(self, folder):
+        mg.ingest("ring.mtx", "w.zarr")
+        write_definition(RUN)
+        before = list_files(folder)
+        error = fail(RUN, overrides={"matrix.web.store": "w.zarr"})
+        assert "w.zarr holds a matrix that this pipeline did not make" in str(error)
+        assert list_files(folder).keys() == before.keys()
+
+    def test_several_reasons_are_listed(self):
+        error = fail(RUN + '[batch.b]\nseeds = "b.csv"\n[product.p]\nx = "x.npy"\n', overrides={"run.nstart": "n.npy"})
+        assert str(error).splitlines() == ["3 of 4 steps failed"] + [
+            f"{name}: {path}: there is no such file; check the path"
+            for name, path in [("web/pagerank", "n.npy"), ("web/b", "b.csv"), ("web/p", "x.npy")]
+        ]
+
+    def test_one_reason_is_said_once(self):
+        error = fail(RUN + 'alpha = [0.5, 0.6, 0.7]\nnstart = "none.txt"\n')
+        assert str(error) == "web/pagerank/alpha=0.5 and 2 more: none.txt: there is no such file; check the path"
+
+    def test_where_something_can_be_made_it_is(self):
+        error = fail(RUN + '[batch.b]\nseeds = "none.txt"\n')
+        assert find_states(error.record) == {"web": "made", "web/pagerank": "made", "web/b": "failed"}
+
+    def test_the_record_of_the_run_alone_is_left(self, folder):
+        Path("edges.txt").write_text("1 2\n2\n")
+        write_definition(RUN)
+        before = list_files(folder)
+        for count in (1, 2):
+            assert str(fail(RUN)).startswith("web: edges.txt, line 2: '2': ")
+            left = sorted(list_files(folder).keys() - before.keys())
+            assert [path for path in left if Path(path).is_file()] == sorted(map(str, (folder / self.RUNS).glob("*")))
+            assert len(left) == 3 + count
+        write_sources(folder)
+        assert run(RUN).is_success
+
+    def test_a_place_elsewhere_is_left_as_it_was(self, folder):
+        Path("edges.txt").write_text("1 2\n2\n")
+        Path("stores").mkdir()
+        fail(RUN, overrides={"matrix.web.store": "stores/web.zarr", "output.folder": "ranks/today"})
+        assert list(Path("stores").iterdir()) == []
+        assert not Path("ranks").exists()
+
+    def test_a_place_that_cannot_be_written_to(self):
+        Path("ranks").write_text("")
+        with pytest.raises(StoreError, match="name another folder"):
+            run(RUN, overrides={"output.folder": "ranks"})
+        assert not Path("out").exists()
+
+    def test_checksums_that_took_long_are_kept(self, monkeypatch):
+        Path("edges.txt").write_text("1 2\n2\n")
+        monkeypatch.setattr("mgspmv.pipeline.sources.QUICK_BYTES", 1)
+        fail(RUN)
+        assert Path("out/.mgspmv/sources.json").exists()
+
+    def test_a_matrix_that_was_made_before_stays(self):
+        run(RUN)
+        Path("edges.txt").write_text("1 2\n2\n")
+        before = list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")
+        fail()
+        assert (list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")) == before
+        write_sources(Path("."))
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_what_is_being_made_stays_known(self):
+        """Of a matrix that was made and whose update failed."""
+        Path("more.txt").write_text("1\n")
+        change = {"matrix.web.update.insert": "more.txt"}
+        fail(RUN, overrides=change)
+        assert Path("out/.mgspmv/begun/web.json").exists()
+        Path("more.txt").write_text("2 1\n")
+        assert run(RUN, overrides=change).is_success
 
 
 class TestEndsEarly:
