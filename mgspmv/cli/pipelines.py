@@ -95,7 +95,8 @@ def _answer_plan(plan: PipelinePlan) -> Answer:
 
 
 def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:
-    if not any(step.state in ("made", "kept") for step in record.steps):  # the error says it all
+    has_made = any(step.record is not None and step.record.outputs for step in record.steps)
+    if error is not None and not has_made:  # which the error says
         return Answer(record.to_dict(), [], error)
     table = tabulate(("step", "", "seconds", "", ""), [_describe_step(step) for step in record.steps], n_texts=2)
     counts = Counter(step.state for step in record.steps)
