@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from commands import invoke
 
 import mgspmv as mg
 from mgspmv import errors
-from mgspmv.errors import MgspmvError
+from mgspmv.errors import MgspmvError, StepsFailedError
 
 CYCLE = "1 2\n2 3\n3 1\n1 3\n"
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
@@ -35,7 +36,9 @@ class Bad:
     remedy: str
     """Part of the message: what is wrong, or what to do."""
     definition: str = ""
-    """Of a pipeline, after its folder; empty where there is none to it. `ring` is a matrix of each."""
+    """Of a pipeline, after its folder; empty where there is none to it."""
+    leaves_record: bool = False
+    """Whether this is found only after its run began, of which there is a record then, and nothing else."""
 
 
 def rank(store: str = "ring.zarr", **options: Any) -> Callable[[], Any]:
@@ -50,25 +53,68 @@ def save(path: str) -> Callable[[], Any]:
     return lambda: mg.pagerank(mg.open_matrix("ring.zarr")).save(path)
 
 
+RING = '[matrix.ring]\npath = "ring.txt"\n'
+
+
+def read(source: str, *keys: str) -> str:
+    """A definition that ranks a file."""
+    return "\n".join([f'[matrix.ring]\npath = "{source}"', *keys, "[run]"])
+
+
+def opened(store: str, *keys: str) -> str:
+    """A definition that ranks a store that is there."""
+    return "\n".join([f'[matrix.ring]\nopen = "{store}"\n[run]', *keys])
+
+
+def reached(*keys: str) -> str:
+    """A cluster that nobody answers for."""
+    return "\n".join(['[cluster]\nkind = "address"\naddress = "tcp://127.0.0.1:9"', *keys])
+
+
 KINDS = {
     # stores
     "no store": Bad(
-        rank("none.zarr"), "pagerank none.zarr", errors.StoreNotFoundError, "make one with `mgspmv ingest`"
+        rank("none.zarr"),
+        "pagerank none.zarr",
+        errors.StoreNotFoundError,
+        "make one with `mgspmv ingest`",
+        opened("none.zarr"),
     ),
     "a store that was never finished": Bad(
-        rank("half.zarr"), "pagerank half.zarr", errors.StoreUnfinishedError, "run its `mgspmv ingest` again"
+        rank("half.zarr"),
+        "pagerank half.zarr",
+        errors.StoreUnfinishedError,
+        "run its `mgspmv ingest` again",
+        opened("half.zarr"),
     ),
     "a group of something else": Bad(
-        rank("other.zarr"), "pagerank other.zarr", errors.StoreFormatError, "make one with `mgspmv ingest`"
+        rank("other.zarr"),
+        "pagerank other.zarr",
+        errors.StoreFormatError,
+        "make one with `mgspmv ingest`",
+        opened("other.zarr"),
     ),
     "a chunk that was changed": Bad(
-        rank("flipped.zarr"), "pagerank flipped.zarr", errors.ChecksumError, "ingest again"
+        rank("flipped.zarr"),
+        "pagerank flipped.zarr",
+        errors.ChecksumError,
+        "ingest again",
+        opened("flipped.zarr"),
+        leaves_record=True,
     ),
     "a chunk that is missing": Bad(
-        rank("lacking.zarr"), "pagerank lacking.zarr", errors.MissingChunkError, "ingest again"
+        rank("lacking.zarr"),
+        "pagerank lacking.zarr",
+        errors.MissingChunkError,
+        "ingest again",
+        opened("lacking.zarr"),
     ),
     "a link that leads out of the store": Bad(
-        rank("linked.zarr"), "pagerank linked.zarr", errors.StoreError, "put a copy of what it leads to in its place"
+        rank("linked.zarr"),
+        "pagerank linked.zarr",
+        errors.StoreError,
+        "put a copy of what it leads to in its place",
+        opened("linked.zarr"),
     ),
     "no such version": Bad(
         lambda: mg.open_matrix("ring.zarr", version=7),
@@ -77,72 +123,144 @@ KINDS = {
         "it has v000001-",
     ),
     # sources
-    "no source": Bad(ingest("none.txt"), "ingest none.txt new.zarr", errors.SourceNotFoundError, "none.txt"),
-    "an empty file": Bad(ingest("empty.mtx"), "ingest empty.mtx new.zarr", errors.SourceError, "empty.mtx"),
-    "a token that is no number": Bad(
-        ingest("token.mtx"), "ingest token.mtx new.zarr", errors.SourceError, "token.mtx, line 3"
+    "no source": Bad(
+        ingest("none.txt"), "ingest none.txt new.zarr", errors.SourceNotFoundError, "none.txt", read("none.txt")
     ),
-    "a file that was cut off": Bad(ingest("cut.mtx"), "ingest cut.mtx new.zarr", errors.SourceError, "cut.mtx"),
+    "an empty file": Bad(
+        ingest("empty.mtx"),
+        "ingest empty.mtx new.zarr",
+        errors.SourceError,
+        "empty.mtx",
+        read("empty.mtx"),
+        leaves_record=True,
+    ),
+    "a token that is no number": Bad(
+        ingest("token.mtx"),
+        "ingest token.mtx new.zarr",
+        errors.SourceError,
+        "token.mtx, line 3",
+        read("token.mtx"),
+        leaves_record=True,
+    ),
+    "a file that was cut off": Bad(
+        ingest("cut.mtx"), "ingest cut.mtx new.zarr", errors.SourceError, "cut.mtx", read("cut.mtx"), leaves_record=True
+    ),
     "a vertex that is out of range": Bad(
-        ingest("range.mtx"), "ingest range.mtx new.zarr", errors.SourceError, "range.mtx, line 3"
+        ingest("range.mtx"),
+        "ingest range.mtx new.zarr",
+        errors.SourceError,
+        "range.mtx, line 3",
+        read("range.mtx"),
+        leaves_record=True,
     ),
     "a weight that is not a number": Bad(
-        ingest("nan.txt", weights=True), "ingest nan.txt new.zarr --weights", errors.SourceError, "nan.txt"
+        ingest("nan.txt", weights=True),
+        "ingest nan.txt new.zarr --weights",
+        errors.SourceError,
+        "nan.txt",
+        read("nan.txt", "weights = true"),
+        leaves_record=True,
     ),
-    "a negative weight": Bad(rank("negative.zarr"), "pagerank negative.zarr", MgspmvError, "negative"),
+    "a negative weight": Bad(
+        rank("negative.zarr"),
+        "pagerank negative.zarr",
+        MgspmvError,
+        "negative",
+        opened("negative.zarr"),
+        leaves_record=True,
+    ),
     "a graph that is not square": Bad(
-        ingest("wide.mtx", kind="graph"), "ingest wide.mtx new.zarr --kind graph", errors.SourceError, "square"
+        ingest("wide.mtx", kind="graph"),
+        "ingest wide.mtx new.zarr --kind graph",
+        errors.SourceError,
+        "square",
+        read("wide.mtx", 'kind = "graph"'),
+        leaves_record=True,
     ),
     "too little memory": Bad(
         ingest("ring.txt", memory=1000), "ingest ring.txt new.zarr --memory 1000B", errors.OptionError, "at least 1GiB"
     ),
     "a target that is there": Bad(
-        lambda: mg.ingest("ring.txt", "ring.zarr"), "ingest ring.txt ring.zarr", errors.StoreExistsError, "overwrite"
+        lambda: mg.ingest("ring.txt", "ring.zarr"),
+        "ingest ring.txt ring.zarr",
+        errors.StoreExistsError,
+        "overwrite",
+        read("ring.txt", 'store = "ring.zarr"'),
     ),
     # runs
-    "ranks of a matrix that is no graph": Bad(rank("matrix.zarr"), "pagerank matrix.zarr", errors.KindError, "square"),
+    "ranks of a matrix that is no graph": Bad(
+        rank("matrix.zarr"),
+        "pagerank matrix.zarr",
+        errors.KindError,
+        "square",
+        opened("matrix.zarr"),
+        leaves_record=True,
+    ),
     "no such choice": Bad(
         rank(precision="float16"),
         "pagerank ring.zarr --precision float16",
         errors.OptionError,
         "float16",
-        '[run]\nprecision = "float16"',
+        f'{RING}[run]\nprecision = "float16"',
     ),
     "alpha out of range": Bad(
-        rank(alpha=1.5), "pagerank ring.zarr --alpha 1.5", errors.OptionError, "alpha", "[run]\nalpha = 1.5"
+        rank(alpha=1.5), "pagerank ring.zarr --alpha 1.5", errors.OptionError, "alpha", f"{RING}[run]\nalpha = 1.5"
     ),
     "a tolerance below 0": Bad(
-        rank(tol=-1.0), "pagerank ring.zarr --tol -1", errors.OptionError, "tol", "[run]\ntol = -1.0"
+        rank(tol=-1.0), "pagerank ring.zarr --tol -1", errors.OptionError, "tol", f"{RING}[run]\ntol = -1.0"
     ),
     "no iterations": Bad(
-        rank(max_iter=-1), "pagerank ring.zarr --max-iter -1", errors.OptionError, "max_iter", "[run]\nmax_iter = -1"
+        rank(max_iter=-1),
+        "pagerank ring.zarr --max-iter -1",
+        errors.OptionError,
+        "max_iter",
+        f"{RING}[run]\nmax_iter = -1",
     ),
     "a vertex that there is not": Bad(
-        rank(personalization={77: 1.0}), "pagerank ring.zarr --personalization other.txt", MgspmvError, "77"
+        rank(personalization={77: 1.0}),
+        "pagerank ring.zarr --personalization other.txt",
+        MgspmvError,
+        "77",
+        opened("ring.zarr", 'personalization = "other.txt"'),
+        leaves_record=True,
     ),
     "a vector that is too short": Bad(
-        rank(nstart=np.ones(2)), "pagerank ring.zarr --nstart short.npy", errors.ShapeError, "3"
+        rank(nstart=np.ones(2)),
+        "pagerank ring.zarr --nstart short.npy",
+        errors.ShapeError,
+        "3",
+        opened("ring.zarr", 'nstart = "short.npy"'),
+        leaves_record=True,
     ),
     "no such kernel": Bad(
-        rank(kernel="none"), "pagerank ring.zarr --kernel none", errors.OptionError, "none", '[run]\nkernel = "none"'
+        rank(kernel="none"),
+        "pagerank ring.zarr --kernel none",
+        errors.OptionError,
+        "none",
+        f'{RING}[run]\nkernel = "none"',
     ),
     "dangling vertices that are an error": Bad(
         rank("dangling.zarr", dangling="error"),
         "pagerank dangling.zarr --dangling error",
         errors.DanglingError,
         "dangling",
+        opened("dangling.zarr", 'dangling = "error"'),
+        leaves_record=True,
     ),
     "a scheduler that does not answer": Bad(
         rank(client="tcp://127.0.0.1:9", timeout=1.0),
         "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 1",
         errors.SchedulerNotFoundError,
         "127.0.0.1:9",
+        opened("ring.zarr", reached("timeout = 1.0")),
+        leaves_record=True,
     ),
     "a time-out that makes no sense": Bad(
         rank(client="tcp://127.0.0.1:9", timeout=0.0),
         "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 0",
         errors.OptionError,
         "timeout",
+        opened("ring.zarr", reached("timeout = 0.0")),
     ),
     "a checkpoint of another run": Bad(
         rank(checkpoint="states", resume=True, alpha=0.5),
@@ -155,21 +273,29 @@ KINDS = {
         save("ranks.csv"), "pagerank ring.zarr -o ranks.csv", errors.StoreExistsError, "overwrite"
     ),
     "a folder that is a file": Bad(
-        save("ring.txt/ranks.csv"), "pagerank ring.zarr -o ring.txt/ranks.csv", MgspmvError, "ring.txt"
+        save("ring.txt/ranks.csv"),
+        "pagerank ring.zarr -o ring.txt/ranks.csv",
+        MgspmvError,
+        "ring.txt",
+        f'{RING}[run]\n[output]\nfolder = "ring.txt"',
     ),
     "a form of results that there is not": Bad(
-        save("ranks.doc"), "pagerank ring.zarr -o ranks.doc", errors.OptionError, ".parquet"
+        save("ranks.doc"),
+        "pagerank ring.zarr -o ranks.doc",
+        errors.OptionError,
+        "parquet",
+        f'{RING}[output]\nformats = ["doc"]',
     ),
 }
 
 DEFINITIONS = {
-    "no such key": ("[run]\nalhpa = 0.9", "alhpa"),
-    "another type": ('[run]\nalpha = "high"', "alpha"),
+    "no such key": (f"{RING}[run]\nalhpa = 0.9", "alhpa"),
+    "another type": (f'{RING}[run]\nalpha = "high"', "alpha"),
     "no TOML": ("[run\nalpha = 0.9", "TOML"),
-    "no such matrix": ('[run]\nmatrix = "none"', "none"),
-    "a variable that is not set": ('[matrix.web]\npath = "${MGSPMV_NOWHERE}"', "MGSPMV_NOWHERE"),
-    "two sources": ('[matrix.web]\npath = "ring.txt"\ngenerate = "rmat"', "generate"),
-    "an output of no form": ('[output]\nformats = ["doc"]', "doc"),
+    "no such matrix": (f'{RING}[run]\nmatrix = "none"', "none"),
+    "a variable that is not set": (f'{RING}[matrix.web]\npath = "${{MGSPMV_NOWHERE}}"', "MGSPMV_NOWHERE"),
+    "two sources": (f'{RING}[matrix.web]\npath = "ring.txt"\ngenerate = "rmat"', "generate"),
+    "an output of no form": (f'{RING}[output]\nformats = ["doc"]', "doc"),
 }
 """What is wrong with a definition alone, and a part of the message."""
 
@@ -223,9 +349,18 @@ def folder(tmp_path_factory):
 def untouched(folder, monkeypatch):
     """The folder, in which a test leaves no file and takes none away."""
     monkeypatch.chdir(folder)
-    before = sorted(map(str, folder.rglob("*")))
+    before = list_contents(folder)
     yield folder
-    assert sorted(map(str, folder.rglob("*"))) == before
+    assert list_contents(folder) == before
+
+
+def list_contents(folder: Path) -> dict[str, tuple[int, str]]:
+    """Sizes and SHA-256 of all files, by path; folders too, and links by where they lead."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in sorted(folder.rglob("*")):
+        held = path.read_bytes() if path.is_file() else b""
+        found[str(path)] = len(held), str(path.readlink()) if path.is_symlink() else sha256(held).hexdigest()
+    return found
 
 
 def check_said(stderr: str, remedy: str) -> None:
@@ -262,7 +397,9 @@ def test_bad_input_at_the_command_line(kind, untouched):
 @pytest.mark.parametrize("kind", [kind for kind, bad in KINDS.items() if bad.definition])
 def test_bad_input_in_a_definition(kind, untouched):
     bad = KINDS[kind]
-    check_definition(bad.definition, bad.remedy)
+    caught = check_definition(bad.definition, bad.remedy, leaves_record=bad.leaves_record)
+    if bad.leaves_record or isinstance(caught, StepsFailedError):
+        assert isinstance(caught.__cause__, bad.error)
 
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
@@ -270,19 +407,30 @@ def test_bad_definitions(kind, untouched):
     check_definition(*DEFINITIONS[kind])
 
 
-def check_definition(definition: str, remedy: str) -> None:
-    """Refused before anything is made."""
-    Path("p.toml").write_text(f'folder = "out"\n[matrix.ring]\npath = "ring.txt"\n{definition}\n')
+def check_definition(definition: str, remedy: str, *, leaves_record: bool = False) -> MgspmvError:
+    """Run it three ways, and give the error; only records of runs are left, if that, and are removed."""
+    Path("p.toml").write_text(f'folder = "out"\n{definition}\n')
     try:
         with pytest.raises(MgspmvError) as caught:
             mg.run_pipeline("p.toml")
-        assert remedy in str(caught.value)
-        stdout, stderr = invoke("run", "p.toml", code=caught.value.exit_code)
+        [line] = str(caught.value).splitlines()
+        assert remedy in line
+        code = caught.value.exit_code
+        stdout, stderr = invoke("run", "p.toml", code=code)
         assert stdout == ""
         check_said(stderr, remedy)
+        stdout, _ = invoke("run", "p.toml", "--json", code=code)
+        [line] = json.loads(stdout)["error"]["message"].splitlines()
+        assert remedy in line
+        left = [path.relative_to("out") for path in Path("out").rglob("*") if not path.is_dir()]
+        assert len(left) == (3 if leaves_record else 0)
+        assert {str(path.parent) for path in left} <= {".mgspmv/runs"}
+        return caught.value
     finally:
         Path("p.toml").unlink()
+        shutil.rmtree("out", ignore_errors=True)
 
 
 def test_there_are_enough_kinds():
-    assert len(KINDS) + len(DEFINITIONS) >= 24
+    """Of those that go all three ways."""
+    assert sum(bool(bad.command and bad.definition) for bad in KINDS.values()) >= 24
