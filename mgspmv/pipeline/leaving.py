@@ -29,8 +29,11 @@ def has_made(lanes: dict[str, list[Step]], records: Records) -> bool:
 
 @contextmanager
 def remove_unused_locks(lanes: dict[str, list[Step]], records: Records) -> Iterator[None]:
-    """Remove the locks that are held within, and folders that were made for them, if nothing was made."""
-    locks = list_locks(records.folder, lanes)
+    """Remove the locks that are made within, and folders that were made for them, if nothing was made.
+
+    Those that were there before stay: of a run that was killed, they say whose its locks in object stores are.
+    """
+    locks = [path for path in list_locks(records.folder, lanes) if not path.exists()]
     missing = {parent for path in locks for parent in path.parents if not parent.exists()}
     try:
         yield

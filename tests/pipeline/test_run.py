@@ -642,6 +642,13 @@ class TestNothingComesOfIt:
         write_sources(folder)
         assert run(RUN).is_success
 
+    def test_the_lock_of_a_run_that_was_killed_stays(self):
+        Path("out/.mgspmv").mkdir(parents=True)
+        Path("out/.mgspmv/lock").write_text('{"pipeline": "p"}')
+        Path("edges.txt").write_text("1 2\n2\n")
+        fail(RUN)
+        assert json.loads(Path("out/.mgspmv/lock").read_text())["pipeline"] == "p"
+
     def test_a_place_elsewhere_is_left_as_it_was(self, folder):
         Path("edges.txt").write_text("1 2\n2\n")
         Path("stores").mkdir()
