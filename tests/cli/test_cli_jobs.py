@@ -100,7 +100,7 @@ def test_pipelines_in_jobs(monkeypatch):
         '[matrix.web]\nopen = "r.zarr"\n[run.plain]\nmatrix = "web"\n'
     )
     Path("p.toml").write_text(text)
-    assert "Slurm refuses the job" in invoke("run", "p.toml", code=7)[0]
+    assert invoke("run", "p.toml", code=7) == ("", "error: web/plain: Slurm refuses the job\n")
     assert asked == [("slurm", 2, Job("gpu", gpus=4), None, 1, None, say)]
     for right, wrong, message in (
         ("nodes = 2\n", "", "cluster.nodes: how many jobs goes with kind"),
