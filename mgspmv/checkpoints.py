@@ -39,6 +39,7 @@ from mgspmv.store import (
     describe_store,
     digest_array,
     find_address,
+    find_chunk_fault,
     list_dir,
     locate_store,
     open_strictly,
@@ -437,6 +438,8 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
         array = group[own.name]
         if not isinstance(array, zarr.Array) or (array.shape, array.dtype.name) != ((own.n,), out.dtype.name):
             raise ValueError(f"{own.name} is another array than was written")
+        if fault := find_chunk_fault(array):
+            raise ValueError(f"{own.name} {fault}")
         for first in range(0, own.n, CHUNK_ELEMENTS):
             last = min(first + CHUNK_ELEMENTS, own.n)
             try:

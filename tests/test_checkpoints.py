@@ -219,6 +219,16 @@ def test_a_flipped_bit_of_each_slice_is_named(tmp_path, start):
     assert Checkpoints(tmp_path).restore().x.tobytes() == make_x(5).tobytes()
 
 
+def test_slices_of_other_codecs_are_not_unpacked(tmp_path):
+    open_checkpoints(tmp_path, 5)
+    path = find_state(tmp_path, -1) / "x000000000000" / "zarr.json"
+    told = json.loads(path.read_text())
+    told["codecs"] = [told["codecs"][0], {"name": "gzip", "configuration": {"level": 1}}]
+    path.write_text(json.dumps(told))
+    with pytest.raises(CheckpointError, match="has the codecs bytes, gzip instead of bytes, blosc, crc32c"):
+        Checkpoints(tmp_path).restore()
+
+
 def test_slices_must_be_all_of_it(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     address = checkpoints.name_next()

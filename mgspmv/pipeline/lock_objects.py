@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mgspmv.errors import MgspmvError, PipelineBusyError
+from mgspmv.errors import MgspmvError, PipelineBusyError, hide_secrets
 from mgspmv.pipeline.places import explain_failures, find_system
 
 RENEW_S = 30
@@ -99,7 +99,8 @@ class _Lock:
         except PipelineBusyError:
             raise
         except MgspmvError as error:
-            warnings.warn(f"other runs are not kept from writing to {self.place} meanwhile: {error}", stacklevel=2)
+            place = hide_secrets(self.place)
+            warnings.warn(f"other runs are not kept from writing to {place} meanwhile: {error}", stacklevel=2)
             return False
         return True
 

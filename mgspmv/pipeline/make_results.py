@@ -14,11 +14,12 @@ import numpy as np
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import read_start
 from mgspmv.batch_results import load_batch
-from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, SourceError
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, MgspmvError, OptionError, SourceError
 from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector, read_weights
-from mgspmv.model import peak_memory
+from mgspmv.model import free_memory, peak_memory
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
 from mgspmv.pipeline.computing import OpenedMatrix
 from mgspmv.pipeline.definition import PREVIOUS
@@ -282,6 +283,7 @@ def read_array(path: str) -> np.ndarray:
     Raises
     ------
     SourceError : it cannot be read, or is no array of real numbers
+    CapacityError : there is no memory for it
     """
     if path.endswith(".npy"):
         with fetch_input(path) as local:
@@ -289,7 +291,14 @@ def read_array(path: str) -> np.ndarray:
     import zarr
 
     try:
-        array = np.asarray(zarr.open_array(path, mode="r")[...])
+        stored = zarr.open_array(path, mode="r")
+        if stored.nbytes > free_memory():
+            raise CapacityError(
+                f"{path} holds {format_bytes(stored.nbytes)}, and {format_bytes(free_memory())} of memory are free"
+            )
+        array = np.asarray(stored[...])
+    except MgspmvError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise SourceError(f"cannot be read as a Zarr array, nor is it named .npy: {error}", source=path) from error
     except Exception as error:

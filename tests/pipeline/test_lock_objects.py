@@ -174,3 +174,9 @@ def test_s3_creates_no_lock_where_there_is_one(monkeypatch):
             pytest.raises(StepsFailedError),
         ):
             run_pipeline("p.toml", overrides=overrides)
+
+
+def test_a_place_without_locks_is_told_of_without_its_password():
+    said = r"kept from writing to nosuch://me:\*\*\*@x/web meanwhile"
+    with pytest.warns(UserWarning, match=said), hold("nosuch://me:hunter2@x/web"):
+        pass
