@@ -601,11 +601,15 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
     assert ended == 0, node.read_said()
 
 
-def ask_unknown(url: str) -> None:
-    """As who has no certificate, and believes all."""
+def connect_unknown(port: str) -> None:
+    """As who has no certificate, and believes all. Nothing is sent: the refusal may come before, and would be lost."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    urllib.request.urlopen(url, timeout=10, context=context).read()
+    with (
+        socket.create_connection(("127.0.0.1", int(port)), timeout=10) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        connection.recv(1)
 
 
 @pytest.mark.slow
@@ -636,6 +640,6 @@ def test_what_pods_run_is_a_cluster_that_runs_pipelines(components, more, ranks,
         else:
             for port in ("8787", "8788"):
                 with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
-                    ask_unknown(f"https://127.0.0.1:{node.ports[port]}/metrics")
+                    connect_unknown(node.ports[port])
         assert node.start(find_pod(objects, "pipeline"), *more).wait(240) == 0, node.read_said()
     assert mg.load_solution(node.folder / "data" / ranks).status == "converged"
