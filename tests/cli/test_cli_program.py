@@ -41,16 +41,21 @@ def test_help_does_not_wait_for_heavy_libraries():
 
 
 def test_help_is_quick():
-    """Processor seconds: those on the wall when nothing else runs, and the same when something does."""
-    seconds = []
+    """Processor seconds: those on the wall when nothing else runs. A machine whose processors are shared with others
+    takes more of them for the same, so there the libraries of the command line are what it is compared with."""
+    libraries = [sys.executable, "-c", "import typer, typer.rich_utils"]
+    seconds, least = [], []
     for _ in range(5):
         before = count_child_seconds()
         with start("--help", stdout=subprocess.PIPE) as process:
             stdout, _ = process.communicate()
-        seconds.append(count_child_seconds() - before)
+        between = count_child_seconds()
+        subprocess.run(libraries, check=True)
+        seconds.append(between - before)
+        least.append(count_child_seconds() - between)
     assert process.returncode == 0
     assert "pagerank" in stdout
-    assert min(seconds) < 0.5
+    assert min(seconds) < max(0.5, 3 * min(least))
 
 
 def count_child_seconds():

@@ -15,7 +15,7 @@ from stores import find_group, make_arrays, make_scipy, make_stochastic, make_tr
 import mgspmv.store
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.verify import verify_store
-from mgspmv.store import begin_version, combine_digests, digest_array, find_least, open_store, write_store
+from mgspmv.store import begin_version, combine_digests, digest_array, find_least, open_store, write_array, write_store
 
 IDS = np.array(["a", "b", "c", "d", "e", "é"], dtype=object)
 
@@ -261,7 +261,7 @@ def test_a_graph_is_square(make_store):
     root = make_store("matrix", make_scipy(5, 6), pattern=True)
     group = zarr.open_group(find_group(root), mode="r+")
     degree = np.bincount(np.asarray(group["indices"][:]), minlength=6)
-    group.create_array("out_degree", data=degree.astype(np.int64), chunks=(4,), config={"write_empty_chunks": True})
+    write_array(group, "out_degree", degree.astype(np.int64))
     digests = dict(group.attrs["mgspmv"])["array_digests"] | {"out_degree": digest_array(degree)}
     set_attributes(root, kind="graph", array_digests=digests, nbytes=open_store(root).info.nbytes + degree.nbytes)
     assert verify_store(root) == ["shape: a graph must be square, this one is 5 x 6"]
