@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clusters import LONG_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--force-device-scale-factor=1", "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE_S = 60
 
 
 def find_browser() -> str | None:
@@ -119,7 +120,7 @@ def start_browser(program: str, profile: Path) -> Iterator[Browser]:
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE_S)
+            process.wait(LONG_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

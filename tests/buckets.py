@@ -14,13 +14,12 @@ from typing import Any
 
 import fsspec
 import pytest
+from clusters import LONG_S
 
 AZURITE = "azurite-blob"
 """The program that is an Azure Blob Storage; `npm install -g azurite`."""
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """That everybody knows, of the only account of Azurite."""
-SERVER_S = 30.0
-"""Seconds for a program to listen."""
 
 
 @contextmanager
@@ -109,7 +108,7 @@ def _find_port() -> int:
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + SERVER_S
+    deadline = time.monotonic() + LONG_S
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-
-PATIENCE_S = 30.0
 
 
 def need(program: str) -> str:
@@ -32,12 +30,14 @@ def need(program: str) -> str:
 def run_promtool(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """What `promtool` says, its stderr with its stdout."""
     command = [need("promtool"), *map(str, arguments)]
-    return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    return subprocess.run(
+        command, input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONG_S
+    )
 
 
 def fetch(address: str, path: str = "/metrics") -> str:
     """The text that a server (`host:port`) has."""
-    return urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S).read().decode()
+    return urllib.request.urlopen(f"http://{address}{path}", timeout=LONG_S).read().decode()
 
 
 def pick_own(text: str) -> str:
@@ -95,7 +95,7 @@ class Prometheus:
             found.update(self.query(expression))
             return len(found) == n
 
-        assert wait_for(look, PATIENCE_S), f"{expression} never had {n} series: {found}"
+        assert wait_for(look), f"{expression} never had {n} series: {found}"
         return found
 
     def ask(self, path: str) -> Any:
@@ -116,13 +116,13 @@ def start_prometheus(config: Path, folder: Path) -> Iterator[Prometheus]:
     with (folder.parent / "prometheus.log").open("w+") as log:
         process = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)
         try:
-            assert wait_for(lambda: process.poll() is not None or _is_ready(address), PATIENCE_S)
+            assert wait_for(lambda: process.poll() is not None or _is_ready(address))
             assert process.poll() is None, Path(log.name).read_text()
             yield Prometheus(address)
         finally:
             process.terminate()
             try:
-                process.wait(PATIENCE_S)
+                process.wait(LONG_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import ENVIRONMENT
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
@@ -71,14 +71,14 @@ class Slurm:
 
     def ask(self, *command: str) -> str:
         """What one of its commands says."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LONG_S)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def submit(self, *words: str | Path, cwd: Path) -> int:
         """Queue a job by `sbatch`."""
         command = ["sbatch", "--parsable", *map(str, words)]
-        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=LONG_S)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
@@ -119,11 +119,11 @@ def start_slurm(folder: Path) -> Iterator[Slurm]:
             stack.callback(_end, daemon)
             if command is commands[0]:
                 assert wait_for((folder / "munge.socket").exists), _read_logs(folder)
-        assert wait_for(lambda: _count_idle(slurm) == 2, 30), _read_logs(folder)
+        assert wait_for(lambda: _count_idle(slurm) == 2), _read_logs(folder)
         yield slurm
         for job in slurm.list_jobs():
             slurm.ask("scancel", job.split()[0])
-        assert wait_for(lambda: not slurm.list_jobs(), 30), slurm.list_jobs()
+        assert wait_for(lambda: not slurm.list_jobs()), slurm.list_jobs()
 
 
 def _count_idle(slurm: Slurm) -> int:

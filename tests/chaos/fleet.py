@@ -12,8 +12,6 @@ from clusters import wait_for
 from hosts import Network
 from programs import Launch, Program
 
-START_S = 60.0
-"""Seconds for schedulers and workers to be there, on a machine that is busy with other things."""
 N_WORKERS = 4
 
 
@@ -88,7 +86,7 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     def _start_scheduler(self) -> None:
         self._start("scheduler", "scheduler", "--port", "0", "--scheduler-file", str(self._file), "--no-dashboard")
-        if not wait_for(self._is_written, START_S):
+        if not wait_for(self._is_written):
             raise StartError(f"no scheduler came: {self.programs['scheduler'].read('err')}")
 
     def _is_written(self) -> bool:
@@ -108,6 +106,6 @@ class Fleet(AbstractContextManager["Fleet"]):
         def all_joined() -> bool:
             return all("Registered to:" in self.programs[name].read("err") for name in names)
 
-        if not wait_for(all_joined, START_S):
+        if not wait_for(all_joined):
             said = "\n".join(self.programs[name].read("err") for name in names)
             raise StartError(f"not all workers came: {said}")

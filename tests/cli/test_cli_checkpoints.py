@@ -149,7 +149,7 @@ def test_a_killed_cluster():
         assert child.poll() is None
         return len(list(Path("c.zarr", "states").glob("s*/zarr.json"))) > 1
 
-    assert wait_for(has_states, 60)
+    assert wait_for(has_states)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     answer = invoke_json(*list_options(*asked, "--resume"))

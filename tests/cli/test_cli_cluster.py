@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from clusters import find_left, start_cluster, wait_for
+from clusters import LONG_S, find_left, start_cluster, wait_for
 from commands import invoke, invoke_json, start
 from distributed import Client
 
@@ -422,9 +422,9 @@ def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)
     with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
-        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), 60)
+        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before))
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert re.fullmatch(DASHBOARD.pattern + INTERRUPTED, stderr)
@@ -438,13 +438,13 @@ def test_interrupt_ends_local_workers(moment):
     on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
     with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
-            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, 60)  # and one counts resources
+            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2)  # and one counts resources
             shown = ""
         else:
             shown = process.stderr.readline()
             assert DASHBOARD.fullmatch(shown)
         os.killpg(process.pid, signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert re.fullmatch(INTERRUPTED, stderr)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import find_left, wait_for
+from clusters import LONG_S, find_left, wait_for
 from commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json
 from distributed import Client
 
@@ -59,7 +59,7 @@ def ask(run: str) -> dict:
 
 
 def await_iteration(run: str, name: str = "iteration", least: int = 1) -> None:
-    assert wait_for(lambda: ask(run)[name] >= least, 120), ask(run)
+    assert wait_for(lambda: ask(run)[name] >= least), ask(run)
 
 
 def begin(*args: str, **options) -> subprocess.Popen:
@@ -203,7 +203,7 @@ def test_other_commands_are_detached():
 
 def test_it_goes_on_without_who_started_it():
     command = begin("pagerank", "g.zarr", *ENDLESS, "--detach", **QUIET)
-    assert wait_for(lambda: any(run.process for run in list_runs()), 60)
+    assert wait_for(lambda: any(run.process for run in list_runs()))
     command.kill()
     command.wait()
     [run] = list_runs()
@@ -216,7 +216,7 @@ def test_it_goes_on_without_who_started_it():
 
 def test_an_interrupt_while_it_starts_ends_it():
     command = begin("pagerank", "g.zarr", *ENDLESS, "--detach", **QUIET)
-    assert wait_for(lambda: any(run.process for run in list_runs()), 60)
+    assert wait_for(lambda: any(run.process for run in list_runs()))
     command.send_signal(signal.SIGINT)
     if command.wait(60) == 130:  # else it was done
         assert ask("last")["state"] == "cancelled"
@@ -295,7 +295,7 @@ def test_several_attach_and_an_interrupt_leaves_it():
     assert ask(run)["state"] == "running"
     assert waiting.poll() is None
     invoke("cancel", run)
-    stdout, stderr = waiting.communicate(timeout=30)
+    stdout, stderr = waiting.communicate(timeout=LONG_S)
     assert waiting.returncode == 130
     assert json.loads(stdout) == {}
     assert "interrupted; after " in stderr
@@ -317,9 +317,9 @@ def test_cancelled_runs_leave_nothing_on_a_cluster(cluster, client, moment):
     asked = ("pagerank", "g.zarr", "--scheduler", cluster.scheduler_address, *ENDLESS)
     with begin(*asked, "--detach", **QUIET):
         if moment == "it starts":
-            assert wait_for(lambda: find_left(client) - left, 60)
+            assert wait_for(lambda: find_left(client) - left)
         else:
-            assert wait_for(lambda: any(run.stage.iteration for run in list_runs()), 60)
+            assert wait_for(lambda: any(run.stage.iteration for run in list_runs()))
         assert invoke_json("cancel", "last")["state"] == "cancelled"
     assert wait_for(lambda: find_left(client) <= left)
 
@@ -367,10 +367,10 @@ def start_foreign():
         ):
             command = [sys.executable, "-m", f"distributed.cli.{module}", "--scheduler-file", str(file), *options]
             started.append(subprocess.Popen(command, **QUIET))
-        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), 60)
+        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"))
         address = json.loads(file.read_text())["address"]
         with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=LONG_S)
         return address, started[-2]
 
     yield start

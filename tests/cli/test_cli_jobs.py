@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json
 from slurm import Slurm, needs_slurm, start_slurm
 
@@ -206,7 +206,7 @@ def test_no_job_stays_when_the_command_is_ended(slurm, number):
                 break
         assert len(slurm.list_jobs()) == 1
         process.send_signal(number)
-        said = process.communicate(timeout=60)
+        said = process.communicate(timeout=LONG_S)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
     for left in Path(os.environ["MGSPMV_STATE"]).glob("jobs-*") if number == signal.SIGKILL else []:
         subprocess.run(["rm", "-rf", left])

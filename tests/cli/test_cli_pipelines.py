@@ -8,6 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from clusters import LONG_S
 from commands import invoke, invoke_json, start
 
 QUICKSTART = """
@@ -60,7 +61,7 @@ def test_a_terminal_shows_the_steps_of_a_run():
         with suppress(OSError):  # the other end is closed
             while part := os.read(terminal, 4096):
                 shown += part
-        stdout, _ = process.communicate(timeout=60)
+        stdout, _ = process.communicate(timeout=LONG_S)
     os.close(terminal)
     assert process.returncode == 3
     assert b"bad failed: " in shown

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zarr
+from clusters import LONG_S
 from commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json, start
 
 import mgspmv.api
@@ -257,7 +258,7 @@ def test_quiet_on_a_terminal():
     invoke(*TINY_RMAT)
     terminal, stderr = pty.openpty()
     with start("pagerank", "r.zarr", "--quiet", stdout=subprocess.PIPE, stderr=stderr) as process:
-        assert process.communicate(timeout=60)[0] == ""
+        assert process.communicate(timeout=LONG_S)[0] == ""
     os.write(stderr, b"end")
     os.close(stderr)
     assert os.read(terminal, 100_000) == b"end"
@@ -343,7 +344,7 @@ def test_interrupt(folder):
         pipe.write("1 2\n")
         pipe.flush()
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode == 130
     assert stderr == "interrupted; p.zarr is as it was; with --resume the next ingest would go on from here\n"
     assert stdout == ""
@@ -389,7 +390,7 @@ def test_nobody_reads_the_answer():
     os.close(read)
     with start("info", "r.zarr", stdout=write, stderr=-1) as process:
         os.close(write)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode == 141
     assert stderr == ""
 
@@ -398,7 +399,7 @@ def test_progress_is_on_stderr_where_that_is_a_terminal():
     invoke(*TINY_RMAT)
     terminal, stderr = pty.openpty()
     with start("pagerank", "r.zarr", "--json", stdout=subprocess.PIPE, stderr=stderr) as process:
-        stdout, _ = process.communicate(timeout=60)
+        stdout, _ = process.communicate(timeout=LONG_S)
     os.close(stderr)
     shown = os.read(terminal, 100_000).decode()
     os.close(terminal)
@@ -408,7 +409,7 @@ def test_progress_is_on_stderr_where_that_is_a_terminal():
 
 def test_no_command_gives_help():
     with start(stdout=-1, stderr=-1) as process:
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode in (0, 2)  # as the version of Typer has it
     assert "Usage" in stdout + stderr
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import ENVIRONMENT, TINY_RMAT, invoke, invoke_json, start
 from distributed.comm import get_address_host
 from hosts import Network, why_not_split
@@ -185,7 +185,7 @@ def test_nothing_stays_when_the_command_is_ended(known, graph, number):
                 break
         assert sum("host_workers" in line for line in known.list_left()) == 1
         os.killpg(process.pid, number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LONG_S)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
 
 

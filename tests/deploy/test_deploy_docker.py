@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import check_words
 from dockerfiles import Image, execute, make_context, read_allowed, read_dockerfile
 from packaging.requirements import Requirement
@@ -429,7 +429,7 @@ def test_the_steps_make_a_cluster_that_runs_a_pipeline(tmp_path):
     assert image.run(image.healthcheck).returncode == 2
     served = subprocess.Popen(command, cwd=image.folder, env=image.environment, stderr=subprocess.PIPE, text=True)
     try:
-        assert wait_for(lambda: image.run(image.healthcheck).returncode == 0, 90)
+        assert wait_for(lambda: image.run(image.healthcheck).returncode == 0)
         [cluster] = json.loads(image.run([*image.healthcheck, "--json"]).stdout)["clusters"]
         words = [fill_defaults(word) for word in SERVICES["pipeline"]["command"]]
         words = [word.replace("/pipelines/", f"{ROOT}/pipelines/") for word in words]
@@ -439,7 +439,7 @@ def test_the_steps_make_a_cluster_that_runs_a_pipeline(tmp_path):
         assert len([*image.folder.glob("multi-gpu/rmat/**/ranks.zarr")]) == 3
     finally:
         served.send_signal(signal.SIGTERM)
-        _, said = served.communicate(timeout=60)
+        _, said = served.communicate(timeout=LONG_S)
     assert served.returncode == 0, said
     assert image.run(image.healthcheck).returncode == 2
     assert list_installed(image) == installed, "it must not write into what is installed"

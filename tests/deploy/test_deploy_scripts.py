@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from clusters import LONG_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHELLCHECK = Path(sysconfig.get_path("scripts")) / "shellcheck"
@@ -25,7 +26,7 @@ FLAWS = {
 
 
 def check(text: str) -> str:
-    done = subprocess.run([SHELLCHECK, "-"], input=text, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([SHELLCHECK, "-"], input=text, capture_output=True, text=True, timeout=LONG_S)
     assert done.stderr == ""
     return done.stdout
 

@@ -591,7 +591,7 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
     """A server that is well within the time that it is given, and ends when it is told to."""
     process = node.start(pod, *more)
     try:
-        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None, 120)
+        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None)
         assert process.poll() is None, node.read_said()
         yield
         assert all(node.is_well(pod, name) for name in ("readiness", "liveness"))

@@ -6,13 +6,15 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from clusters import LONG_S
+
 CONFIG = Path(__file__).parents[2] / "deploy" / "yamllint.yaml"
 
 
 def run_program(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program of the extra `test`, which says what is wrong on stdout or stderr."""
     program = Path(sysconfig.get_path("scripts"), name)
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=LONG_S)
 
 
 def lint(path: Path) -> subprocess.CompletedProcess[str]:

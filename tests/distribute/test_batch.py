@@ -381,5 +381,5 @@ def test_a_worker_that_dies_ends_the_batch(tmp_path):
 
         with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) is gone \(during passes"):
             mg.pagerank_batch(A, [[1], [2]], client=client, tol_mode="fixed", max_iter=10**6, on_event=strike)
-        assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, 30)
+        assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
         check_same(mg.pagerank_batch(A, [[1], [2]], client=client), mg.pagerank_batch(A, [[1], [2]]))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import zarr.storage
-from clusters import check_left, find_left, start_cluster
+from clusters import LONG_S, check_left, find_left, start_cluster
 from distributed import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -388,7 +388,7 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_
         with pytest.raises(ClusterError):
             mg.ingest(sources["far"], tmp_path / "graph", client=client, timeout=8, on_progress=on_progress)
         check_nothing_whole(tmp_path / "graph")
-        client.wait_for_workers(3, timeout=30)
+        client.wait_for_workers(3, timeout=LONG_S)
         mg.ingest(sources["far"], tmp_path / "graph", client=client)
     assert mg.verify(tmp_path / "graph") == []
 

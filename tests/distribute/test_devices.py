@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import check_left, find_held, find_left, start_cluster, wait_for
+from clusters import LONG_S, check_left, find_held, find_left, start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -398,10 +398,10 @@ def test_workers_that_dask_cuda_starts(stores, tmp_path):
         run_module("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", address_file),
         run_module("dask_cuda.cli", "worker", "--scheduler-file", address_file, *NO_LIMITS),
     ):
-        assert wait_for(address_file.exists, 60)
+        assert wait_for(address_file.exists)
         address = json.loads(address_file.read_text())["address"]
         with Client(address) as client:
-            client.wait_for_workers(count_devices(), timeout=60)
+            client.wait_for_workers(count_devices(), timeout=LONG_S)
         solution = mg.pagerank(A, tol=1e-6, client=address)
     assert solution.values.tobytes() == wanted
     assert f"{count_devices()} workers of" in solution.matrix["hardware"]
@@ -496,7 +496,7 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
         finally:
             if fault == signal.SIGSTOP:
                 os.kill(pid, signal.SIGCONT)
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=LONG_S)
         if fault == "spin":
             assert wait_for(lambda: time.monotonic() - acted[0] > 100.0, 110.0)
         again = mg.pagerank(A, client=client, transport=transport)

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from clusters import check_left, find_held, find_left, start_cluster, wait_for
+from clusters import LONG_S, check_left, find_held, find_left, start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -92,7 +92,7 @@ class Strike:
 
 
 def check_serves(client, graph, wanted, n_workers=3):
-    client.wait_for_workers(n_workers, timeout=30)
+    client.wait_for_workers(n_workers, timeout=LONG_S)
     solution = mg.pagerank(graph, client=client)
     assert solution.digest() == wanted
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
@@ -130,7 +130,7 @@ def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
     with graph.distribute(client) as D:
         before = client.scheduler_info()["workers"].keys()
         os.kill(processes[2], signal.SIGKILL)
-        assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1, 30)
+        assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             mg.pagerank(D, recover=0)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
@@ -170,7 +170,7 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, thre
         mg.eigenvector_centrality(graph, **options)
     assert strike.seconds_since < LOST_S
     assert caught.value.worker == "1"
-    os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=30)
+    os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=LONG_S)
     short = {"tol_mode": "fixed", "max_iter": 3}
     wanted = mg.eigenvector_centrality(graph, **short).digest()
     assert mg.eigenvector_centrality(graph, client=client, drive=drive, **short).digest() == wanted
@@ -277,7 +277,7 @@ def test_a_client_that_ends_leaves_nothing(sign, drive, graph, wanted, tmp_path,
     process = start_client(tmp_path, graph.info.url, cluster.scheduler_address, drive)
     assert find_held(client)
     process.send_signal(sign)
-    process.communicate(timeout=30)
+    process.communicate(timeout=LONG_S)
     assert process.returncode != 0
     assert wait_for(lambda: not find_held(client), 30)
     if sign == signal.SIGINT:
@@ -290,7 +290,7 @@ def test_a_scheduler_that_goes_away_ends_the_run(graph, tmp_path):
     with start_cluster(2) as cluster:
         process = start_client(tmp_path, graph.info.url, cluster.scheduler_address)
     began = time.monotonic()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LONG_S)
     assert time.monotonic() - began < LOST_S
     assert "Error: " in said
     assert SchedulerNotFoundError.__name__ in said or WorkerLostError.__name__ in said

@@ -15,7 +15,7 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from clusters import check_left, find_held, find_left, start_cluster, wait_for
+from clusters import LONG_S, check_left, find_held, find_left, start_cluster, wait_for
 from distributed import Client, Event
 
 import mgspmv as mg
@@ -65,10 +65,10 @@ def three():
 @pytest.fixture
 def fragile(three):
     """The client of 3 workers that are all there, and on which a test must leave nothing."""
-    three.wait_for_workers(3, timeout=30)
+    three.wait_for_workers(3, timeout=LONG_S)
     before = find_left(three)
     yield three
-    three.wait_for_workers(3, timeout=30)
+    three.wait_for_workers(3, timeout=LONG_S)
     check_left(three, before)
 
 
@@ -135,7 +135,7 @@ def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
     assert fault.elapsed_s < LOST_S
     assert caught.value.worker == "1"
     assert caught.value.phase.startswith("iteration")
-    fragile.wait_for_workers(3, timeout=30)
+    fragile.wait_for_workers(3, timeout=LONG_S)
     check_served(fragile, graph, 3, drive)
 
 
@@ -184,7 +184,7 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
     with pytest.raises(WorkerLostError) as caught:
         multiply_until_it_fails(D, x)
     assert caught.value.worker == "2"
-    fragile.wait_for_workers(3, timeout=30)
+    fragile.wait_for_workers(3, timeout=LONG_S)
     for use in (lambda: D @ x, *(partial(mg.pagerank, D, drive=drive, recover=0) for drive in DRIVES)):
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             use()
@@ -217,7 +217,7 @@ def test_a_worker_that_is_killed_while_it_loads(graph, fragile):
         act = kill(fragile, 1)
         with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
             graph.distribute(fragile, on_progress=lambda phase, done, total: act() if done == 2 else None)
-    fragile.wait_for_workers(3, timeout=30)
+    fragile.wait_for_workers(3, timeout=LONG_S)
     check_served(fragile, graph, 3)
 
 
@@ -226,7 +226,7 @@ def test_a_worker_that_is_killed_while_it_loads(graph, fragile):
 
 def hold(name):
     """A task of somebody else's, until its event is set."""
-    return Event(name).wait(timeout=60)
+    return Event(name).wait(timeout=LONG_S)
 
 
 @contextmanager

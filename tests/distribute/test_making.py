@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import check_left, find_left, start_cluster
+from clusters import LONG_S, check_left, find_left, start_cluster
 from distributed import Client
 
 import mgspmv as mg
@@ -133,7 +133,7 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, tmp_path):
         with pytest.raises(ClusterError):
             mg.generate("rmat", tmp_path / "graph", scale=16, client=client, timeout=8, on_progress=on_progress)
         check_nothing_whole(tmp_path / "graph")
-        client.wait_for_workers(3, timeout=30)
+        client.wait_for_workers(3, timeout=LONG_S)
         mg.generate("rmat", tmp_path / "graph", scale=8, client=client)
     assert mg.verify(tmp_path / "graph") == []
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import dask
 import psutil
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -158,11 +158,11 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
 
     try:
         start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", *preloaded)
-        assert wait_for(file.exists, 60)
+        assert wait_for(file.exists)
         address = json.loads(file.read_text())["address"]
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
         with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=LONG_S)
             assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
             ports = set().union(*(find_ports(psutil.Process(process.pid)) for process in started))
             assert len(ports) >= 2 + 3, "scheduler and its pages; nanny, worker and its pages"

@@ -44,7 +44,7 @@ NOT_RUN = ("make ", "pip ", "pytest ", "mypy", "ruff ")
 
 BASH_S = 300.0
 """Seconds for the commands of a block."""
-SERVICE_S = 60.0
+SERVICE_S = 300.0
 """Seconds for a scheduler or worker to be there."""
 
 NOT_KNOWN = "..."

@@ -12,15 +12,13 @@ from itertools import count
 
 import numpy as np
 import pytest
-from clusters import start_cluster, wait_for
+from clusters import LONG_S, start_cluster, wait_for
 from distributed.core import Status as ServerStatus
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
 from mgspmv.marks import make_marks
 
-LONG_S = 60.0
-"""Patience that no test is to wait for."""
 RUNS = (f"run {k}" for k in count())
 
 

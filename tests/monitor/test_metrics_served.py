@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from clusters import start_cluster
+from clusters import LONG_S, start_cluster
 from distributed import Client
 from scraping import list_workers, need, run_promtool, scrape, start_prometheus
 
@@ -21,7 +21,6 @@ from mgspmv.errors import ClosedError
 from mgspmv.monitor.plugin import RunsPlugin
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "monitoring"
-PATIENCE_S = 60
 TOL = 1e-4
 
 
@@ -67,11 +66,11 @@ class Running(threading.Thread):
 
     def _pause(self, event):
         self.has_begun.set()
-        self.may_go_on.wait(PATIENCE_S)
+        self.may_go_on.wait(LONG_S)
 
     def __enter__(self):
         self.start()
-        assert self.has_begun.wait(PATIENCE_S)
+        assert self.has_begun.wait(LONG_S)
         return self
 
     def __exit__(self, *error):

@@ -12,7 +12,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from browser import find_browser, start_browser
-from clusters import start_cluster
+from clusters import LONG_S, start_cluster
 from distributed import Client
 
 import mgspmv as mg
@@ -27,7 +27,6 @@ if find_browser() is None:
 BUILD = Path(__file__).parents[2] / "build"
 """Where the picture is kept."""
 ITERATIONS = 1500
-PATIENCE_S = 60
 
 
 class Reader:
@@ -40,7 +39,7 @@ class Reader:
 
     def wait_for(self, script):
         """The value of an expression, once it is not false."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LONG_S
         while not (value := self.browser.evaluate(script)):
             assert time.monotonic() < deadline, f"never came: {script}"
             time.sleep(0.05)
@@ -81,7 +80,7 @@ class Running(threading.Thread):
 
     def run(self):
         asked = {"tol_mode": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
-        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(PATIENCE_S))
+        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(LONG_S))
 
 
 @pytest.fixture(scope="module")
