@@ -19,7 +19,7 @@ QUIET = {
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
 }
-"""For workers that share a process, whose watching of themselves adds up."""
+"""Workers that watch themselves 100 times a second take 4 % of a processor each while nothing is done."""
 
 
 PATIENT = {"distributed.scheduler.worker-ttl": None}
@@ -29,7 +29,7 @@ PATIENT = {"distributed.scheduler.worker-ttl": None}
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
     """A cluster of workers of one thread each, in processes or in threads of this one."""
     given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
-    with warnings.catch_warnings(), dask.config.set(PATIENT if processes else PATIENT | QUIET):
+    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET):
         warnings.filterwarnings("ignore", "Port 8787 is already in use")
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 

@@ -186,7 +186,9 @@ def multiply(store: Path, dtype: str, threads: int) -> None:
     mg.spmv(A, np.ones(A.shape[1], dtype), threads=threads)
 
 
-@pytest.mark.parametrize(("dtype", "threads"), [("float64", 1), ("float32", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "threads"), [("float64", 1), pytest.param("float32", 2, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize(("n", "bandwidth"), [(200_000, 7), pytest.param(1_000_000, 1, marks=pytest.mark.exhaustive)])
 def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, threads: int, dtype: Any) -> None:
     for store, size in (("tiny", 100), ("large", n)):
@@ -401,7 +403,7 @@ def write_comments(path: Path, n_bytes: int, line_bytes: int) -> Path:
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("line_bytes", [4000, 1_000_000])
+@pytest.mark.parametrize("line_bytes", [4000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", HEADS)
 def test_comments_of_an_archive_take_no_memory(tmp_path: Path, name: str, line_bytes: int) -> None:
     tiny = write_comments(tmp_path / f"tiny-{name}", 1 << 20, line_bytes)

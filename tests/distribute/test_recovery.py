@@ -457,7 +457,7 @@ def find_no_memory(dask_worker, moment):
     setattr(owner, name, fail)
 
 
-@pytest.mark.parametrize("moment", ["load", "iterate"])
+@pytest.mark.parametrize("moment", [pytest.param("load", marks=pytest.mark.exhaustive), "iterate"])
 def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted):
     with serve(2) as client:
         client.run(find_no_memory, moment=moment, workers=[client.cluster.workers[1].worker_address])

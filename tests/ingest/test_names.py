@@ -121,7 +121,7 @@ def test_runs_are_merged(runs):
     spilled.close()
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 20_000])
+@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.exhaustive), 20_000])
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_entries_are_numbered(memory, threads):
     rng = np.random.default_rng(1)
@@ -184,7 +184,9 @@ def test_several_threads_while_names_are_put_away():
 
 @pytest.mark.parametrize("suffix", ["txt", "parquet"])
 @pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("memory", [PLENTY, 1 << 20], ids=["much", "little"])
+@pytest.mark.parametrize(
+    "memory", [pytest.param(PLENTY, marks=pytest.mark.exhaustive), 1 << 20], ids=["much", "little"]
+)
 def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     rng = np.random.default_rng(2)
     ends = [f"vertex {k}" for k in (rng.random((2, 20_000)) ** 2 * 9000).astype(int).ravel()]
