@@ -95,7 +95,7 @@ class Prometheus:
             found.update(self.query(expression))
             return len(found) == n
 
-        assert wait_for(look), f"{expression} never had {n} series: {found}"
+        assert wait_for(look, LONG_S), f"{expression} never had {n} series: {found}"
         return found
 
     def ask(self, path: str) -> Any:
@@ -116,7 +116,7 @@ def start_prometheus(config: Path, folder: Path) -> Iterator[Prometheus]:
     with (folder.parent / "prometheus.log").open("w+") as log:
         process = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)
         try:
-            assert wait_for(lambda: process.poll() is not None or _is_ready(address))
+            assert wait_for(lambda: process.poll() is not None or _is_ready(address), LONG_S)
             assert process.poll() is None, Path(log.name).read_text()
             yield Prometheus(address)
         finally:

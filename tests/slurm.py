@@ -119,11 +119,11 @@ def start_slurm(folder: Path) -> Iterator[Slurm]:
             stack.callback(_end, daemon)
             if command is commands[0]:
                 assert wait_for((folder / "munge.socket").exists), _read_logs(folder)
-        assert wait_for(lambda: _count_idle(slurm) == 2), _read_logs(folder)
+        assert wait_for(lambda: _count_idle(slurm) == 2, LONG_S), _read_logs(folder)
         yield slurm
         for job in slurm.list_jobs():
             slurm.ask("scancel", job.split()[0])
-        assert wait_for(lambda: not slurm.list_jobs()), slurm.list_jobs()
+        assert wait_for(lambda: not slurm.list_jobs(), 30), slurm.list_jobs()
 
 
 def _count_idle(slurm: Slurm) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from hosts import Network
 from programs import Launch, Program
 
@@ -86,7 +86,7 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     def _start_scheduler(self) -> None:
         self._start("scheduler", "scheduler", "--port", "0", "--scheduler-file", str(self._file), "--no-dashboard")
-        if not wait_for(self._is_written):
+        if not wait_for(self._is_written, LONG_S):
             raise StartError(f"no scheduler came: {self.programs['scheduler'].read('err')}")
 
     def _is_written(self) -> bool:
@@ -106,6 +106,6 @@ class Fleet(AbstractContextManager["Fleet"]):
         def all_joined() -> bool:
             return all("Registered to:" in self.programs[name].read("err") for name in names)
 
-        if not wait_for(all_joined):
+        if not wait_for(all_joined, LONG_S):
             said = "\n".join(self.programs[name].read("err") for name in names)
             raise StartError(f"not all workers came: {said}")

@@ -94,24 +94,24 @@ def ask(client, name, function, *args):
 def test_kill(start):
     scene, client = start()
     Kill(NOW, "w1").strike(scene)
-    assert wait_for(lambda: scene.find("w1").exit_code == -signal.SIGKILL)
-    assert wait_for(lambda: list_workers(client) == ["w0"])
+    assert wait_for(lambda: scene.find("w1").exit_code == -signal.SIGKILL, 20)
+    assert wait_for(lambda: list_workers(client) == ["w0"], 20)
     Kill(NOW, "w1").strike(scene)  # it is gone, and nothing happens
     Kill(NOW, "scheduler").strike(scene)
-    assert wait_for(lambda: scene.find("scheduler").exit_code == -signal.SIGKILL)
+    assert wait_for(lambda: scene.find("scheduler").exit_code == -signal.SIGKILL, 20)
 
 
 @pytest.mark.slow
 def test_kill_below_a_nanny(start):
     scene, client = start(has_nannies=True)
     # A nanny whose worker dies before it has begun itself ends too.
-    assert wait_for(lambda: set(client.run(find_status, nanny=True).values()) == {"running"})
+    assert wait_for(lambda: set(client.run(find_status, nanny=True).values()) == {"running"}, LONG_S)
     before = scene.find("w0").find_computing()
     assert before != scene.find("w0").pid
     Kill(NOW, "w0").strike(scene)
-    assert wait_for(lambda: not psutil.pid_exists(before))
-    assert wait_for(lambda: scene.find("w0").find_computing() not in (before, scene.find("w0").pid))
-    assert wait_for(lambda: list_workers(client) == ["w0", "w1"])
+    assert wait_for(lambda: not psutil.pid_exists(before), 20)
+    assert wait_for(lambda: scene.find("w0").find_computing() not in (before, scene.find("w0").pid), LONG_S)
+    assert wait_for(lambda: list_workers(client) == ["w0", "w1"], 40)
 
 
 def find_status(dask_worker):
@@ -123,7 +123,7 @@ def test_stop(start):
     scene, client = start()
     stop, process = Stop(NOW, "w0"), psutil.Process(scene.find("w0").pid)
     stop.strike(scene)
-    assert wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+    assert wait_for(lambda: process.status() == psutil.STATUS_STOPPED, LONG_S)
     stop.heal(scene)
     assert ask(client, "w0", sum, [1, 2]).result(LONG_S) == 3
 
@@ -150,9 +150,9 @@ def take_memory():
 def test_retire_and_add(start):
     scene, client = start()
     Retire(NOW, "w0").strike(scene)
-    assert wait_for(lambda: list_workers(client) == ["w1"])
+    assert wait_for(lambda: list_workers(client) == ["w1"], 20)
     Add(NOW).strike(scene)
-    assert wait_for(lambda: list_workers(client) == ["w1", "w2"])
+    assert wait_for(lambda: list_workers(client) == ["w1", "w2"], 20)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json
 
 from mgspmv.checkpoints import Checkpoints
@@ -149,7 +149,7 @@ def test_a_killed_cluster():
         assert child.poll() is None
         return len(list(Path("c.zarr", "states").glob("s*/zarr.json"))) > 1
 
-    assert wait_for(has_states)
+    assert wait_for(has_states, LONG_S)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     answer = invoke_json(*list_options(*asked, "--resume"))

@@ -422,7 +422,7 @@ def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)
     with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
-        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before))
+        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), LONG_S)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, stderr
@@ -438,7 +438,7 @@ def test_interrupt_ends_local_workers(moment):
     on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
     with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
-            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2)  # and one counts resources
+            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, LONG_S)  # and one counts resources
             shown = ""
         else:
             shown = process.stderr.readline()

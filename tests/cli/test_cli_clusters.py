@@ -74,7 +74,7 @@ def test_from_start_to_stop():
 
     endless = ("--tol-mode", "fixed", "--max-iter", "100000000", "--scheduler", told["scheduler_file"])
     run = invoke_json("pagerank", "g.zarr", *endless, "--detach")["run"]
-    assert wait_for(lambda: find_run(run).stage.iteration > 0)
+    assert wait_for(lambda: find_run(run).stage.iteration > 0, LONG_S)
     [going_on] = ask()["runs"]
     assert going_on["operation"] == "pagerank"
     listed, shown = invoke("cluster", "status")[0], invoke("cluster", "status", "default")[0]
@@ -86,7 +86,7 @@ def test_from_start_to_stop():
     assert stdout.startswith(f"cluster default is stopped\n  run {going_on['run']}, pagerank of ")
     assert are_gone(processes)
     assert list_left() == []
-    assert wait_for(lambda: not find_run(run).is_live)
+    assert wait_for(lambda: not find_run(run).is_live, 30)
     assert find_run(run).end.payload["error"]["type"] == "SchedulerNotFoundError"
 
 
@@ -200,7 +200,7 @@ def test_workers_that_do_not_join_in_time(monkeypatch):
 def test_a_start_that_is_told_to_end():
     pipe = subprocess.PIPE
     with subprocess.Popen([*PROGRAM, "cluster", "start", *ONE], env=os.environ, stderr=pipe, text=True) as starting:
-        assert wait_for(lambda: len(list_clusters()) == 1 and list_clusters()[0].process.pid != starting.pid)
+        assert wait_for(lambda: len(list_clusters()) == 1 and list_clusters()[0].process.pid != starting.pid, LONG_S)
         processes = list_processes(starting.pid)
         starting.terminate()
         _, stderr = starting.communicate(timeout=LONG_S)

@@ -59,7 +59,7 @@ def ask(run: str) -> dict:
 
 
 def await_iteration(run: str, name: str = "iteration", least: int = 1) -> None:
-    assert wait_for(lambda: ask(run)[name] >= least), ask(run)
+    assert wait_for(lambda: ask(run)[name] >= least, LONG_S), ask(run)
 
 
 def begin(*args: str, **options) -> subprocess.Popen:
@@ -203,7 +203,7 @@ def test_other_commands_are_detached():
 
 def test_it_goes_on_without_who_started_it():
     command = begin("pagerank", "g.zarr", *ENDLESS, "--detach", **QUIET)
-    assert wait_for(lambda: any(run.process for run in list_runs()))
+    assert wait_for(lambda: any(run.process for run in list_runs()), LONG_S)
     command.kill()
     command.wait()
     [run] = list_runs()
@@ -216,7 +216,7 @@ def test_it_goes_on_without_who_started_it():
 
 def test_an_interrupt_while_it_starts_ends_it():
     command = begin("pagerank", "g.zarr", *ENDLESS, "--detach", **QUIET)
-    assert wait_for(lambda: any(run.process for run in list_runs()))
+    assert wait_for(lambda: any(run.process for run in list_runs()), LONG_S)
     command.send_signal(signal.SIGINT)
     if command.wait(60) == 130:  # else it was done
         assert ask("last")["state"] == "cancelled"
@@ -317,9 +317,9 @@ def test_cancelled_runs_leave_nothing_on_a_cluster(cluster, client, moment):
     asked = ("pagerank", "g.zarr", "--scheduler", cluster.scheduler_address, *ENDLESS)
     with begin(*asked, "--detach", **QUIET):
         if moment == "it starts":
-            assert wait_for(lambda: find_left(client) - left)
+            assert wait_for(lambda: find_left(client) - left, LONG_S)
         else:
-            assert wait_for(lambda: any(run.stage.iteration for run in list_runs()))
+            assert wait_for(lambda: any(run.stage.iteration for run in list_runs()), LONG_S)
         assert invoke_json("cancel", "last")["state"] == "cancelled"
     assert wait_for(lambda: find_left(client) <= left)
 
@@ -367,7 +367,7 @@ def start_foreign():
         ):
             command = [sys.executable, "-m", f"distributed.cli.{module}", "--scheduler-file", str(file), *options]
             started.append(subprocess.Popen(command, **QUIET))
-        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"))
+        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), LONG_S)
         address = json.loads(file.read_text())["address"]
         with Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=LONG_S)

@@ -429,7 +429,7 @@ def test_the_steps_make_a_cluster_that_runs_a_pipeline(tmp_path):
     assert image.run(image.healthcheck).returncode == 2
     served = subprocess.Popen(command, cwd=image.folder, env=image.environment, stderr=subprocess.PIPE, text=True)
     try:
-        assert wait_for(lambda: image.run(image.healthcheck).returncode == 0)
+        assert wait_for(lambda: image.run(image.healthcheck).returncode == 0, LONG_S)
         [cluster] = json.loads(image.run([*image.healthcheck, "--json"]).stdout)["clusters"]
         words = [fill_defaults(word) for word in SERVICES["pipeline"]["command"]]
         words = [word.replace("/pipelines/", f"{ROOT}/pipelines/") for word in words]

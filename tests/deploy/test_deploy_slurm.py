@@ -49,7 +49,7 @@ def list_left(folder: Path) -> list[str]:
 def await_end(slurm: Slurm, job: int, folder: Path) -> tuple[str, str]:
     """How a job ended, and what it said."""
     said = folder / f"mgspmv-{job}.out"
-    has_ended = wait_for(lambda: slurm.find(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"))
+    has_ended = wait_for(lambda: slurm.find(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"), LONG_S)
     assert has_ended, f"{slurm.find(job)}\n{said.read_text()}"
     assert not list(folder.glob(".mgspmv-*"))
     assert wait_for(lambda: not list_left(folder), 20), list_left(folder)
@@ -73,9 +73,9 @@ def check_gone_on(said: str, n_iterations: int) -> None:
 @pytest.mark.slow
 def test_a_job_that_is_requeued_goes_on(slurm, web):
     job = slurm.submit(SCRIPT, *RANKED, "4000", *KEPT, cwd=web)
-    assert wait_for(has_checkpoint), (web / f"mgspmv-{job}.out").read_text()
+    assert wait_for(has_checkpoint, LONG_S), (web / f"mgspmv-{job}.out").read_text()
     slurm.ask("scancel", "--batch", "--signal=USR1", str(job))  # as Slurm does by itself before the time is over
-    assert wait_for(lambda: slurm.find(job)["Restarts"] == "1"), slurm.find(job)
+    assert wait_for(lambda: slurm.find(job)["Restarts"] == "1", LONG_S), slurm.find(job)
     state, said = await_end(slurm, job, web)
     assert state == "COMPLETED", said
     assert "it is queued again, and goes on from what is kept" in said
@@ -86,7 +86,7 @@ def test_a_job_that_is_requeued_goes_on(slurm, web):
 def test_a_job_whose_time_is_over_goes_on(slurm, web):
     options = ("--time=1", "--signal=B:USR1@20")
     job = slurm.submit(*options, SCRIPT, *RANKED, "60000", *KEPT, cwd=web)
-    assert wait_for(lambda: slurm.find(job)["Restarts"] != "0"), slurm.find(job)
+    assert wait_for(lambda: slurm.find(job)["Restarts"] != "0", LONG_S), slurm.find(job)
     slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=10")
     state, said = await_end(slurm, job, web)
     assert state == "COMPLETED", said

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import wait_for
+from clusters import LONG_S, wait_for
 from commands import ENVIRONMENT, PROGRAM
 from manifests import (
     COMPONENTS,
@@ -591,7 +591,7 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
     """A server that is well within the time that it is given, and ends when it is told to."""
     process = node.start(pod, *more)
     try:
-        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None)
+        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None, LONG_S)
         assert process.poll() is None, node.read_said()
         yield
         assert all(node.is_well(pod, name) for name in ("readiness", "liveness"))

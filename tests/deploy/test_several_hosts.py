@@ -156,7 +156,7 @@ def test_workers_that_dask_starts(site: Site) -> None:
             stack.enter_context(site.start(name, *dask, "worker", *own, "--host", site.hosts[name].address))
             for name in ("one", "two")
         ]
-        assert wait_for(lambda: all("Registered to:" in worker.read() for worker in workers))
+        assert wait_for(lambda: all("Registered to:" in worker.read() for worker in workers), LONG_S)
         run = stack.enter_context(site.start("head", *PROGRAM, "run", "pipeline.toml"))
         wait_until_whole(run)
         site.check_ranks()
@@ -181,7 +181,7 @@ def show(program: str, profile: Path, url: str) -> list[int]:
     table = "window.Bokeh?.documents[0]?.get_model_by_name('runs')?.data.iterations"
     with start_browser(program, profile) as browser:
         browser.visit(url, 1400)
-        assert wait_for(lambda: browser.evaluate(f"{table}?.length > 0")), browser.complaints
+        assert wait_for(lambda: browser.evaluate(f"{table}?.length > 0"), LONG_S), browser.complaints
         return list(browser.evaluate(f"Array.from({table})"))
 
 
@@ -200,7 +200,7 @@ def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is
         fleet.set_config(monkeypatch, fleet.config)
         fleet.write()
         with site.start("head", *PROGRAM, "run", "pipeline.toml") as run:
-            assert wait_for(lambda: "dashboard: " in run.read() or run.process.poll() is not None)
+            assert wait_for(lambda: "dashboard: " in run.read() or run.process.poll() is not None, LONG_S)
             [url] = re.findall(r"dashboard: (\S+)", run.read())
             if is_encrypted:
                 check_encrypted_pages(site, url)
@@ -209,7 +209,7 @@ def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is
                 with pytest.raises(URLError):
                     site.read(url.replace("127.0.0.1", site.hosts["head"].address))
             wait_until_whole(run)
-        assert wait_for(lambda: not fleet.list_left())
+        assert wait_for(lambda: not fleet.list_left(), 60)
     site.check_ranks()
 
 
@@ -222,4 +222,4 @@ def check_encrypted_pages(site: Site, url: str) -> None:
         site.read(url, known)
     known.load_cert_chain(own / "cert.pem", own / "key.pem")
     metrics = url.removesuffix("/status") + "/metrics"
-    assert wait_for(lambda: Scraped(site.read(metrics, known)).find("mgspmv_run_iterations"))
+    assert wait_for(lambda: Scraped(site.read(metrics, known)).find("mgspmv_run_iterations"), LONG_S)

@@ -130,7 +130,7 @@ def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
     with graph.distribute(client) as D:
         before = client.scheduler_info()["workers"].keys()
         os.kill(processes[2], signal.SIGKILL)
-        assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1)
+        assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1, LONG_S)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             mg.pagerank(D, recover=0)
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):

@@ -23,9 +23,9 @@ N = 2000
 def dense(tmp_path_factory):
     """A graph of few vertices and many edges: its vectors are far smaller than the matrix."""
     store = tmp_path_factory.mktemp("dense") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=N, n_edges=600_000)
+    mg.generate("uniform", store, n_vertices=N, n_edges=2_400_000)
     A = mg.open_matrix(store)
-    assert A.info.nbytes > 2_000_000
+    assert A.info.nbytes > 7_000_000
     return A
 
 
@@ -83,9 +83,9 @@ def test_no_message_carries_the_matrix(dense, traffic, client, monkeypatch):
     monkeypatch.setattr(StoredMatrix, "read_values", refuse)
     traffic.take()
     with dense.distribute(client) as D:
-        assert traffic.take()[0] < dense.info.nbytes / 4  # so much is said of tasks where the machine is busy
+        assert traffic.take()[0] < dense.info.nbytes / 10
         mg.pagerank(D, tol_mode="fixed", max_iter=10)
-        assert traffic.take()[0] < dense.info.nbytes / 4
+        assert traffic.take()[0] < dense.info.nbytes / 10
         D @ np.ones(N)
         assert traffic.take()[0] < 20 * 8 * N
 
