@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mgspmv.partition import Plan
     from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.results import Solution
+    from mgspmv.version import __version__ as __version__
 
 _HOMES = {
     "mgspmv.api": (
@@ -80,6 +81,7 @@ _HOMES = {
     "mgspmv.partition": ("Plan",),
     "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
     "mgspmv.results": ("Solution",),
+    "mgspmv.version": ("__version__",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -121,10 +123,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: Numba and Zarr take a second each, and `mgspmv --help` needs neither."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("mgspmv")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'mgspmv' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)
@@ -141,7 +139,7 @@ class _Package(ModuleType):
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF, "__version__"])
+    return sorted([*globals(), *_HOME_OF])
 
 
 sys.modules[__name__].__class__ = _Package

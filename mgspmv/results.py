@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.traces import write_trace
+from mgspmv.version import __version__
 
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
@@ -355,7 +355,7 @@ def describe_matrix(
         "nnz": info.nnz,
         "kind": info.kind,
         **({"reversed": True} if is_reversed else {}),
-        "program": f"mgspmv {version('mgspmv')}",
+        "program": f"mgspmv {__version__}",
         "hardware": hardware,
         **({} if transport is None else {"transport": transport}),
     }

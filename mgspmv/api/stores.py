@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mgspmv.api.arguments import check_threads, ignore, parse_size
@@ -24,6 +23,7 @@ from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMetho
 from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store import StoreLike, check_keep, check_target, open_store
+from mgspmv.version import __version__
 
 if TYPE_CHECKING:
     pass
@@ -228,7 +228,7 @@ def _describe_making(source: dict[str, Any], options: IngestOptions, reading: di
 
 def stamp() -> dict[str, str]:
     """What makes something, and when."""
-    return {"program": f"mgspmv {version('mgspmv')}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {"program": f"mgspmv {__version__}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 @watched

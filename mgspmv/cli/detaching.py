@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +35,7 @@ from mgspmv.detached import (
 )
 from mgspmv.errors import CheckpointError, OptionError, RunLostError, hide_secrets
 from mgspmv.processes import Process
+from mgspmv.version import __version__
 
 ELSEWHERE = (
     *("tls", "cluster", "workers", "threads", "hosts", "remote_python", "nodes", "job", "scheduler", "timeout"),
@@ -102,7 +102,7 @@ def _describe(command: str, given: Mapping[str, Any]) -> Asked:
         cwd=os.getcwd(),
         host=platform.node(),
         began=time.time(),
-        version=version("mgspmv"),
+        version=__version__,
         key=key,
         checkpoint=None if place is None else hide_secrets(place),
         has_own_place=has_own_place,

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import dask
@@ -27,6 +26,7 @@ from distributed.comm import get_address_host_port
 from mgspmv.distribute.connect import check_room, has_devices, list_devices, need_dask_cuda, share_processors
 from mgspmv.distribute.tls import use_tls
 from mgspmv.errors import ClusterError, MgspmvError, VersionMismatchError
+from mgspmv.version import __version__
 
 MARK = "mgspmv-host-workers "
 """What an answer begins with: shells may say something of their own before it."""
@@ -56,7 +56,7 @@ class Asked:
 
 def find_versions() -> list[str]:
     """Of mgspmv and Python here."""
-    return [version("mgspmv"), ".".join(platform.python_version_tuple()[:2])]
+    return [__version__, ".".join(platform.python_version_tuple()[:2])]
 
 
 def main() -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
+from mgspmv.version import __version__
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
     def key(self) -> str:
         """The name of its choice in the file."""
         rows = f"rows {self.start}-{self.stop}"
-        return "; ".join((self.digest, rows, self.dtype, self.device, f"mgspmv {version('mgspmv')}"))
+        return "; ".join((self.digest, rows, self.dtype, self.device, f"mgspmv {__version__}"))
 
 
 def find_file() -> Path:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mgspmv.errors import OptionError
 from mgspmv.launching.state import Launched, claim, tell
 from mgspmv.model import check_choice
 from mgspmv.processes import Process
+from mgspmv.version import __version__
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 """Environment variable by which systemd says where it listens."""
@@ -68,7 +68,7 @@ class Asked:
 
 def describe(asked: Asked) -> Launched:
     """What this process can say of a cluster that it is about to start."""
-    return Launched(asked.name, platform.node(), Process.find(os.getpid()), time.time(), version("mgspmv"))
+    return Launched(asked.name, platform.node(), Process.find(os.getpid()), time.time(), __version__)
 
 
 def serve(asked: Asked, on_ready: Callable[[Launched], None]) -> None:

@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from mgspmv.version import __version__
+
 LIBRARIES = (
     "numpy",
     "scipy",
@@ -25,7 +27,7 @@ LIBRARIES = (
 @functools.cache
 def find_versions() -> dict[str, str]:
     """Of the program, Python and those of `LIBRARIES` that are installed."""
-    found = {"mgspmv": version("mgspmv"), "python": platform.python_version()}
+    found = {"mgspmv": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = version(name)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from os import PathLike
 from typing import Any
 
@@ -40,6 +39,7 @@ from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.pipeline.work import Work
 from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
+from mgspmv.version import __version__
 
 POLL_S = 0.2
 """Seconds between two looks at whether the run is interrupted."""
@@ -120,7 +120,7 @@ def _run_definition(
 
     def note(steps: list[StepOutcome]) -> RunRecord:
         named = (definition.name, definition.file, definition.tables, began, time.perf_counter() - clock)
-        return RunRecord(*named, version("mgspmv"), steps)
+        return RunRecord(*named, __version__, steps)
 
     finished = _find_finished(definition, lanes, records, checksums)
     if finished is not None:

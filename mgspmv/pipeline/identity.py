@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from mgspmv.ingest.weights import DANGLING_RULES
@@ -16,6 +15,7 @@ from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
+from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
 _ELSEWHERE = {"matrix", "backend", "checkpoint", "recover", "elastic"}
@@ -70,7 +70,7 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
         inputs, options = inputs | changes, options | {"update": section.update.options}
     elif info is not None:
         inputs["store"] = info.digest
-    key = digest([version("mgspmv"), "matrix", base, update, inputs])
+    key = digest([__version__, "matrix", base, update, inputs])
     return MatrixIdentity(key, options, inputs, base, update)
 
 
@@ -104,7 +104,7 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
     options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
-    key = digest([version("mgspmv"), step.kind, _leave_out(options, *files), inputs])
+    key = digest([__version__, step.kind, _leave_out(options, *files), inputs])
     return Identity(key, options, inputs)
 
 

@@ -47,7 +47,7 @@ def test_a_choice_is_for_its_case_only(change):
 
 def test_a_choice_is_for_its_version_only(monkeypatch):
     keep_choice(CASE, TIMES)
-    monkeypatch.setattr("mgspmv.kernels.choices.version", lambda _: "99.0")
+    monkeypatch.setattr("mgspmv.kernels.choices.__version__", "99.0")
     assert read_choice(CASE) is None
 
 

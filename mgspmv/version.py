@@ -1,0 +1,5 @@
+"""The version of the program, looked up once."""
+
+from importlib.metadata import version
+
+__version__ = version("mgspmv")
