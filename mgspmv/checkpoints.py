@@ -32,20 +32,19 @@ from zarr.errors import ContainsGroupError
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
-from mgspmv.store import (
-    CHUNK_ELEMENTS,
+from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault
+from mgspmv.store.digests import digest_array
+from mgspmv.store.places import (
     StoreLike,
     check_links,
     describe_store,
-    digest_array,
     find_address,
-    find_chunk_fault,
     list_dir,
     locate_store,
     open_strictly,
-    read_root_attributes,
-    write_array,
 )
+from mgspmv.store.versions import read_root_attributes
+from mgspmv.store.write import write_array
 
 FORMAT_VERSION = 1
 STATES_KEPT = 2
@@ -98,7 +97,7 @@ class WrittenSlice:
     n: int
     dtype: str
     digest: str
-    """SHA-256, of `mgspmv.store.digest_array`."""
+    """SHA-256, of `mgspmv.store.digests.digest_array`."""
     n_bytes: int
     """Uncompressed."""
 
@@ -237,7 +236,7 @@ class Checkpoints:
 
     Parameters
     ----------
-    place : local path, URL or Zarr store, as of `mgspmv.store.open_store`
+    place : local path, URL or Zarr store, as of `mgspmv.store.read.open_store`
     matrix : of the run, as in the identity of `Reached`
     n_rows : of this matrix, by which a state that claims others is known to be damaged; None where that is not known
     """

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 CHUNKS_HELD = 4
 """Chunks of ids in memory, those that were read last."""

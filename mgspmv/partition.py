@@ -22,7 +22,8 @@ from mgspmv.display.cards import Card, Share, draw_shares, format_range, render_
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError, hide_secrets
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
-from mgspmv.store import CHUNK_ELEMENTS, is_read_in_place
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.places import is_read_in_place
 
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends the others in an iteration."""

@@ -397,7 +397,7 @@ def open_group(url: str) -> Any:
     """The Zarr group at a path or URL; None where there is none."""
     import zarr
 
-    from mgspmv.store import check_links
+    from mgspmv.store.places import check_links
 
     try:
         group = zarr.open_group(url, mode="r")
@@ -482,7 +482,7 @@ def read_array(url: str, group: Any, name: str) -> np.ndarray:
     """
     from zarr import Array
 
-    from mgspmv.store import find_chunk_fault, read_whole
+    from mgspmv.store.chunks import find_chunk_fault, read_whole
 
     try:
         array = group.get(name)

@@ -19,7 +19,7 @@ from buckets import serve_s3
 from zarr.storage import MemoryStore
 
 import mgspmv.checkpoints
-import mgspmv.store
+import mgspmv.store.places
 from mgspmv.checkpoints import (
     Beside,
     Checkpoints,
@@ -144,7 +144,7 @@ def test_what_goes_while_others_are_looked_for(tmp_path, monkeypatch):
             shutil.rmtree(path)
         return look(path)
 
-    monkeypatch.setattr(mgspmv.store.os, "scandir", scan)
+    monkeypatch.setattr(mgspmv.store.places.os, "scandir", scan)
     assert checkpoints.restore().reached.iteration == 1
     assert len(found) == 1
 

@@ -28,7 +28,8 @@ from mgspmv.errors import (
 from mgspmv.ingest.resume import find_kept_folder
 from mgspmv.ingest.share import ShareSpec
 from mgspmv.model import IngestOptions
-from mgspmv.store import StoreAddress, VersionAddress
+from mgspmv.store.read import StoreAddress
+from mgspmv.store.write import VersionAddress
 
 CLUSTER = [
     ClusterError,

@@ -9,7 +9,7 @@ import pytest
 
 from mgspmv.ingest.ahead import Ahead, map_ahead
 from mgspmv.marks import Marks, find_marks, make_marks, mark
-from mgspmv.store import digest_array
+from mgspmv.store.digests import digest_array
 
 
 def test_marks_belong_to_the_thread_that_makes_them():
@@ -42,7 +42,7 @@ def test_the_slowest_step_is_that_of_all_so_far(monkeypatch):
 
 @pytest.mark.parametrize("n_chunks", [1, 3])
 def test_each_piece_of_an_array_is_a_mark(n_chunks, monkeypatch):
-    monkeypatch.setattr("mgspmv.store.CHUNK_ELEMENTS", 10)
+    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 10)
     with make_marks() as marks:
         digest_array(np.arange(10 * n_chunks), 2)
     assert marks.n == n_chunks

@@ -28,7 +28,7 @@ from mgspmv.ingest.renumber import _find_order
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.streams import CHUNK_BYTES
 from mgspmv.order import METHODS, estimate_bytes
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 BOUND = 1.25
 """How many times a plan may be off, either way."""

@@ -232,7 +232,7 @@ def test_who_may_not(refused, tmp_path):
 def test_a_place_that_does_not_answer(monkeypatch):
     let_go = threading.Event()
     monkeypatch.setattr(files, "REACH_S", 0.2)
-    monkeypatch.setattr("mgspmv.store.zarr.open_group", lambda *_, **__: let_go.wait(60))
+    monkeypatch.setattr("mgspmv.store.places.zarr.open_group", lambda *_, **__: let_go.wait(60))
     with pytest.raises(StoreError, match=r"memory://a cannot be reached: no answer came within 0.2 seconds"):
         mg.open_matrix("memory://a")
     let_go.set()

@@ -53,7 +53,8 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.store import open_store, write_store
+from mgspmv.store.read import open_store
+from mgspmv.store.write import write_store
 
 SQUARE = {name: hard for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]}
 
@@ -719,7 +720,7 @@ def small(monkeypatch):
     }.items():
         module, _, constant = name.partition(".")
         monkeypatch.setattr(import_module(f"mgspmv.ingest.{module}"), constant, value)
-    monkeypatch.setattr("mgspmv.store.CHUNK_ELEMENTS", 256)
+    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 256)
 
 
 ENDS = (np.random.default_rng(8).random((2, 3000)) ** 2 * 300).astype(np.int64)

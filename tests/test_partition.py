@@ -28,7 +28,7 @@ from mgspmv.partition import (
     predict_seconds,
     split_rows,
 )
-from mgspmv.store import CHUNK_ELEMENTS
+from mgspmv.store.chunks import CHUNK_ELEMENTS
 
 MiB = 2**20
 

@@ -41,7 +41,7 @@ from zarr.abc.store import Store
 from zarr.core.sync import collect_aiterator
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
-import mgspmv.store
+import mgspmv
 from mgspmv.errors import (
     CapacityError,
     ChecksumError,
@@ -59,22 +59,13 @@ from mgspmv.errors import (
     TruncatedArrayError,
 )
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
-from mgspmv.store import (
-    FORMAT_VERSION,
-    MOST_CHUNK,
-    StoreAddress,
-    StoredMatrix,
-    begin_version,
-    check_target,
-    digest_array,
-    drop_versions,
-    finish_ranges,
-    list_versions,
-    open_store,
-    read_array_digests,
-    write_range,
-    write_store,
-)
+from mgspmv.store import chunks
+from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
+from mgspmv.store.digests import digest_array
+from mgspmv.store.ranges import finish_ranges, write_range
+from mgspmv.store.read import StoreAddress, StoredMatrix, open_store, read_array_digests
+from mgspmv.store.versions import FORMAT_VERSION, check_target, drop_versions, list_versions
+from mgspmv.store.write import begin_version, write_array, write_store
 
 STRING_IDS = np.array(["", "Zürich", "a", "aa", "日本", "𝔾"], dtype=object)
 INTEGER_IDS = np.array([-(2**63), -1, 0, 7, 2**40, 2**63 - 1], dtype=np.int64)
@@ -83,7 +74,7 @@ INTEGER_IDS = np.array([-(2**63), -1, 0, 7, 2**40, 2**63 - 1], dtype=np.int64)
 @pytest.fixture
 def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Chunks of 7 elements, so that small matrices have many."""
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7)
     return 7
 
 
@@ -164,7 +155,7 @@ def test_pattern_has_no_values():
 
 @pytest.mark.parametrize(("ids", "said"), [(STRING_IDS, "string"), (INTEGER_IDS, "int64")], ids=["strings", "integers"])
 def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 4)
     place = MemoryStore()
     assert write_store(place, make_arrays(make_scipy(6, 6), "graph", ids=ids)).vertex_ids == said
     found = open_store(place).read_array("vertex_ids")
@@ -175,7 +166,7 @@ def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
 
 def test_zarr_and_we_read_each_others_strings(tiny_chunks, monkeypatch, tmp_path):
     """In a folder, chunks go past Zarr; the last one here is not full."""
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 4)
     arrays = make_arrays(make_scipy(6, 6), "graph", ids=STRING_IDS)
     by_us = write_store(tmp_path / "us.zarr", arrays)
     group = open_store(tmp_path / "us.zarr").group
@@ -310,7 +301,7 @@ def test_chunks_are_compressed_checked_and_all_written(tiny_chunks):
 
 
 def test_chunks_hold_4_to_8_mib(tmp_path):
-    n = mgspmv.store.CHUNK_ELEMENTS + 1
+    n = chunks.CHUNK_ELEMENTS + 1
     arrays = CsrArrays("matrix", (1, n), np.array([0, n]), np.arange(n, dtype=np.int32), np.ones(n), "sum")
     write_store(tmp_path / "m", arrays)
     group = open_store(tmp_path / "m").group
@@ -429,13 +420,13 @@ def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
     write_store(place, make_arrays(make_scipy(30, 30)))
     stored = open_store(place)
     barrier = threading.Barrier(3, timeout=30)
-    plain, waited = mgspmv.store._ChunkObjects.fetch, []
+    plain, waited = _ChunkObjects.fetch, []
 
     def wait_for_others(self: Any, number: str) -> Any:
         waited.append(barrier.wait())
         return plain(self, number)
 
-    monkeypatch.setattr(mgspmv.store._ChunkObjects, "fetch", wait_for_others)
+    monkeypatch.setattr(_ChunkObjects, "fetch", wait_for_others)
     assert len(stored.read_array("indptr", 0, 21, threads=3)) == 21
     assert sorted(waited) == [0, 1, 2]
 
@@ -452,7 +443,7 @@ def alone():
 
 def measure_reading(place: Path, chunk_elements: int, threads: int, dtype: Any) -> tuple[int, int]:
     """Bytes of the whole matrix as a block, and the most that is held while it is read."""
-    mgspmv.store.CHUNK_ELEMENTS = chunk_elements
+    chunks.CHUNK_ELEMENTS = chunk_elements
     stored = open_store(place)
 
     def read() -> CsrBlock:
@@ -473,7 +464,7 @@ def assert_reads_within_memory(
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
 def test_reading_takes_the_block_and_a_chunk_a_thread(alone, monkeypatch, tmp_path, threads, dtype):
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 1 << 14)
     rng = np.random.default_rng(0)
     n, each = 20_000, 20
     indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
@@ -482,7 +473,7 @@ def test_reading_takes_the_block_and_a_chunk_a_thread(alone, monkeypatch, tmp_pa
 
 
 def test_reading_rows_without_entries_takes_little_more_than_the_pointers(alone, monkeypatch, tmp_path):
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 1 << 14)
     n = 1_000_000
     arrays = CsrArrays("matrix", (n, n), np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0), "sum")
     assert_reads_within_memory(alone, arrays, 1 << 14, 2, np.float64, tmp_path / "m")
@@ -496,7 +487,7 @@ def test_reading_a_large_block_takes_the_block_and_a_chunk_a_thread(alone, tmp_p
     indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
     arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
     assert arrays.indices.nbytes > 100e6
-    assert_reads_within_memory(alone, arrays, mgspmv.store.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
+    assert_reads_within_memory(alone, arrays, chunks.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -1461,7 +1452,7 @@ def test_every_error_is_one_of_ours_and_a_built_in():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 100)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100)
 
 
 @pytest.fixture
@@ -1534,11 +1525,11 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
             stored = open_store(LocalStore(tmp_path / "store"))
         parts = [(0, n), (n // 3, n // 3 + 1), (n - 2, n), (0, 0)]
         by_files = [stored.read_block(*part, dtype) for part in parts]
-        assert mgspmv.store._ChunkFiles.find(stored.group["indices"]) is not None
+        assert _ChunkFiles.find(stored.group["indices"]) is not None
         with monkeypatch.context() as patch:
-            patch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
+            patch.setattr(_ChunkFiles, "find", lambda array: None)
             by_objects = [stored.read_block(*part, dtype) for part in parts]
-            patch.setattr(mgspmv.store, "_find_chunks", ByZarr)
+            patch.setattr(chunks, "find_chunks", ByZarr)
             by_zarr = [stored.read_block(*part, dtype) for part in parts]
         for ways in zip(by_files, by_objects, by_zarr, strict=True):
             for name in ("indptr", "indices", "data"):
@@ -1550,21 +1541,21 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
 def test_arrays_that_zarr_has_to_read(tmp_path):
     group = zarr.open_group(tmp_path / "a", mode="w")
     plain = {"shape": (10,), "chunks": (5,), "dtype": np.int64}
-    assert mgspmv.store._ChunkFiles.find(group.create_array("zstd", **plain)) is None
+    assert _ChunkFiles.find(group.create_array("zstd", **plain)) is None
     compressors = [zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()]
-    assert mgspmv.store._ChunkFiles.find(group.create_array("ours", **plain, compressors=compressors)) is not None
+    assert _ChunkFiles.find(group.create_array("ours", **plain, compressors=compressors)) is not None
     big = zarr.codecs.BytesCodec(endian="big")
     array = group.create_array("big", **plain, compressors=compressors, serializer=big)
-    assert mgspmv.store._ChunkFiles.find(array) is None
+    assert _ChunkFiles.find(array) is None
     array[:] = np.arange(10)
     elements = np.zeros(7)
-    mgspmv.store._find_chunks(array).read(slice(2, 9), elements)
+    find_chunks(array).read(slice(2, 9), elements)
     assert elements.tolist() == [2, 3, 4, 5, 6, 7, 8]
     in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
-    assert mgspmv.store._ChunkFiles.find(in_memory) is None
+    assert _ChunkFiles.find(in_memory) is None
     wrapped = WrapperStore(LocalStore(tmp_path / "b"))  # of a user, who is to see what is read
     array = zarr.open_group(wrapped, mode="w").create_array("ours", **plain, compressors=compressors)
-    assert mgspmv.store._ChunkFiles.find(array) is None
+    assert _ChunkFiles.find(array) is None
 
 
 @pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
@@ -1573,9 +1564,9 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypa
     written = []
     for by_zarr in (False, True):
         if by_zarr:
-            monkeypatch.setattr(mgspmv.store._ChunkFiles, "find", lambda array: None)
+            monkeypatch.setattr(_ChunkFiles, "find", lambda array: None)
         group = zarr.open_group(tmp_path / f"{by_zarr}", mode="w")
-        mgspmv.store.write_array(group, "x", elements, 2)
+        write_array(group, "x", elements, 2)
         written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
         np.testing.assert_array_equal(group["x"][:], elements)
     assert written[0] == written[1]
@@ -1794,7 +1785,7 @@ def test_strings_without_end_are_refused_before_they_have_places(damaged, make_p
 
 
 def test_strings_that_do_not_fit_into_memory_are_refused(damaged, monkeypatch):
-    monkeypatch.setattr(mgspmv.store, "free_memory", lambda: 100)
+    monkeypatch.setattr(chunks, "free_memory", lambda: 100)
     stored = open_store(damaged)
     with pytest.raises(CapacityError, match=r"a chunk of strings unpacks to \d+ B, and 100 B of memory are free; read"):
         stored.read_array("vertex_ids")
@@ -1811,9 +1802,9 @@ def test_a_chunk_that_has_more_bytes_than_are_written_is_not_read(damaged):
 def test_chunks_of_another_length_than_ours_are_read(tmp_path, small_chunks, monkeypatch, elements):
     write_store(tmp_path / "a", make_arrays(make_scipy(60, 40)))
     wanted = open_store(tmp_path / "a").read_array("indices")
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", elements)
     for place in (tmp_path / "a", WrapperStore(LocalStore(tmp_path / "a"))):
         assert open_store(place).read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()
     write_store(tmp_path / "b", make_arrays(make_scipy(60, 40)))
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 100)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100)
     assert open_store(tmp_path / "b").read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()

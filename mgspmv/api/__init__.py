@@ -10,7 +10,7 @@ from mgspmv.api.stores import export, generate, ingest, reorder, update, verify
 from mgspmv.api.subgraphs import subgraph
 from mgspmv.batch_results import load_batch
 from mgspmv.results import load_solution
-from mgspmv.store import drop_versions, list_versions
+from mgspmv.store.versions import drop_versions, list_versions
 
 __all__ = [
     "Matrix",

@@ -33,7 +33,7 @@ from mgspmv.model import Event, Precision, Progress, TolMode, check_choice, free
 from mgspmv.monitor.showing import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
-from mgspmv.store import DescribedMatrix
+from mgspmv.store.described import DescribedMatrix
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix

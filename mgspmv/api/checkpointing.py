@@ -17,7 +17,9 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import judge
 from mgspmv.iterate.start import Start
 from mgspmv.model import Progress
-from mgspmv.store import DescribedMatrix, StoreLike, digest_array
+from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.digests import digest_array
+from mgspmv.store.places import StoreLike
 
 _VECTORS = {
     "personalization": "personalization",

@@ -43,7 +43,9 @@ from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_e
 from mgspmv.monitor.showing import watched
 from mgspmv.order import invert, permute, renumber_csr, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
-from mgspmv.store import DescribedMatrix, StoredMatrix, StoreLike, open_store
+from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import StoredMatrix, open_store
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

@@ -53,7 +53,8 @@ from mgspmv.monitor.showing import tell_all, watched_to_converge
 from mgspmv.order import restore
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix, find_non_finite
-from mgspmv.store import DescribedMatrix, StoreLike
+from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.places import StoreLike
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix

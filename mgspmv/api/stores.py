@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from mgspmv.api.arguments import check_threads, ignore, parse_size
 from mgspmv.errors import OptionError
@@ -22,11 +22,10 @@ from mgspmv.kernels.select import BACKENDS
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
 from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
-from mgspmv.store import StoreLike, check_keep, check_target, open_store
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import open_store
+from mgspmv.store.versions import check_keep, check_target
 from mgspmv.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 
 @watched

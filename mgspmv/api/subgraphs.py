@@ -18,7 +18,9 @@ from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo, Progress
 from mgspmv.monitor.showing import watched
 from mgspmv.results import to_json
-from mgspmv.store import StoreLike, check_target, open_store
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import open_store
+from mgspmv.store.versions import check_target
 
 
 @watched

@@ -12,7 +12,7 @@ import numpy as np
 from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import Weights, read_weights
 from mgspmv.results import Solution, load_solution
-from mgspmv.store import DescribedMatrix
+from mgspmv.store.described import DescribedMatrix
 
 RATED = 4
 """Last iterations of a run by which its rate is told."""

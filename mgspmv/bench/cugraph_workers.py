@@ -20,7 +20,7 @@ from mgspmv.bench.pagerank import time_iteration
 from mgspmv.errors import BackendError
 from mgspmv.kernels.device import read_block
 from mgspmv.model import INT32_LIMIT
-from mgspmv.store import StoreAddress, StoredMatrix
+from mgspmv.store.read import StoreAddress, StoredMatrix
 
 ROUNDS = 5
 """How often runs of iterations are timed; the least counts."""

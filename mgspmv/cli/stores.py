@@ -96,7 +96,7 @@ def subgraph(
     from mgspmv import api
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
-    from mgspmv.store import open_store
+    from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
     options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.model import CsrBlock
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 
 @dataclass(frozen=True, eq=False)

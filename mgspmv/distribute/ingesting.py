@@ -49,7 +49,8 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, Progress, index_dtype
-from mgspmv.store import Version, WrittenRange, begin_version, finish_ranges, mark_values
+from mgspmv.store.ranges import WrittenRange, finish_ranges
+from mgspmv.store.write import Version, begin_version, mark_values
 
 ASK_S = 240.0
 """Seconds at least for an answer of another share, which reads a piece of a file for it: less than who asks may be

@@ -25,7 +25,7 @@ from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision, Progress
 from mgspmv.partition import Memory, Plan, WorkerPlan, limit, plan_rows, predict_seconds, warn_of_streaming
-from mgspmv.store import StoreAddress, StoredMatrix
+from mgspmv.store.read import StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Future

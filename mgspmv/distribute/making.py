@@ -31,16 +31,8 @@ from mgspmv.kernels import generated
 from mgspmv.kernels.select import Backend
 from mgspmv.marks import find_marks
 from mgspmv.model import GeneratorRule, IngestOptions, Progress, bucket_shift, index_dtype
-from mgspmv.store import (
-    Version,
-    VersionAddress,
-    WrittenRange,
-    begin_version,
-    find_least,
-    finish_ranges,
-    mark_values,
-    write_range,
-)
+from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range
+from mgspmv.store.write import Version, VersionAddress, begin_version, find_least, mark_values
 
 HOST_BYTES = 3
 """How many times the bytes of its rows a worker takes on its host, where that makes and sorts them."""

@@ -33,7 +33,8 @@ from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choo
 from mgspmv.model import Progress, Recovery, check_choice, describe_entries, list_facts
 from mgspmv.order import permute, restore
 from mgspmv.partition import Plan, list_shares
-from mgspmv.store import DescribedMatrix, StoredMatrix
+from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client, Future

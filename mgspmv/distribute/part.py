@@ -19,7 +19,7 @@ from mgspmv.kernels.select import Backend, bind_kernel, bind_many
 from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import Streaming
-from mgspmv.store import StoreAddress, StoredMatrix
+from mgspmv.store.read import StoreAddress, StoredMatrix
 
 
 @dataclass(frozen=True)

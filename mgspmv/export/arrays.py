@@ -20,7 +20,8 @@ from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import LEAST_SORTING, Room
 from mgspmv.model import MatrixInfo, index_dtype
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 ArrayName = Literal["indptr", "indices", "data"]
 Pieces = Iterator[np.ndarray]

@@ -18,7 +18,8 @@ import numpy as np
 from mgspmv.errors import StoreDamagedError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.model import CooBatch, index_dtype
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 POINTERS = 4 * CHUNK_ELEMENTS
 """Row pointers that are read at a time."""

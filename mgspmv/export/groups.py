@@ -19,7 +19,8 @@ import zarr
 
 from mgspmv.export.arrays import ArrayName, Report, SourceArrays
 from mgspmv.export.vertices import read_ids
-from mgspmv.store import GrowingArray, StoredMatrix
+from mgspmv.store.growing import GrowingArray
+from mgspmv.store.read import StoredMatrix
 
 BINSPARSE_VERSION = "0.1.0"
 """Three numbers, as the draft of the specification and its reference implementation want; older texts have two."""

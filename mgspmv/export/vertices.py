@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 _UNFIT = r'^$|^[#%]|[\s\v,"]'
 """What no id in a list may be like: its line would be taken for a comment, or its end for another column."""

@@ -22,7 +22,7 @@ from mgspmv.export.vertices import write_vertices
 from mgspmv.files import CHECK_WRITING, create_file, describe_error, exists, is_url, name_extra, write_beside
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 Report = Callable[[str, int, int | None], None]
 Format = Literal["matrix-market", "parquet", "npz", "anndata", "binsparse"]

@@ -25,7 +25,7 @@ from mgspmv.ingest.stored import list_rows
 from mgspmv.lookup import VertexLookup, check_integers
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.order import invert
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 EDGE_BYTES = 72
 """Of an edge that is listed, while it is looked up."""

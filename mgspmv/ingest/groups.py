@@ -33,7 +33,8 @@ from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, free_memory, index_dtype
-from mgspmv.store import StoreLike, check_links, describe_store, is_store, is_version, locate_store
+from mgspmv.store.places import StoreLike, check_links, describe_store, locate_store
+from mgspmv.store.versions import is_store, is_version
 
 BATCH_ENTRIES = 1 << 19
 """Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""

@@ -24,7 +24,7 @@ from mgspmv.ingest.store_source import StoreSource
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")

@@ -36,7 +36,8 @@ from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Place, Source
 from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
-from mgspmv.store import StoreLike, describe_store, find_path, list_versions
+from mgspmv.store.places import StoreLike, describe_store, find_path
+from mgspmv.store.versions import list_versions
 
 FORMAT = 1
 """Of the journal and of what it names."""

@@ -11,7 +11,7 @@ from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import ColumnSums
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.model import default_threads
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 
 def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> np.ndarray:

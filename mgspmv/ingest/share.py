@@ -37,7 +37,8 @@ from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
 from mgspmv.ingest.write import Room
 from mgspmv.model import CooBatch, IngestOptions, Kind, index_dtype
-from mgspmv.store import VersionAddress, WrittenRange, write_range
+from mgspmv.store.ranges import WrittenRange, write_range
+from mgspmv.store.write import VersionAddress
 
 ID_BYTES = 48
 """Of an id, about, while it is merged with others and numbered."""

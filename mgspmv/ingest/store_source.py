@@ -9,7 +9,7 @@ import numpy as np
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored import StoredRows, list_rows
 from mgspmv.model import CooBatch, CsrBlock, Kind, default_threads, index_dtype
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 
 class StoreSource:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.model import CsrBlock, Duplicates, Kind
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 PIECE_ENTRIES = CHUNK_ELEMENTS
 """Entries that are read at a time: whole chunks, so that none is read twice."""

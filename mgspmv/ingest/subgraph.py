@@ -46,7 +46,9 @@ from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, Duplicates, Kind, MatrixInfo, index_dtype
-from mgspmv.store import StoredMatrix, StoreLike, begin_version
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import begin_version
 
 PIECE_IDS = 1 << 16
 """Ids that are looked at at a time."""

@@ -36,7 +36,8 @@ from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
-from mgspmv.store import StoredMatrix, begin_version
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import begin_version
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""

@@ -9,15 +9,10 @@ import numpy as np
 from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.ingest.build import STOCHASTIC_TOLERANCE, transpose_arrays
 from mgspmv.model import CsrArrays, MatrixInfo
-from mgspmv.store import (
-    StoredMatrix,
-    StoreLike,
-    combine_digests,
-    digest_array,
-    find_least,
-    open_store,
-    read_array_digests,
-)
+from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import StoredMatrix, open_store, read_array_digests
+from mgspmv.store.write import find_least
 
 Report = Callable[[str, int, int | None], None]
 

@@ -26,15 +26,10 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
-from mgspmv.store import (
-    GrowingArray,
-    StoredMatrix,
-    StoreLike,
-    Version,
-    begin_version,
-    find_folder,
-    mark_values,
-)
+from mgspmv.store.growing import GrowingArray
+from mgspmv.store.places import StoreLike, find_folder
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import Version, begin_version, mark_values
 
 LEAST_MEMORY = 1 << 30
 """Bytes: less is not worth the name of a budget beside what Python and its libraries take."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from mgspmv.errors import MissingTransposeError, OptionError
-from mgspmv.store import DescribedMatrix
+from mgspmv.store.described import DescribedMatrix
 
 Multiply = Callable[[np.ndarray], np.ndarray]
 """A @ x for real x of shape (n_cols,) or (n_cols, k)."""

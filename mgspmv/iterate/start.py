@@ -21,7 +21,7 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankVectors
 from mgspmv.model import check_choice
 from mgspmv.order import permute, restore
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,8 @@ from mgspmv.errors import BackendError, CapacityError
 from mgspmv.kernels.modules import load_module
 from mgspmv.kernels.specialise import LEAST_ARCH, specialise
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
-from mgspmv.store import CHUNK_ELEMENTS, StoredMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.read import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer: of the largest chunk of a store."""

@@ -19,7 +19,7 @@ from mgspmv.kernels.row_blocks import RowBlocks, cut_pieces
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import Rates, Streaming
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 _ROWS, _PER_ROW = 1 << 18, 16
 

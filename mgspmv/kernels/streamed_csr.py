@@ -12,7 +12,7 @@ from mgspmv.kernels.pieces import hold_pieces
 from mgspmv.kernels.row_blocks import cut_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.partition import Streaming
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import check_all_there
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import StepOutcome
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 
 def find_hopeless(pipeline: Pipeline, lanes: dict[str, list[Step]], records: Records) -> dict[str, MgspmvError]:

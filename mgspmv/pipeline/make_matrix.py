@@ -36,7 +36,7 @@ from mgspmv.pipeline.work import Work, describe_provenance
 from mgspmv.report.measure import measure_degrees
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import to_json
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 RESUMED_BYTES = 1 << 28
 """Of a source: what is less is read again rather than kept while it is read."""

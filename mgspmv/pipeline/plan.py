@@ -25,7 +25,7 @@ from mgspmv.pipeline.sources import Checksums, check_all_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.results import to_json
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 MEMORY_SHARE = 0.8
 """Of the memory that is free, what steps may take unless the definition says."""

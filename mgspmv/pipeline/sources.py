@@ -15,7 +15,7 @@ from mgspmv.files import is_url, write_beside
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 QUICK_BYTES = 1 << 30
 """Of files: what is less is read again for its checksum rather than remembered."""

@@ -10,7 +10,8 @@ import numpy as np
 from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Event
 from mgspmv.results import Solution, to_json
-from mgspmv.store import CHUNK_ELEMENTS, DescribedMatrix
+from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.described import DescribedMatrix
 
 POINTS = 256
 """Ranks of a distribution, beside the highest."""

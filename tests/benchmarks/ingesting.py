@@ -37,7 +37,7 @@ from tables import Setting, Table, add_file_options, format_text, judge, write_f
 import mgspmv as mg
 from mgspmv.ingest.generate import make_generator
 from mgspmv.model import CsrArrays, default_threads
-from mgspmv.store import write_store
+from mgspmv.store.write import write_store
 
 OURS, OURS_PARQUET, OURS_NAMES_PARQUET = "mgspmv", "mgspmv, Parquet", "mgspmv, Parquet of names"
 PARQUET_RATES = {OURS_PARQUET: 15e6, OURS_NAMES_PARQUET: 3e6}

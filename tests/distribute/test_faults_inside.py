@@ -303,7 +303,7 @@ def test_workers_that_do_not_agree(graph, client):
 
 
 def load_slowly(dask_worker):
-    from mgspmv.store import StoredMatrix
+    from mgspmv.store.read import StoredMatrix
 
     original = StoredMatrix.read_block
 
@@ -316,7 +316,7 @@ def load_slowly(dask_worker):
 
 
 def fail_to_load(dask_worker):
-    from mgspmv.store import StoredMatrix
+    from mgspmv.store.read import StoredMatrix
 
     original = StoredMatrix.read_block
 
@@ -344,7 +344,7 @@ def test_what_is_loaded_after_the_others_gave_up_is_not_kept(graph, client):
 
 
 def wait_in_load(dask_worker):
-    from mgspmv.store import StoredMatrix
+    from mgspmv.store.read import StoredMatrix
 
     original = StoredMatrix.read_block
 

@@ -13,7 +13,7 @@ from distributed import Client
 from distributed.comm import tcp
 
 import mgspmv as mg
-from mgspmv.store import StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 DRIVES = ["scheduler", "superstep"]
 N = 2000

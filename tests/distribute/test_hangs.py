@@ -92,9 +92,9 @@ def set_limit(dask_worker, begin_s):
 
 
 def set_chunks(n):
-    from mgspmv import store
+    from mgspmv.store import chunks
 
-    store.CHUNK_ELEMENTS = n
+    chunks.CHUNK_ELEMENTS = n
 
 
 def count_busy(dask_worker):
@@ -125,7 +125,7 @@ def limited(client, begin_s):
 
 
 STEPS = ("mgspmv.iterate.pagerank:LocalSteps", "step")
-READS = ("mgspmv.store:StoredMatrix", "read_block")
+READS = ("mgspmv.store.read:StoredMatrix", "read_block")
 PRODUCTS = ("mgspmv.distribute.part:Part", "multiply")
 POWERS = ("mgspmv.distribute.power_session:PowerSession", "_multiply_all")
 PASSES = ("mgspmv.iterate.batch:Batch", "advance")
@@ -301,12 +301,12 @@ def test_a_worker_that_is_slow_is_waited_for(graph, fragile):
 
 def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch):
     """All of it takes longer than a task may be without a mark, and no piece does; others wait for it."""
-    monkeypatch.setattr("mgspmv.store.CHUNK_ELEMENTS", 1 << 12)
+    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 1 << 12)
     fragile.run(set_chunks, n=1 << 12)
     try:
         mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)
         A = mg.open_matrix(tmp_path / "slow.zarr")
-        with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store:_ChunkFiles", "read", call=1, seconds=0.3):
+        with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store.chunks:_ChunkFiles", "read", call=1, seconds=0.3):
             began = time.monotonic()
             with A.distribute(fragile, timeout=TIMEOUT_S, threads=1):
                 assert time.monotonic() - began > 4.0

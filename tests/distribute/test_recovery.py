@@ -231,7 +231,7 @@ def test_who_does_not_come_back_is_done_without(graph, wanted, wait_back):
 
 def count_reads():
     """Note the rows of which a worker process reads columns."""
-    from mgspmv.store import StoredMatrix
+    from mgspmv.store.read import StoredMatrix
 
     original = StoredMatrix.read_block
     StoredMatrix.reads = []
@@ -244,7 +244,7 @@ def count_reads():
 
 
 def get_reads():
-    from mgspmv.store import StoredMatrix
+    from mgspmv.store.read import StoredMatrix
 
     return StoredMatrix.reads
 

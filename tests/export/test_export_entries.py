@@ -13,13 +13,14 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.export.entries import SourceEntries, cut_spans, find_repeated
 from mgspmv.model import CsrArrays
-from mgspmv.store import open_store, write_store
+from mgspmv.store.read import open_store
+from mgspmv.store.write import write_store
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _small():
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("store", "export.entries"):
+        for module in ("store.chunks", "export.entries"):
             patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 8)
         patch.setattr(sys.modules["mgspmv.export.entries"], "POINTERS", 5)
         yield

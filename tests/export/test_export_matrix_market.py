@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.export.matrix_market import ROUNDED_TWICE, format_lines
 from mgspmv.model import CooBatch
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**63 - 2), st.sampled_from([10**k - 1 for k in range(1, 19)]))
 
@@ -94,7 +94,7 @@ def test_files(tmp_path, field):
 @pytest.mark.parametrize("n_entries", [0, 500])
 def test_compressed_files(tmp_path, monkeypatch, n_entries):
     """Of several members or frames, which other programs read."""
-    for module in ("store", "export.entries"):
+    for module in ("store.chunks", "export.entries"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 64)
     info = mg.ingest(sp.random_array((50, 40), density=n_entries / 2000, rng=0), tmp_path / "a.zarr")
     for name in ("a.mtx", "a.mtx.gz", "a.mtx.zst"):

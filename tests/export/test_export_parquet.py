@@ -50,7 +50,7 @@ def test_numbers_beyond_int32(tmp_path):
 
 
 def test_row_groups_and_checksums(tmp_path, monkeypatch):
-    for module in ("store", "export.entries"):
+    for module in ("store.chunks", "export.entries"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 64)
     info = mg.generate("rmat", tmp_path / "a.zarr", scale=6)
     mg.export(tmp_path / "a.zarr", tmp_path / "a.parquet")

@@ -13,7 +13,8 @@ from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError
 from mgspmv.export.vertices import read_ids, write_vertices
-from mgspmv.store import open_store, write_store
+from mgspmv.store.read import open_store
+from mgspmv.store.write import write_store
 
 
 def make_store(ids, n=None):
@@ -31,7 +32,7 @@ def write(stored):
 
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
 def test_ids_in_pieces(monkeypatch, chunk):
-    for module in ("store", "export.vertices"):
+    for module in ("store.chunks", "export.vertices"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
     names = np.array(["a", "b", "çé", "d'e", "x" * 100, "2", "-7"], object)
     for ids in (names, np.arange(7) ** 3 - 5):

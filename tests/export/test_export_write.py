@@ -38,7 +38,8 @@ from mgspmv.errors import (
 from mgspmv.export.write import SUFFIXES, choose_format
 from mgspmv.ingest.write import Room
 from mgspmv.model import CsrArrays
-from mgspmv.store import open_store, read_array_digests, write_store
+from mgspmv.store.read import open_store, read_array_digests
+from mgspmv.store.write import write_store
 
 anndata = pytest.importorskip("anndata")
 binsparse = pytest.importorskip("binsparse")
@@ -53,7 +54,7 @@ def name_target(format: str) -> str:
     return FILES.get(format, f"{format}.zarr")
 
 
-MODULES = ("store", "export.entries", "export.arrays", "export.vertices")
+MODULES = ("store.chunks", "export.entries", "export.arrays", "export.vertices")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,10 +25,10 @@ from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, VertexNames, choose
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.ingest.write import Room
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 SMALL = {
-    "mgspmv.store": {"CHUNK_ELEMENTS": 7},
+    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
     "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
     "mgspmv.ingest.edge_mask": {"PIECE_IDS": 3, "ASKED_EDGES": 4},

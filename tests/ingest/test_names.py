@@ -23,7 +23,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom, OccurringNames
 from mgspmv.ingest.write import Room, store_source
 from mgspmv.model import CooBatch, IngestOptions
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 PLENTY = 1 << 40
 any_names = st.lists(st.text(max_size=3), unique=True)

@@ -17,7 +17,7 @@ from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import CooBatch, IngestOptions
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 PLENTY = 1 << 40

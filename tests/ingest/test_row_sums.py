@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import ChecksumError
 from mgspmv.ingest.row_sums import sum_rows
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 HARD = np.array([1e16, -1e16, 0.1, 1 / 3, 2.5, 1e-20])
 """Values whose sums depend on the order that they are added up in."""
@@ -20,7 +20,7 @@ HARD = np.array([1e16, -1e16, 0.1, 1 / 3, 2.5, 1e-20])
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     for module, constant, value in (
-        ("store", "CHUNK_ELEMENTS", 7),
+        ("store.chunks", "CHUNK_ELEMENTS", 7),
         ("ingest.stored", "PIECE_ENTRIES", 7),
         ("ingest.stored", "PIECE_ROWS", 5),
     ):

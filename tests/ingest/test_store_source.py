@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, StoreUnfinishedError
 from mgspmv.ingest.open import open_source
-from mgspmv.store import begin_version
+from mgspmv.store.write import begin_version
 
 IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
 
@@ -22,7 +22,7 @@ IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     for module, constant, value in (
-        ("store", "CHUNK_ELEMENTS", 7),
+        ("store.chunks", "CHUNK_ELEMENTS", 7),
         ("ingest.stored", "CHUNK_ELEMENTS", 7),
         ("ingest.stored", "PIECE_ENTRIES", 7),
         ("ingest.stored", "PIECE_ROWS", 5),

@@ -11,13 +11,14 @@ from stores import make_arrays, make_scipy
 from zarr.storage import MemoryStore
 
 from mgspmv.ingest.stored import StoredIds, StoredRows
-from mgspmv.store import open_store, write_store
+from mgspmv.store.read import open_store
+from mgspmv.store.write import write_store
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     for module, constant, value in (
-        ("store", "CHUNK_ELEMENTS", 7),
+        ("store.chunks", "CHUNK_ELEMENTS", 7),
         ("ingest.stored", "CHUNK_ELEMENTS", 7),
         ("ingest.stored", "PIECE_ENTRIES", 14),
         ("ingest.stored", "PIECE_ROWS", 5),

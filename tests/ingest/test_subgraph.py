@@ -29,10 +29,10 @@ from mgspmv.errors import (
 )
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.ingest.write import Room
-from mgspmv.store import open_store
+from mgspmv.store.read import open_store
 
 SMALL = {
-    "mgspmv.store": {"CHUNK_ELEMENTS": 7},
+    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
     "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
 }

@@ -27,7 +27,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
 
 SMALL = {
-    "mgspmv.store": {"CHUNK_ELEMENTS": 7},
+    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
     "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "mgspmv.ingest.update": {"BLOCK_ROWS": 5, "PIECE_IDS": 3},
     "mgspmv.ingest.sorter": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},

@@ -12,10 +12,12 @@ import scipy.sparse as sp
 import zarr
 from stores import find_group, make_arrays, make_scipy, make_stochastic, make_transpose
 
-import mgspmv.store
+import mgspmv.store.chunks
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.verify import verify_store
-from mgspmv.store import begin_version, combine_digests, digest_array, find_least, open_store, write_array, write_store
+from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.store.read import open_store
+from mgspmv.store.write import begin_version, find_least, write_array, write_store
 
 IDS = np.array(["a", "b", "c", "d", "e", "é"], dtype=object)
 
@@ -59,7 +61,7 @@ def set_attributes(root: Path, **changes: Any) -> None:
 @pytest.fixture
 def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """`make_store(kind, matrix, transpose, ...)` writes a store and gives its folder."""
-    monkeypatch.setattr(mgspmv.store, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(mgspmv.store.chunks, "CHUNK_ELEMENTS", 4)
 
     def make(kind: str = "graph", matrix: sp.csr_array = MATRIX, transpose: bool = False, **options: Any) -> Path:
         arrays = make_arrays(matrix, kind, **options)

@@ -1,0 +1,279 @@
+"""Arrays of a store and their chunks: `CHUNK_ELEMENTS` elements each, lz4 with a CRC-32C, all of them written."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+from numcodecs import blosc
+from numcodecs.vlen import VLenUTF8
+from zarr.abc.store import Store
+from zarr.buffer.cpu import buffer_prototype
+from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError, MissingChunkError
+from mgspmv.marks import mark
+from mgspmv.model import default_threads, free_memory
+from mgspmv.store.places import StrictStore
+
+CHUNK_ELEMENTS = 1 << 20
+MOST_CHUNK = 1 << 24
+_ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
+_ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+_CRC_BYTES = 4
+_FRAME = struct.Struct("<4B3I")
+"""How a frame of Blosc begins: four numbers that are for Blosc, then the bytes that it unpacks to, of its blocks, and
+its own."""
+_STRING_BYTES = 57
+"""Of a string of Python beside its letters, and of its place in an array."""
+
+
+def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
+    """Make an array of n elements, of a dtype or `str`, whose chunks are all to be written."""
+    return group.create_array(
+        name,
+        shape=(n,),
+        chunks=(min(CHUNK_ELEMENTS, max(1, n)),),
+        dtype=dtype,
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+        attributes=_ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
+    )
+
+
+def find_chunk_fault(array: zarr.Array[Any]) -> str | None:
+    """In what the chunks of an array are not as this module writes them: None, or what to say of it."""
+    metadata: Any = array.metadata
+    wanted = ["vlen-utf8" if is_string(array) else "bytes", "blosc", "crc32c"]
+    found = [str(codec.to_dict().get("name")) for codec in getattr(metadata, "codecs", ())]
+    if found != wanted:
+        said = ", ".join(found) or "those of another Zarr format"
+        return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
+    if (n := math.prod(array.chunks)) > MOST_CHUNK:
+        return f"has chunks of {n:,} elements, and at most {MOST_CHUNK:,} are read"
+    if metadata.encode_chunk_key((0,) * array.ndim) != "/".join(["c", *("0" * array.ndim)]):
+        return "names its chunks in another way than c/0"
+    return None
+
+
+def read_whole(array: zarr.Array[Any]) -> np.ndarray:
+    """Read all of an array of any number of dimensions of which `find_chunk_fault` finds nothing.
+
+    Raises
+    ------
+    MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+    CapacityError : strings do not fit into the memory there is
+    """
+    chunks = find_chunks(array)
+    out = np.empty(array.shape, chunks.dtype.newbyteorder("="))
+
+    def read(place: tuple[int, ...]) -> None:
+        chunk = chunks.decode("/".join(map(str, place))).reshape(array.chunks)
+        starts = [k * n for k, n in zip(place, array.chunks, strict=True)]
+        own = out[tuple(slice(start, start + n) for start, n in zip(starts, array.chunks, strict=True))]
+        own[...] = chunk[tuple(map(slice, own.shape))]
+
+    with ThreadPoolExecutor(1 if chunks.dtype == object else default_threads()) as pool:
+        for _ in pool.map(read, np.ndindex(array.cdata_shape)):
+            mark()
+    return out
+
+
+def find_writer(target: zarr.Array[Any]) -> Callable[[slice, np.ndarray], None]:
+    """What writes elements of one chunk, from its first on."""
+    files = _ChunkFiles.find(target)
+
+    def write(piece: slice, elements: np.ndarray) -> None:
+        if files is None:
+            target[piece] = elements
+        else:
+            files.write(piece.start, elements)
+
+    return write
+
+
+def find_chunks(array: zarr.Array[Any]) -> _Chunks:
+    """The chunks of an array of which `find_chunk_fault` finds nothing, in the fastest way there is."""
+    files = _ChunkFiles.find(array)
+    size = math.prod(array.chunks)
+    return files or _ChunkObjects(_find_stored_dtype(array), size, array.store_path.store, array.path)
+
+
+@dataclass(frozen=True)
+class _Chunks(ABC):
+    """The chunks of an array that are written as this module writes them, decoded by the thread that wants them.
+
+    Zarr sends all of them through one thread of its own, which reads 1.2 GB a second however many there are, copies
+    strings several times, and allocates what a chunk says that it unpacks to before it looks at what that should be.
+    """
+
+    dtype: np.dtype[Any]
+    """As it is stored; of strings object."""
+    size: int
+    """Elements of a chunk."""
+
+    def read(self, piece: slice, target: np.ndarray) -> None:
+        """Elements into an array of any dtype.
+
+        Raises
+        ------
+        MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+        CapacityError : its strings do not fit into the memory there is
+        """
+        for number in range(piece.start // self.size, -(-piece.stop // self.size)):
+            first, last = max(piece.start, number * self.size), min(piece.stop, (number + 1) * self.size)
+            own = target[first - piece.start : last - piece.start]
+            is_whole = len(own) == self.size and own.dtype == self.dtype and own.flags.c_contiguous
+            chunk = self.decode(str(number), own if is_whole else None)
+            if chunk is not own:
+                own[:] = chunk[first - number * self.size : last - number * self.size]
+
+    def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
+        """A chunk, into `out` if that is not None and there are no strings; errors as of `read`."""
+        raw, checksum = self.fetch(number)
+        if google_crc32c.value(raw) != int.from_bytes(checksum, "little") or len(checksum) != _CRC_BYTES:
+            raise ValueError("its CRC-32C is another one")
+        self._check_frame(raw)
+        if self.dtype == object:
+            return self._decode_strings(blosc.decompress(raw))
+        chunk = np.empty(self.size, self.dtype) if out is None else out
+        blosc.decompress(raw, chunk)
+        return chunk
+
+    @abstractmethod
+    def fetch(self, number: str) -> tuple[Any, Any]:
+        """What is kept of a chunk, and its checksum; raises MissingChunkError."""
+
+    def _check_frame(self, raw: Any) -> None:
+        # Blosc allocates what a frame says, and reads as many bytes as it says, whatever there are.
+        if len(raw) < _FRAME.size:
+            raise ValueError("it is too short")
+        *_, n_bytes, _, length = _FRAME.unpack_from(raw)
+        if length != len(raw):
+            raise ValueError(f"it has {len(raw):,} bytes and says that it has {length:,}")
+        if self.dtype == object:
+            self._check_strings(n_bytes)
+        elif n_bytes != (wanted := self.size * self.dtype.itemsize):
+            raise ValueError(f"it unpacks to {n_bytes:,} bytes instead of {wanted:,}")
+
+    def _check_strings(self, n_bytes: int) -> None:
+        if n_bytes > blosc.MAX_BUFFERSIZE:
+            raise ValueError(f"it unpacks to {n_bytes:,} bytes, and at most {blosc.MAX_BUFFERSIZE:,} are written")
+        needed, free = n_bytes + self.size * _STRING_BYTES, free_memory()
+        if needed > free:
+            raise CapacityError(
+                f"a chunk of strings unpacks to {format_bytes(needed)}, and {format_bytes(free)} of memory are free; "
+                "read it where there is more memory, or restore a copy if its strings are not that long"
+            )
+
+    def _decode_strings(self, text: bytes) -> np.ndarray:
+        count = int.from_bytes(text[:4], "little")  # as many places are made before a string is looked at
+        if count != self.size:
+            raise ValueError(f"it says that it holds {count:,} strings instead of {self.size:,}")
+        strings: np.ndarray = VLenUTF8().decode(text)
+        return strings
+
+
+@dataclass(frozen=True)
+class _ChunkObjects(_Chunks):
+    """Those of an array in any Zarr store, which is asked for them."""
+
+    store: Store
+    path: str
+
+    def fetch(self, number: str) -> tuple[np.ndarray, bytes]:
+        key = f"{self.path}/c/{number}"
+        value = sync(self.store.get(key, buffer_prototype))
+        if value is None:
+            raise MissingChunkError(key)
+        raw = value.as_numpy_array()
+        return raw[:-_CRC_BYTES], raw[-_CRC_BYTES:].tobytes()
+
+
+@dataclass(frozen=True)
+class _ChunkFiles(_Chunks):
+    """Those of an array in a local folder, which are read and written past Zarr."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, array: zarr.Array[Any]) -> _ChunkFiles | None:
+        """Those of an array; None where it is elsewhere, or not written as this module writes arrays."""
+        store: Any = array.store_path.store
+        if isinstance(store, StrictStore):  # what a user wraps a store in is to see all that is read
+            store = store._store
+        if type(store) is not LocalStore or find_chunk_fault(array) is not None:
+            return None
+        dtype = _find_stored_dtype(array)
+        return None if dtype.byteorder == ">" else cls(dtype, math.prod(array.chunks), store.root / array.path)
+
+    def fetch(self, number: str) -> tuple[bytes, bytes]:
+        unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
+        most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
+        try:
+            with open(self.folder / "c" / number, "rb", buffering=0) as file:
+                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file takes no room on a disk
+                    raise ValueError(f"it has {length:,} bytes, and at most {most:,} are written")
+                raw = file.read(max(0, length - _CRC_BYTES))
+                return raw, file.read(_CRC_BYTES)
+        except FileNotFoundError as error:
+            raise MissingChunkError(f"{self.folder}/c/{number}") from error
+
+    def write(self, first: int, elements: np.ndarray) -> None:
+        """A chunk, from its first element on; what it has no elements for is 0 or empty, as Zarr leaves it."""
+        chunk = np.ascontiguousarray(elements, self.dtype)
+        if len(chunk) < self.size:
+            missing = np.full(self.size - len(chunk), "" if self.dtype == object else 0, self.dtype)
+            chunk = np.concatenate([chunk, missing])
+        if self.dtype == object:
+            chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
+        raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
+        folder = self.folder / "c"
+        folder.mkdir(exist_ok=True)
+        with open(folder / str(first // self.size), "wb", buffering=0) as file:
+            for part in (raw, google_crc32c.value(raw).to_bytes(_CRC_BYTES, "little")):
+                left = memoryview(part)
+                while left:
+                    left = left[file.write(left) :]
+
+
+def _find_stored_dtype(array: zarr.Array[Any]) -> np.dtype[Any]:
+    if is_string(array):
+        return np.dtype(object)
+    metadata: Any = array.metadata
+    endian = metadata.codecs[0].endian
+    is_big = getattr(endian, "value", endian) == "big"
+    return array.dtype.newbyteorder(">" if is_big else "<")
+
+
+def is_string(array: Any) -> bool:
+    """Whether elements are strings, in an array of NumPy or Zarr."""
+    return bool(array.dtype.kind in "OUT")
+
+
+def cut_pieces(start: int, stop: int) -> Iterator[slice]:
+    """The range in pieces that end where chunks end."""
+    while start < stop:
+        end = min(stop, (start // CHUNK_ELEMENTS + 1) * CHUNK_ELEMENTS)
+        yield slice(start, end)
+        start = end
+
+
+def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
+    """Do something for each piece of a range, as of `cut_pieces`, several at once."""
+    with ThreadPoolExecutor(threads or default_threads()) as pool:
+        for _ in pool.map(work, cut_pieces(start, stop)):
+            mark()

@@ -1,0 +1,89 @@
+"""Arrays whose length is known in the end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import zarr
+
+from mgspmv.marks import mark
+from mgspmv.store import chunks
+from mgspmv.store.digests import digest_elements
+from mgspmv.store.read import get_array
+
+MANY_CHUNKS = 16
+
+
+class GrowingArray:
+    """An array that is written from its begin on, chunk by chunk.
+
+    Parameters
+    ----------
+    most : elements that it may come to have
+    pool : its threads compress and write
+    n_ahead : chunks that may wait for them, of an array that may come to have `MANY_CHUNKS`; of a smaller one none does
+    """
+
+    def __init__(
+        self, group: zarr.Group, name: str, dtype: np.dtype[Any], most: int, pool: ThreadPoolExecutor, n_ahead: int
+    ) -> None:
+        self._group, self._name, self._dtype, self._most = group, name, dtype, most
+        self._pool, self._n_ahead = pool, n_ahead if most >= MANY_CHUNKS * chunks.CHUNK_ELEMENTS else 0
+        self._chunk: np.ndarray = np.empty(min(most, chunks.CHUNK_ELEMENTS), dtype)
+        self._n_held = self._n_written = 0
+        self._put: Callable[[slice, np.ndarray], None] | None = None
+        self._writing: deque[Future[bytes]] = deque()
+        self._hashes: list[bytes] = []
+
+    def append(self, elements: np.ndarray) -> None:
+        """Put elements at its end."""
+        while len(elements):
+            taken = elements[: chunks.CHUNK_ELEMENTS - self._n_held]
+            self._chunk[self._n_held : self._n_held + len(taken)] = taken
+            self._n_held += len(taken)
+            elements = elements[len(taken) :]
+            if self._n_held == chunks.CHUNK_ELEMENTS:
+                self._flush()
+                self._chunk = np.empty(chunks.CHUNK_ELEMENTS, self._dtype)
+
+    def finish(self) -> str:
+        """Write what is left, and give the digest of the array."""
+        n = self._n_written + self._n_held
+        if self._n_held or not n:
+            self._flush()
+        while self._writing:
+            self._hashes.append(self._writing.popleft().result())
+        array = get_array(self._group, self._name, self._group.path)
+        if array.shape != (n,):
+            array.resize((n,))
+        return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """What was written, chunk after chunk, once it is finished."""
+        array = get_array(self._group, self._name, self._group.path)
+        stored = chunks.find_chunks(array)
+        for piece in chunks.cut_pieces(0, array.shape[0]):
+            elements = np.empty(piece.stop - piece.start, self._dtype)
+            stored.read(piece, elements)
+            yield elements
+
+    def _flush(self) -> None:
+        if self._put is None:  # as long as it may become, but with chunks as if its length were known
+            n = self._most if self._n_held == chunks.CHUNK_ELEMENTS else self._n_held
+            self._put = chunks.find_writer(chunks.create_array(self._group, self._name, n, self._dtype))
+        if self._n_held:
+            self._writing.append(self._pool.submit(self._write, self._n_written, self._chunk[: self._n_held]))
+            self._n_written, self._n_held = self._n_written + self._n_held, 0
+        while len(self._writing) > self._n_ahead:
+            self._hashes.append(self._writing.popleft().result())
+        mark()
+
+    def _write(self, first: int, elements: np.ndarray) -> bytes:
+        assert self._put is not None
+        self._put(slice(first, first + len(elements)), elements)
+        return digest_elements(elements)

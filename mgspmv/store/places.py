@@ -1,0 +1,211 @@
+"""Where stores are: paths, URLs and Zarr's own stores; and what leads out of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
+
+from mgspmv.errors import MgspmvError, MissingChunkError, MissingDependencyError, OptionError, StoreError, hide_secrets
+from mgspmv.files import describe_error, name_extra, reach
+
+ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+"""What Zarr raises for a zarr.json that is not as it was written."""
+StoreLike = str | os.PathLike[str] | Store
+
+
+def is_read_in_place(url: str) -> bool:
+    """Whether whole chunks are decoded where their elements are wanted, if in their own dtype; see `chunks`."""
+    return find_local_path(url) is not None
+
+
+def locate_store(store: StoreLike) -> Store:
+    """The Zarr store at a place.
+
+    Raises
+    ------
+    OptionError : a URL that no library knows
+    MissingDependencyError : the library that knows it is not installed
+    """
+    if isinstance(store, Store):
+        return store
+    url = os.fspath(store)
+    try:
+        if url.startswith("obstore+"):
+            return _open_obstore(url.removeprefix("obstore+"))
+        path = find_local_path(store)
+        return LocalStore(path) if path is not None else FsspecStore.from_url(url)
+    except ValueError as error:
+        raise OptionError(f"{url} is not a URL that can be opened ({error}); pass a path or another URL") from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+        ) from error
+
+
+def _open_obstore(url: str) -> Store:
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    local = {"mkdir": True} if url.startswith("file://") else {}
+    try:
+        return ObjectStore(from_url(url, **local))
+    except BaseError as error:
+        raise ValueError(str(error).partition("\n")[0]) from error
+
+
+def describe_store(store: StoreLike) -> str:
+    """The place as a user would write it."""
+    return str(store) if isinstance(store, Store) else os.fspath(store)
+
+
+def find_local_path(store: StoreLike) -> Path | None:
+    """The path that a store was named by; None for a URL or an object of Zarr."""
+    if isinstance(store, Store):
+        return None
+    text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
+    return None if "://" in text else Path(text)
+
+
+def find_path(store: StoreLike) -> Path | None:
+    """Where a local store is; None for what is elsewhere."""
+    path = store.root if type(store) is LocalStore else find_local_path(store)
+    return None if path is None else path.absolute()
+
+
+def find_folder(store: StoreLike) -> Path | None:
+    """The folder that a local store is in, or the nearest one that there is; None for what is elsewhere."""
+    path = find_path(store)
+    return None if path is None else next(folder for folder in path.parents if folder.is_dir())
+
+
+def find_address(place: StoreLike, url: str) -> StoreLike:
+    """What leads other processes to a place; raises OptionError for one in the memory of this process."""
+    if _is_in_memory(place):
+        raise OptionError(
+            f"{url} is in the memory of this process, where the workers of a cluster cannot reach it; use a path or "
+            "URL that all of them can reach"
+        )
+    path = place.root if type(place) is LocalStore else find_local_path(place)
+    return place if path is None else str(path.absolute())
+
+
+def _is_in_memory(store: StoreLike) -> bool:
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if isinstance(store, FsspecStore):
+        return "memory" in store.fs.protocol
+    if isinstance(store, ObjectStore):
+        return type(store.store).__name__ == "MemoryStore"
+    if isinstance(store, Store):
+        return isinstance(store, MemoryStore)
+    return os.fspath(store).removeprefix("obstore+").startswith("memory://")
+
+
+def represent(address: Any, place: StoreLike, *others: Any) -> str:
+    """For Dask, which logs what tasks that fail were given."""
+    return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
+
+
+def list_dir(store: Store, path: str) -> list[str]:
+    """Names of what is in a folder of a Zarr store, in no order."""
+
+    async def collect() -> list[str]:
+        return [name async for name in store.list_dir(path)]
+
+    return sync(collect())
+
+
+def check_links(store: Store, *paths: str, below: bool = False) -> None:
+    """See that no symbolic link leads out of a local store; the store itself may be reached by one.
+
+    Parameters
+    ----------
+    paths : what is looked at
+    below : whether what is in folders is, too
+
+    Raises
+    ------
+    StoreError : one does
+    """
+    while isinstance(store, WrapperStore):
+        store = store._store
+    if not isinstance(store, LocalStore):
+        return
+    root = store.root.resolve()
+    for path in paths:
+        for name in _list_below(root, path) if below else (path,):
+            if (place := root / name).is_symlink() and not place.resolve().is_relative_to(root):
+                raise StoreError(
+                    f"{store.root}: {name} is a symbolic link that leads out of the store, to {os.readlink(place)}; "
+                    "put a copy of what it leads to in its place, or get the store anew from whom you trust"
+                )
+
+
+def _list_below(root: Path, path: str) -> Iterator[str]:
+    """A path, and the symbolic links and folders below it; no link is followed."""
+    yield path
+    if (root / path).is_dir() and not (root / path).is_symlink():
+        with contextlib.suppress(FileNotFoundError), os.scandir(root / path) as entries:  # it may be removed meanwhile
+            for entry in entries:
+                if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                    yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
+
+
+class StrictStore(WrapperStore[Store]):
+    """A store in which a missing chunk is an error; Zarr takes one for zeros."""
+
+    _supports_sync_io = False  # else the fused pipeline of newer Zarr reads past `get`
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is None and "/c/" in key:
+            raise MissingChunkError(key)
+        return value
+
+
+def open_strictly(store: StoreLike, path: str = "") -> zarr.Group:
+    """A group of a Zarr store for reading, in which a missing chunk is an error.
+
+    Raises
+    ------
+    FileNotFoundError : there is none
+    """
+    place = StrictStore(locate_store(store))
+    return zarr.open_group(place, mode="r", path=path, zarr_format=3, use_consolidated=False)
+
+
+def open_root(store: Store, url: str) -> zarr.Group:
+    """The group at a place, for reading.
+
+    Raises
+    ------
+    StoreError : what is behind a URL cannot be reached; its libraries have errors of their own
+    """
+    ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
+    with explain_reaching(url):
+        return reach(ask) if "://" in url else ask()
+
+
+@contextlib.contextmanager
+def explain_reaching(url: str) -> Iterator[None]:
+    """Say what is meant where a library of an object store has an error of its own."""
+    try:
+        yield
+    except (MgspmvError, FileNotFoundError, *ZARR_ERRORS):
+        raise
+    except Exception as error:
+        if "://" not in url:
+            raise
+        raise StoreError(
+            f"{url} cannot be reached: {describe_error(error)}; check the address, the connection and the credentials"
+        ) from error

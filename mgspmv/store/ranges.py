@@ -1,0 +1,83 @@
+"""Arrays that several processes write, each its range."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import zarr
+
+from mgspmv.errors import StoreDamagedError
+from mgspmv.store import chunks
+from mgspmv.store.digests import digest_elements
+from mgspmv.store.read import get_array
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenRange:
+    """What a process wrote of an array."""
+
+    hashes: dict[int, bytes]
+    """SHA-256 of each chunk that lies in its range, by number."""
+    rest: list[tuple[int, np.ndarray]]
+    """What is of chunks that do not: the first element's number, and the elements."""
+
+
+def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads: int | None = None) -> WrittenRange:
+    """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`.
+
+    Parameters
+    ----------
+    elements : an array, or what has a length and slices like one
+    """
+    target = _open_for_writing(group, name)
+    put = chunks.find_writer(target)
+    stop, hashes, rest = start + len(elements), {}, []
+
+    def write(piece: slice) -> None:
+        own = elements[piece.start - start : piece.stop - start]
+        number, ahead = divmod(piece.start, chunks.CHUNK_ELEMENTS)
+        if ahead or piece.stop < min(target.shape[0], (number + 1) * chunks.CHUNK_ELEMENTS):
+            rest.append((piece.start, own.copy()))
+            return
+        put(piece, own)
+        hashes[number] = digest_elements(own)
+
+    chunks.run_pieces(write, start, stop, threads)
+    return WrittenRange(hashes, rest)
+
+
+def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) -> str:
+    """Write what the ranges of an array left, and give the array's digest.
+
+    Raises
+    ------
+    StoreDamagedError : the ranges are not all of it
+    """
+    target = _open_for_writing(group, name)
+    put, hashes = chunks.find_writer(target), dict[int, bytes]()
+    left: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for written in ranges:
+        hashes |= written.hashes
+        for start, elements in written.rest:
+            left.setdefault(start // chunks.CHUNK_ELEMENTS, []).append((start, elements))
+    for number, pieces in left.items():
+        pieces.sort(key=lambda piece: piece[0])
+        chunk, start = np.concatenate([elements for _, elements in pieces]), number * chunks.CHUNK_ELEMENTS
+        is_whole = len(chunk) == min(chunks.CHUNK_ELEMENTS, target.shape[0] - start)
+        if is_whole and all(a + len(own) == b for (a, own), (b, _) in pairwise(pieces)):
+            put(slice(start, start + len(chunk)), chunk)
+            hashes[number] = digest_elements(chunk)
+    n_chunks = -(-target.shape[0] // chunks.CHUNK_ELEMENTS)
+    if sorted(hashes) != list(range(n_chunks)):
+        raise StoreDamagedError(f"{group.path}/{name}: {n_chunks - len(hashes)} of {n_chunks} chunks were not written")
+    return hashlib.sha256(b"".join(hashes[k] for k in range(n_chunks))).hexdigest()
+
+
+def _open_for_writing(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    with zarr.config.set({"array.write_empty_chunks": True}):  # an array does not say how it was created
+        return get_array(group, name, group.path)

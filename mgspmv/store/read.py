@@ -1,0 +1,392 @@
+"""Versions of stores that are opened for reading."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import zarr
+
+from mgspmv.errors import ChecksumError, MissingChunkError, StoreDamagedError, StoreError, TruncatedArrayError
+from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
+from mgspmv.store import chunks
+from mgspmv.store.places import StoreLike, find_address, represent
+from mgspmv.store.versions import (
+    KEY,
+    MEND,
+    blame_metadata,
+    find_version,
+    get_version,
+    list_named,
+    open_place,
+    read_info,
+)
+
+_MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
+
+
+class Fillable(Protocol):
+    """An array that is filled piece by piece, by several threads at once."""
+
+    @property
+    def array(self) -> Any:
+        """(n,): what was filled."""
+        ...
+
+    def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
+        """Memory of the host for elements start .. stop, to be filled within the `with`."""
+        ...
+
+
+class HostArray:
+    """An array on the host, filled in place."""
+
+    def __init__(self, n: int, dtype: Any) -> None:
+        self.array: np.ndarray = np.empty(n, dtype)
+
+    @contextlib.contextmanager
+    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield self.array[start:stop]
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A version of a store, opened for reading; its arrays are read on request.
+
+    Opening (see `open_store`) found all of it there, so that reading fails only for flipped bits, or when the version
+    was dropped since: an overwrite drops the versions before it, `drop_versions` and an update do on request.
+    """
+
+    info: MatrixInfo
+    """What the store says about the matrix."""
+    group: zarr.Group
+    """The version's group, or its transpose's."""
+    place: StoreLike
+    """What it was opened from."""
+    original: StoredMatrix | None = None
+    """Of a transpose: the matrix that it is the transpose of."""
+
+    def __repr__(self) -> str:
+        return f"<StoredMatrix: {'' if self.original is None else 'transpose of '}{self.info!r}>"
+
+    def read_array(self, name: str, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
+        """Read elements `start` .. `stop` of an array, a chunk at a time on each thread.
+
+        Raises
+        ------
+        ChecksumError : a chunk does not match its checksum
+        MissingChunkError, StoreDamagedError : something is gone since the store was opened
+        """
+        array = self._get_array(name)
+        stop = array.shape[0] if stop is None else stop
+        out = HostArray(stop - start, object if chunks.is_string(array) else array.dtype)
+        self._read_into(out, stop - start, array, start, threads)
+        return out.array
+
+    def find_dtype(self, name: str) -> np.dtype[Any]:
+        """Of an array."""
+        return self._get_array(name).dtype
+
+    def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
+        """Read n elements of an array, from `start` on; errors as of `read_array`."""
+        self._read_into(out, n, self._get_array(name), start, threads)
+
+    def read_arrays(self, threads: int | None = None) -> CsrArrays:
+        """Read all of the matrix but its transpose, as `write_store` takes it.
+
+        Raises
+        ------
+        StoreDamagedError : as for `read_array` and `read_order`
+        """
+        names = [name for name in _expected_arrays(self) if name != "order"]
+        arrays: dict[str, Any] = {"data": None} | {name: self.read_array(name, threads=threads) for name in names}
+        arrays |= {"order": self.read_order(threads), "order_method": self.info.order}
+        kind = self.info.kind if self.original is None else "matrix"  # a transpose has no degrees
+        return CsrArrays(kind, self.info.shape, **arrays, duplicates=self.info.duplicates)
+
+    def read_order(self, threads: int | None = None) -> np.ndarray | None:
+        """Read the source's number of each row and column; None where they are in the order of the source.
+
+        Raises
+        ------
+        StoreDamagedError : not a permutation, or as for `read_array`
+        """
+        if self.info.order is None:
+            return None
+        order = (self.original or self).read_array("order", threads=threads)
+        if not _is_permutation(order):
+            raise StoreDamagedError(f"{self.info.url}: order is not a permutation of the {len(order)} rows; {MEND}")
+        return order
+
+    def read_block(
+        self,
+        start: int,
+        stop: int,
+        dtype: Any,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], Fillable] | None = None,
+        settle: Callable[[], None] = lambda: None,
+    ) -> CsrBlock:
+        """Read rows `start` .. `stop` as they are stored, and nothing of the other rows.
+
+        Parameters
+        ----------
+        dtype : of the block's values, float32 or float64; None leaves them out
+        threads : how many chunks are in flight; memory peaks at the block plus one chunk, raw and compressed, for each
+        allocate : called with (elements, dtype) for where the arrays go; default on the host
+        settle : called before what was read is looked at
+
+        Raises
+        ------
+        ChecksumError : a chunk does not match its checksum
+        MissingChunkError, StoreDamagedError : something is gone since the store was opened
+        StoreDamagedError : row pointers that do not ascend
+        """
+        allocate = allocate or HostArray
+        indptr = self.read_pointers(start, stop, threads, allocate, settle)
+        first, last = int(indptr[0]), int(indptr[-1])
+        indptr -= first
+        indices = allocate(last - first, self.info.index_dtype)
+        self._read_into(indices, last - first, self._get_array("indices"), first, threads)
+        data = self._read_values(first, last, dtype, threads, allocate)
+        settle()
+        return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
+
+    def read_pointers(
+        self,
+        start: int,
+        stop: int,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], Fillable] = HostArray,
+        settle: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Read where the entries of each of the rows `start` .. `stop` begin, and where the last row's end.
+
+        (stop + 1 - start,) int64; parameters and errors as of `read_block`.
+        """
+        pointers = allocate(stop + 1 - start, np.int64)
+        self._read_into(pointers, stop + 1 - start, self._get_array("indptr"), start, threads)
+        settle()
+        indptr = pointers.array
+        if int(indptr[0]) < 0 or int(indptr[-1]) > self.info.nnz or not _is_ascending(indptr):
+            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {MEND}")
+        return indptr
+
+    def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
+        """(stop - start,) int64: entries of each of the columns `start` .. `stop` of a graph.
+
+        Columns of a reversed graph are rows of the one that it is the transpose of.
+
+        Raises
+        ------
+        StoreError : as for `read_array` and `read_pointers`
+        """
+        stop = self.info.shape[1] if stop is None else stop
+        if self.original is None:
+            return self.read_array("out_degree", start, stop, threads)
+        degree: np.ndarray = np.diff(self.original.read_pointers(start, stop, threads))
+        return degree
+
+    def transpose(self) -> StoredMatrix:
+        """The stored transpose, of a graph the reversed one; `info.has_transpose` says whether there is one."""
+        if self.original is not None:
+            return self.original
+        n_rows, n_cols = self.info.shape
+        group = self.group["transpose"]
+        assert isinstance(group, zarr.Group)
+        index_dtype = get_array(group, "indices", self.info.url).dtype.name
+        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index_dtype)
+        if info.kind != "graph":
+            info = replace(info, kind="matrix", vertex_ids=None)
+        return StoredMatrix(info, group, self.place, original=self)
+
+    def name_entries(self, *, weights: bool = True) -> str:
+        """What no other entries are known by: the digest, and whether they are transposed or stand for 1."""
+        said = [self.info.digest]
+        said += ["transposed"] if self.original is not None else []
+        said += [] if weights or self.info.is_pattern else ["pattern"]
+        return ", ".join(said)
+
+    def address(self) -> StoreAddress:
+        """Where other processes find this version.
+
+        Raises
+        ------
+        OptionError : the store is in the memory of this process
+        """
+        place = find_address(self.place, self.info.url)
+        return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
+
+    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
+        """Read the values of rows `start` .. `stop` alone, as `read_block` reads them; None for a pattern."""
+        first, last = (int(self.read_array("indptr", row, row + 1)[0]) for row in (start, stop))
+        return self._read_values(first, last, dtype, threads, HostArray)
+
+    def _read_values(
+        self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Callable[[int, Any], Fillable]
+    ) -> Any:
+        if dtype is None or self.info.is_pattern:
+            return None
+        out = allocate(stop - start, dtype)
+        self._read_into(out, stop - start, self._get_array("data"), start, threads)
+        return out.array
+
+    def _get_array(self, name: str) -> zarr.Array[Any]:
+        return get_array(self.group, name, self.info.url)
+
+    def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
+        stored = chunks.find_chunks(array)
+
+        def read(piece: slice) -> None:
+            place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
+            try:
+                with out.piece(piece.start - start, piece.stop - start) as target:
+                    stored.read(piece, target)
+            except MissingChunkError as error:
+                raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
+            except (ValueError, RuntimeError) as error:
+                raise ChecksumError(f"{place} are damaged ({error}); {MEND}") from error
+
+        chunks.run_pieces(read, start, start + n, threads)
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where a process finds one version of a store; small, and can be sent."""
+
+    place: StoreLike
+    """An absolute path, a URL or a Zarr store."""
+    version: str
+    """Name of the version subgroup."""
+    digest: str
+    """Of the matrix."""
+    is_transpose: bool
+    """Whether the stored transpose is meant."""
+
+    def __repr__(self) -> str:
+        return represent(self, self.place, self.version, self.digest, self.is_transpose)
+
+    def open(self) -> StoredMatrix:
+        """Open that version again, whether it is the current one or not.
+
+        Raises
+        ------
+        StoreError : as for `open_store`, and when the store does not hold the version any more
+        """
+        root, url = open_place(self.place)
+        names = list_named(root, url)
+        stored = _open_named(root, self.version, self.place, url) if self.version in names else None
+        if stored is None or stored.info.digest != self.digest:
+            raise StoreError(
+                f"{url} holds version {names[-1]} and not {self.version}, which was opened; "
+                "it was replaced since then, or this machine has another file there: open it again"
+            )
+        return stored.transpose() if self.is_transpose else stored
+
+
+def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatrix:
+    """Open a version of a matrix store and check that all of it is there.
+
+    Parameters
+    ----------
+    store : local path; any fsspec URL (`s3://...`, `memory://...`); an obstore URL with `obstore+` before it
+        (`obstore+s3://...`); or a Zarr store object
+    version : its name or number, see `list_versions`; default the current one
+
+    Raises
+    ------
+    StoreNotFoundError : nothing is there
+    StoreFormatError : not a store of mgspmv, or one of another format version
+    StoreUnfinishedError : no version was ever finished
+    StoreError : there is no such version
+    MissingChunkError, TruncatedArrayError, StoreDamagedError : an array is not as it was written
+    """
+    root, url = open_place(store)
+    names = list_named(root, url)
+    return _open_named(root, names[-1] if version is None else find_version(names, version, url), store, url)
+
+
+def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
+    """The digests that were recorded when the version was written, by array."""
+    attributes: Any = stored.group.attrs[KEY]
+    return dict(attributes.get("array_digests", {}))
+
+
+def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> StoredMatrix:
+    return check_version(get_version(root, name, url), store, url)
+
+
+def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
+    """Check that all of a version is there."""
+    stored = StoredMatrix(read_info(group, url), group, place)
+    _check_arrays(stored)
+    if stored.info.has_transpose:
+        with blame_metadata(url, f"{group.path}/transpose"):
+            transposed = stored.transpose()
+        _check_arrays(transposed)
+    return stored
+
+
+def _check_arrays(stored: StoredMatrix) -> None:
+    url = stored.info.url
+    for name, (length, dtype) in _expected_arrays(stored).items():
+        array = get_array(stored.group, name, url)
+        if array.shape != (length,):
+            raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
+        found = "string" if chunks.is_string(array) else array.dtype.name
+        if found != dtype:
+            raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
+        if fault := chunks.find_chunk_fault(array):
+            raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
+        if array.nchunks_initialized != array.nchunks:
+            raise MissingChunkError(
+                f"{url}: {array.path} has {array.nchunks_initialized} of its {array.nchunks} chunks; {MEND}"
+            )
+
+
+def _expected_arrays(stored: StoredMatrix) -> dict[str, tuple[int, str]]:
+    """Length and dtype of each array that a version, or its transpose, must have."""
+    info = stored.info
+    arrays = {"indptr": (info.shape[0] + 1, "int64"), "indices": (info.nnz, info.index_dtype)}
+    if info.dtype is not None:
+        arrays["data"] = (info.nnz, info.dtype)
+    if stored.original is not None:
+        return arrays
+    if info.kind != "matrix":
+        arrays["out_degree"] = (info.shape[1], "int64")
+        if not info.is_pattern:
+            arrays["out_weight"] = (info.shape[1], "float64")
+    if info.vertex_ids is not None:
+        arrays["vertex_ids"] = (info.shape[0], info.vertex_ids)
+    if info.order is not None:
+        arrays["order"] = (info.shape[0], info.index_dtype)
+    return arrays
+
+
+def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
+    """An array of a version; raises StoreDamagedError where it is gone."""
+    with blame_metadata(url, f"{group.path}/{name}"):
+        array = group.get(name)
+    if not isinstance(array, zarr.Array):
+        raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; {_MEND_OPENED}")
+    return array
+
+
+def _is_ascending(array: Any) -> bool:
+    """Whether no element is less than the one before; by pieces, which takes less memory than all at once."""
+    pieces = (array[k : k + chunks.CHUNK_ELEMENTS + 1] for k in range(0, len(array) - 1, chunks.CHUNK_ELEMENTS))
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
+
+
+def _is_permutation(array: np.ndarray) -> bool:
+    """Whether each of 0..n-1 is there once; by pieces, as above."""
+    n = len(array)
+    if n and (array.min() < 0 or array.max() >= n):
+        return False
+    is_there = np.zeros(n, bool)
+    for k in range(0, n, chunks.CHUNK_ELEMENTS):
+        is_there[array[k : k + chunks.CHUNK_ELEMENTS]] = True
+    return bool(is_there.all())

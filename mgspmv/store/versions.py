@@ -1,0 +1,229 @@
+"""The versions that the root of a store names; what it does not name is no version."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore
+
+from mgspmv.errors import (
+    OptionError,
+    StoreDamagedError,
+    StoreError,
+    StoreExistsError,
+    StoreFormatError,
+    StoreNotFoundError,
+    StoreUnfinishedError,
+)
+from mgspmv.model import MatrixInfo, find_version_number
+from mgspmv.store.places import (
+    ZARR_ERRORS,
+    StoreLike,
+    StrictStore,
+    check_links,
+    describe_store,
+    explain_reaching,
+    find_local_path,
+    list_dir,
+    locate_store,
+    open_root,
+)
+
+FORMAT_VERSION = 1
+BROKEN_OFF = "zarr.*.partial"
+"""Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
+KEY = "mgspmv"
+_VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
+MEND = "ingest again or restore a copy"
+
+
+def list_versions(store: StoreLike) -> list[MatrixInfo]:
+    """What each version says of itself, the oldest first; the last is the current one. No array is looked at.
+
+    Raises
+    ------
+    StoreError : as for `open_store`
+    """
+    root, url = open_place(store)
+    return [read_info(get_version(root, name, url), url) for name in list_named(root, url)]
+
+
+def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
+    """Remove all but the newest versions; names of those that were removed.
+
+    Parameters
+    ----------
+    keep : how many stay, the current one among them
+
+    Raises
+    ------
+    OptionError : fewer than one
+    StoreError : as for `open_store`
+    """
+    check_keep(keep)
+    root, url = open_place(store)
+    names = list_named(root, url)
+    if dropped := names[:-keep]:
+        writable = zarr.open_group(locate_store(store), mode="r+", zarr_format=3, use_consolidated=False)
+        name_versions(writable, names[-keep:])
+        for name in dropped:
+            drop_version(writable, f"versions/{name}")
+    return dropped
+
+
+def check_keep(keep: int | None) -> None:
+    """Raise OptionError unless so many versions can be kept; None is all."""
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise OptionError(f"keep must be at least 1, the current version is never dropped; not {keep!r}")
+
+
+def check_target(store: StoreLike, *, overwrite: bool) -> bool:
+    """Raise StoreExistsError unless a store may be written here; whether nothing is there."""
+    url = describe_store(store)
+    attributes = read_root_attributes(store, url)
+    if attributes is None:
+        return True
+    if not isinstance(ours := attributes.get(KEY), dict) or "format_version" not in ours:
+        raise StoreExistsError(f"{url} is a Zarr group that mgspmv did not write; choose another place")
+    if ours.get("current") is not None and not overwrite:
+        raise StoreExistsError(f"{url} holds a matrix; pass overwrite=True (--overwrite) or choose another place")
+    return False
+
+
+def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
+    """Those of the group at a place; None where nothing is.
+
+    Raises
+    ------
+    StoreExistsError : something is there that is no group
+    """
+    path = find_local_path(store)
+    if path is not None and not path.exists():
+        return None
+    place = locate_store(store)
+    try:
+        return dict(open_root(place, url).attrs)
+    except FileNotFoundError:
+        with explain_reaching(url):
+            names = list_dir(place, "")
+        if (path is not None and path.is_file()) or any(map(_is_foreign, names)):
+            raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
+        return None
+    except ZARR_ERRORS as error:
+        raise StoreExistsError(f"{url} has a zarr.json that is no group's ({error}); choose another place") from error
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether it is not what the very first write of a store left, that was killed."""
+    return not fnmatch(name, BROKEN_OFF)
+
+
+def is_store(group: zarr.Group) -> bool:
+    """Whether a group is a matrix store, and none of its versions."""
+    attributes = group.attrs.get(KEY)
+    return isinstance(attributes, dict) and "current" in attributes
+
+
+def is_version(group: zarr.Group) -> bool:
+    """Whether a group is a matrix store, or one of its versions."""
+    return KEY in group.attrs
+
+
+def open_place(store: StoreLike) -> tuple[zarr.Group, str]:
+    """The root of a store, in which a missing chunk is an error, and the place as a user would write it."""
+    url = describe_store(store)
+    path = find_local_path(store)
+    if path is not None and not path.exists():
+        raise _not_found(url)
+    place = StrictStore(locate_store(store))
+    check_links(place, "zarr.json", "versions", "versions/zarr.json")
+    try:
+        return open_root(place, url), url
+    except FileNotFoundError as error:
+        raise _not_found(url) from error
+    except ZARR_ERRORS as error:
+        raise StoreFormatError(f"{url} is not a matrix store, its zarr.json is no group's ({error}); {MEND}") from error
+
+
+def _not_found(url: str) -> StoreNotFoundError:
+    return StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`")
+
+
+def list_named(root: zarr.Group, url: str) -> list[str]:
+    """Names of the versions, the oldest first; the last is the current one."""
+    attributes: Any = root.attrs.get(KEY)
+    if not isinstance(attributes, dict) or "format_version" not in attributes:
+        raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
+    if attributes["format_version"] != FORMAT_VERSION:
+        raise StoreFormatError(
+            f"{url} has store format {attributes['format_version']} and this program reads format {FORMAT_VERSION}; "
+            f"convert it with `mgspmv ingest SOURCE {url} --overwrite` from its source"
+        )
+    if attributes.get("current") is None:
+        raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
+    names = [*attributes.get("older", []), attributes["current"]]
+    for name in names:  # which would lead elsewhere, or remove what is there
+        if not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
+            raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {MEND}")
+    return names
+
+
+def name_versions(root: zarr.Group, names: list[str]) -> None:
+    """Make these the versions, the last of them the current one."""
+    older = {"older": names[:-1]} if names[1:] else {}
+    root.attrs[KEY] = {"format_version": FORMAT_VERSION, "current": names[-1], **older}
+
+
+def find_version(names: list[str], version: str | int, url: str) -> str:
+    """Name of the version of that name or number; raises StoreError."""
+    for name in names:
+        if version in (name, find_version_number(name)):
+            return name
+    raise StoreError(f"{url} has no version {version!r}; it has {', '.join(names)}")
+
+
+def get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
+    """Its group; raises StoreError where it is gone, or leads elsewhere."""
+    path = f"versions/{name}"
+    check_links(root.store, path, below=True)
+    with blame_metadata(url, path):
+        group = root.get(path)
+    if not isinstance(group, zarr.Group):
+        raise StoreDamagedError(f"{url}: the version {path} is missing; {MEND}")
+    return group
+
+
+def number_versions(group: zarr.Group) -> dict[str, int]:
+    """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
+    matches = map(_VERSION_NAME.fullmatch, list_dir(group.store, group.path))
+    return {match[0]: int(match[1]) for match in matches if match}
+
+
+def drop_version(group: zarr.Group, name: str) -> None:
+    """Remove a group; where it is a symbolic link, that and nothing behind it."""
+    if type(group.store) is LocalStore and (place := group.store.root / group.path / name).is_symlink():
+        place.unlink()
+    else:
+        del group[name]
+
+
+@contextlib.contextmanager
+def blame_metadata(url: str, path: str) -> Iterator[None]:
+    """Raise StoreDamagedError for what Zarr raises where a zarr.json is not as it was written."""
+    try:
+        yield
+    except ZARR_ERRORS as error:
+        raise StoreDamagedError(f"{url}: the attributes in {path}/zarr.json are damaged ({error}); {MEND}") from error
+
+
+def read_info(group: zarr.Group, url: str) -> MatrixInfo:
+    """What a version says of itself; raises StoreDamagedError."""
+    attributes: Any = group.attrs.get(KEY)
+    with blame_metadata(url, group.path):
+        fields = {k: v for k, v in attributes.items() if k != "array_digests"}
+        return MatrixInfo(**(fields | {"url": url, "shape": tuple(fields["shape"])}))

@@ -1,0 +1,314 @@
+"""Versions that are written: whole, before the root names them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.sync import sync
+
+from mgspmv.errors import MgspmvError, StoreError, hide_secrets
+from mgspmv.files import CHECK_WRITING, describe_error
+from mgspmv.model import CsrArrays, MatrixInfo
+from mgspmv.store.chunks import create_array, find_writer, is_string, run_pieces
+from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.store.places import (
+    StoreLike,
+    check_links,
+    describe_store,
+    find_address,
+    find_local_path,
+    locate_store,
+    represent,
+)
+from mgspmv.store.read import check_version, open_store
+from mgspmv.store.versions import (
+    BROKEN_OFF,
+    FORMAT_VERSION,
+    KEY,
+    check_target,
+    drop_version,
+    list_named,
+    name_versions,
+    number_versions,
+    open_place,
+)
+
+_ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+
+
+def write_store(
+    store: StoreLike,
+    matrix: CsrArrays,
+    *,
+    transpose: CsrArrays | None = None,
+    provenance: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    base: str | None = None,
+    on_progress: Callable[[str, int, int | None], None] | None = None,
+    threads: int | None = None,
+) -> MatrixInfo:
+    """Write a matrix as a new version and make it the current one; older versions are then dropped.
+
+    Parameters
+    ----------
+    base : name of the version that it was made from, see `begin_version`
+
+    Raises
+    ------
+    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : another version than `base` is the current one by now
+    """
+    with begin_version(store, overwrite=overwrite, base=base) as version:
+        report = on_progress or (lambda phase, done, total: None)
+        digests = _write_csr(version.group, matrix, report, threads)
+        if transpose is not None:
+            child = version.group.create_group("transpose")
+            inner = _write_csr(child, transpose, report, threads)
+            digests |= {f"transpose/{name}": digest for name, digest in inner.items()}
+        version.commit(_describe(matrix, version, digests, provenance or {}))
+    return open_store(store).info
+
+
+@dataclass
+class Version:
+    """A version under construction: no reader sees it before `commit`."""
+
+    root: zarr.Group
+    group: zarr.Group
+    name: str
+    url: str
+    place: StoreLike
+    base: str | None = None
+    """Name of the version that it is made from, which must be the current one; None for none."""
+    keep: int | None = 1
+    """How many of the versions up to `base` and this one stay; None for all."""
+    is_named: bool = False
+    """Whether the root may name it by now."""
+    names: list[str] = field(default_factory=list)
+    """What the root names then, the oldest first."""
+
+    def describe(self, digests: dict[str, str], **claims: Any) -> dict[str, Any]:
+        """The attributes of the version.
+
+        Parameters
+        ----------
+        digests : of its arrays, by name
+        claims : the fields of `MatrixInfo` that are not of the version, as JSON values
+        """
+        claims |= {
+            "provenance": json.loads(hide_secrets(json.dumps(claims.get("provenance", {})))),
+            "has_transpose": any(name.startswith("transpose/") for name in digests),
+            "version": self.name,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "format_version": FORMAT_VERSION,
+            "array_digests": digests,
+        }
+        return claims | {"digest": combine_digests(digests, claims)}
+
+    def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
+        """Make an array of n elements, to be written by ranges; see `write_range`.
+
+        Parameters
+        ----------
+        dtype : `str` for strings
+        place : of the group in the version, empty for itself
+        """
+        create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
+
+    def write_array(self, name: str, array: Any, threads: int | None = None) -> str:
+        """As the function of this name, into the version."""
+        return write_array(self.group, name, array, threads)
+
+    def address(self) -> VersionAddress:
+        """Where other processes find it.
+
+        Raises
+        ------
+        OptionError : the store is in the memory of this process
+        """
+        return VersionAddress(find_address(self.place, self.url), self.name)
+
+    def commit(self, attributes: dict[str, Any]) -> None:
+        """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
+
+        Raises
+        ------
+        StoreDamagedError : another ingest into the same store, finished meanwhile, has taken this one for a leftover
+        StoreError : another version than `base` is the current one by now
+        """
+        self.group.attrs[KEY] = attributes
+        check_version(self.group, self.url, self.url)
+        self.names = [*self.check_base(), self.name][-(self.keep or 0) :]
+        self.is_named = True
+        name_versions(self.root, self.names)
+
+    def check_base(self) -> list[str]:
+        """Names of the versions up to `base`, the oldest first; none where there is none.
+
+        Raises
+        ------
+        StoreError : another version than `base` is the current one by now
+        """
+        if self.base is None:
+            return []
+        names = list_named(*open_place(self.place))
+        if names[-1] != self.base:
+            raise StoreError(
+                f"{self.url} holds version {names[-1]} and not {self.base}, which was opened; it was changed by "
+                "another meanwhile: run this again"
+            )
+        return names
+
+
+@dataclass(frozen=True)
+class VersionAddress:
+    """Where other processes find a version that is under construction."""
+
+    place: StoreLike
+    name: str
+
+    def __repr__(self) -> str:
+        return represent(self, self.place, self.name)
+
+    def open(self, place: str = "") -> zarr.Group:
+        """Its group, or another one in that, for writing."""
+        path = f"versions/{self.name}/{place}".rstrip("/")
+        return zarr.open_group(locate_store(self.place), mode="r+", path=path, use_consolidated=False)
+
+
+@contextlib.contextmanager
+def begin_version(
+    store: StoreLike, *, overwrite: bool, base: str | None = None, keep: int | None = 1
+) -> Iterator[Version]:
+    """Open a store for one new version. What an exception leaves unfinished is removed, with the store where there was
+    none before; on success versions that are not kept go, and what others left unfinished.
+
+    Parameters
+    ----------
+    base : name of the version that the new one is made from: where another is the current one, at first or in the end,
+        nothing is changed. That is looked at just before the last write, and is no lock
+    keep : how many of the versions up to `base` and the new one stay; None for all. Without `base` none before it does
+
+    Raises
+    ------
+    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : nothing can be written there; another version than `base` is the current one
+    """
+    is_new = check_target(store, overwrite=overwrite)
+    check_links(locate_store(store), "zarr.json", "versions", "versions/zarr.json")
+    begun: dict[str, Any] = {KEY: {"format_version": FORMAT_VERSION, "current": None}}
+    try:
+        root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
+    except Exception as error:  # libraries of object stores have errors of their own
+        place = describe_store(store)
+        is_elsewhere = "://" in place
+        if isinstance(error, MgspmvError) or not (is_elsewhere or isinstance(error, OSError)):
+            raise
+        remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
+        raise StoreError(f"cannot write {place}: {describe_error(error)}{remedy}") from error
+    versions = root.require_group("versions")
+    numbers = number_versions(versions)
+    name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
+    version = Version(root, versions.create_group(name), name, describe_store(store), store, base, keep)
+    try:
+        version.check_base()
+        yield version
+    except BaseException as error:
+        if not version.is_named:  # else the write that names it may have come through
+            del versions[name]
+            if is_new and not number_versions(versions):
+                _remove_root(root, store)
+        if isinstance(error, OSError):  # for what was dropped while it was read or written
+            version.check_base()
+        raise
+    if version.is_named:
+        for other in numbers.keys() - set(version.names):
+            drop_version(versions, other)
+        _remove_broken_off(store)
+
+
+def _remove_broken_off(store: StoreLike) -> None:
+    """Remove what of metadata was never moved to its place."""
+    if (path := find_local_path(store)) is None:
+        return
+    for folder in (path, path / "versions"):
+        for name in folder.glob(BROKEN_OFF):
+            name.unlink(missing_ok=True)
+
+
+def _remove_root(root: zarr.Group, store: StoreLike) -> None:
+    sync(root.store.delete_dir("versions"))
+    sync(root.store.delete("zarr.json"))
+    if (path := find_local_path(store)) is not None:
+        with contextlib.suppress(OSError):  # what else is there by now is not ours
+            path.rmdir()
+
+
+def _write_csr(
+    group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
+) -> dict[str, str]:
+    if matrix.data is not None:
+        mark_values(group, matrix.shape)
+    names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
+    present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
+    done, total = 0, sum(len(array) for array in present.values())
+    digests = {}
+    for name, array in present.items():
+        report("write", done, total)
+        digests[name] = write_array(group, name, array, threads)
+        done += len(array)
+    report("write", total, total)
+    return digests
+
+
+def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
+    """Say that a group is an anndata csr_matrix, as one with values is."""
+    group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
+
+
+def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> str:
+    """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
+    target = create_array(group, name, len(array), str if is_string(array) else array.dtype)
+    put = find_writer(target)
+
+    def write(piece: slice) -> None:
+        put(piece, array[piece])
+
+    own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
+    run_pieces(write, 0, len(array), own_threads)
+    return digest_array(array, own_threads)
+
+
+def _describe(
+    matrix: CsrArrays, version: Version, digests: dict[str, str], provenance: dict[str, Any]
+) -> dict[str, Any]:
+    ids = matrix.vertex_ids
+    return version.describe(
+        digests,
+        kind=matrix.kind,
+        shape=list(matrix.shape),
+        nnz=matrix.nnz,
+        dtype=matrix.dtype,
+        index_dtype=matrix.index_dtype,
+        duplicates=matrix.duplicates,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=matrix.order_method,
+        min_weight=find_least(matrix.data),
+        nbytes=matrix.nbytes,
+        provenance=provenance,
+    )
+
+
+def find_least(data: np.ndarray | None) -> float | None:
+    """Least value; None where there is none, or it is not a finite number, which JSON cannot hold."""
+    least = math.nan if data is None or not len(data) else float(data.min())
+    return least if math.isfinite(least) else None
