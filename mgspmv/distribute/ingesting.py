@@ -284,6 +284,7 @@ class _Ingesting:
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
         ids = self._number(joined.claim)
+        version.check_space(ids.shape, has_transpose=self._options.transpose)
         are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
         counted = self._do("number", "group", ids.shape, **are_known)
         nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)

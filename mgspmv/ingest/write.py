@@ -234,7 +234,12 @@ class VersionWriter:
         ----------
         transposed : for the entries of the transpose; None where none is wanted
         phase : for the report
+
+        Raises
+        ------
+        StoreError : as of `Version.check_space`
         """
+        self._version.check_space(matrix.shape, has_transpose=transposed is not None)
         made = self._write_rows(self._version.group, "", matrix, phase, transposed)
         matrix.close()
         pa.default_memory_pool().release_unused()  # names take most when they are written

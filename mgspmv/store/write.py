@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.model import CsrArrays, MatrixInfo
@@ -26,6 +28,7 @@ from mgspmv.store.places import (
     describe_store,
     find_address,
     find_local_path,
+    find_path,
     locate_store,
     represent,
 )
@@ -43,6 +46,8 @@ from mgspmv.store.versions import (
 )
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+_MOST_COMPRESSION = 255
+"""Bytes of which LZ4 makes one at the most: what lengthens a repetition by as many."""
 
 
 def write_store(
@@ -113,6 +118,23 @@ class Version:
             "array_digests": digests,
         }
         return claims | {"digest": combine_digests(digests, claims)}
+
+    def check_space(self, shape: tuple[int, int], *, has_transpose: bool) -> None:
+        """Raise StoreError where row pointers are more than the disk has place for, however well they are compressed.
+
+        A source may say that it has any number of rows and columns; entries take the place that they had there.
+        """
+        if (path := find_path(self.place)) is None:
+            return
+        free = shutil.disk_usage(path).free
+        for name, n_rows in zip(("indptr", "transpose/indptr"), shape[: 1 + has_transpose], strict=False):
+            least = 8 * (n_rows + 1) // _MOST_COMPRESSION
+            if least > free:
+                raise StoreError(
+                    f"cannot write {self.url}: its {name} would have {n_rows + 1:,} elements and take "
+                    f"{format_bytes(least)} at the least, and {format_bytes(free)} are free there; check the size that "
+                    "the source says it has, or make room"
+                )
 
     def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
         """Make an array of n elements, to be written by ranges; see `write_range`.

@@ -30,6 +30,7 @@ from mgspmv.errors import (
     OptionError,
     SourceError,
     SourceNotFoundError,
+    StoreError,
     StoreExistsError,
     StoreNotFoundError,
 )
@@ -311,6 +312,15 @@ def test_what_is_wrong_is_said_and_leaves_nothing(name, client, tmp_path):
     with pytest.raises(error, match=message):
         mg.ingest(source, tmp_path / "graph", client=client, **options)
     check_nothing_whole(tmp_path / "graph")
+
+
+@pytest.mark.parametrize(("size", "name"), [(f"{10**17} 5", "indptr"), (f"5 {10**17}", "transpose/indptr")])
+def test_a_size_that_no_disk_has_place_for(size, name, client, tmp_path):
+    lines = ["%%MatrixMarket matrix coordinate real general", f"{size} 1", "1 1 2.5"]
+    source = write_lines(tmp_path / "a.mtx", lines)
+    with pytest.raises(StoreError, match=f"its {name} would have 100,000,000,000,000,001 elements and take 3.14 PB"):
+        mg.ingest(source, tmp_path / "matrix", transpose=True, client=client)
+    check_nothing_whole(tmp_path / "matrix")
 
 
 def test_weights_that_are_not_finite_are_counted_over_all_rows(client, tmp_path):

@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pytest
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
+from mgspmv.errors import CapacityError, OptionError, SourceError, StoreError, StoreNotFoundError
 from mgspmv.ingest import write
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
@@ -134,6 +135,38 @@ def test_what_is_found_while_writing_leaves_what_was_there(name, was_there, tmp_
         assert open_store(tmp_path / "a.zarr").info == before
     else:
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("was_there", [False, True], ids=["new", "overwritten"])
+@pytest.mark.parametrize(
+    ("size", "name"), [(f"{10**17} 5", "indptr"), (f"5 {10**17}", "transpose/indptr")], ids=["rows", "columns"]
+)
+def test_a_size_that_no_disk_has_place_for_leaves_what_was_there(tmp_path, size, name, was_there):
+    text, folder = tmp_path / "a.mtx", tmp_path / "stores"
+    text.write_text(f"%%MatrixMarket matrix coordinate real general\n{size} 1\n1 1 2.5\n")
+    folder.mkdir()
+    before = store(make_generator("rmat", scale=4), folder / "a.zarr") if was_there else None
+    message = (
+        rf"^cannot write {folder}/a.zarr: its {name} would have 100,000,000,000,000,001 elements and take 3.14 PB at "
+        r"the least, and [\d.]+ .?B are free there; check the size that the source says it has, or make room$"
+    )
+    with pytest.raises(StoreError, match=message):
+        mg.ingest(text, folder / "a.zarr", transpose=True, overwrite=was_there)
+    if was_there:
+        assert open_store(folder / "a.zarr").info == before
+    else:
+        assert list(folder.iterdir()) == []
+
+
+def test_rows_that_may_have_place_once_they_are_compressed_are_written(tmp_path, monkeypatch):
+    free = SimpleNamespace(free=8 * 1001 // 255)
+    monkeypatch.setattr("mgspmv.store.write.shutil.disk_usage", lambda path: free)
+    text = tmp_path / "a.mtx"
+    text.write_text("%%MatrixMarket matrix coordinate real general\n1000 5 1\n1 1 2.5\n")
+    assert mg.ingest(text, tmp_path / "a.zarr").shape == (1000, 5)
+    free.free -= 1
+    with pytest.raises(StoreError, match="its indptr would have 1,001 elements and take 31 B at the least, and 30 B"):
+        mg.ingest(text, tmp_path / "b.zarr")
 
 
 def test_an_interrupt_leaves_nothing(small, tmp_path):
