@@ -17,7 +17,7 @@ _SECRETS = re.compile(
           (?<=[?&#;])(?:
               [\w.-]*(?:signature|credential|token|secret|password|passwd|passphrase|pwd|authorization|access_?key_?id
                        |(?:access|account|api|auth|secret|session|shared|storage)[_-]?key)
-            | auth|key|sig
+            | auth|key|pass|sig
           )
         | (?<![\w./-])(?:AccountKey|SharedAccessKey)
       )=(?:[^&#\s'"\\;]|\\u[0-9a-f]{4}|;(?![\w.-]+=))+(?<![:,;)])

@@ -143,7 +143,16 @@ def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
             (f"https://h/x?a=1&{name}=abc&b=2", f"https://h/x?a=1&{name}=***&b=2")
             for name in (
                 *("access_key", "secret_access_key", "AccountKey", "session_key", "pwd", "auth", "passphrase", "sig"),
-                *("authorization", "api-key", "apikey", "x-api-key", "AWSAccessKeyId", "refresh_token", "db.password"),
+                *(
+                    "pass",
+                    "authorization",
+                    "api-key",
+                    "apikey",
+                    "x-api-key",
+                    "AWSAccessKeyId",
+                    "refresh_token",
+                    "db.password",
+                ),
                 *("SharedAccessSignature", "client_secret", "access_key_id", "auth_key", "X-Goog-Credential"),
             )
         ),
@@ -164,7 +173,7 @@ def test_secrets_of_urls_are_not_shown(url, shown):
     "text",
     [
         "tcp://10.0.0.1:8786",
-        "https://host/x?monkey=1&page=2&author=me&keys=3&pwds=1&is_authorized=1&token_count=3",
+        "https://host/x?monkey=1&page=2&author=me&keys=3&pwds=1&passes=2&is_authorized=1&token_count=3",
         "s3://key@bucket/x",
         "abfs://container@account.dfs.core.windows.net/web.zarr",
         "ssh://user@host:22/x",
