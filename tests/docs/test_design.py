@@ -10,10 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text()
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
-def test_layers_are_those_that_imports_are_held_to():
-    [contract] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+@pytest.mark.parametrize("contract", CONTRACTS, ids=[contract["name"] for contract in CONTRACTS])
+def test_layers_are_those_that_imports_are_held_to(contract):
     assert "\n\n" + "".join(f"    {layer}\n" for layer in contract["layers"]) + "\n" in PAGE
 
 
