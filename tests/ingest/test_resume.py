@@ -777,9 +777,10 @@ def test_killed_before_the_store_is_named_it_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["names", pytest.param("numbers", marks=pytest.mark.exhaustive)])
-def test_killed_at_any_moment_it_goes_on(kind, tmp_path):
+def test_killed_at_any_moment_it_goes_on(kind, tmp_path, monkeypatch):
     """By SIGKILL, three times, a random time after it got on, while it reads, numbers, sorts and writes; maybe when the
     store is whole and what was kept is not yet gone."""
+    monkeypatch.undo()  # batches are as large as in the processes that are killed
     rng, moments = np.random.default_rng(1), random.Random(3)
     ends = rng.integers(0, 200_000, (2, 2_000_000))
     labels = pa.array([f"name-{k}" if kind == "names" else str(3 * k) for k in range(200_000)])
