@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -131,6 +131,7 @@ def _opens(token: Token) -> bool:
     return token.type == "heading_open"
 
 
+@cache
 def read_page(name: str) -> Page:
     """A page by its path in the repository."""
     return Page(name, (ROOT / name).read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +106,7 @@ def find_commands(block: Block) -> list[Command]:
     return [*(_split_shell if block.language == "sh" else _split_python)(block)]
 
 
+@cache
 def find_all_commands(page: Page) -> list[Command]:
     return [command for block in page.blocks if block.language in ("sh", "python") for command in find_commands(block)]
 
