@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,40 @@ class WatchingStore(WrapperStore[Store]):
 
     def chunks_read(self) -> list[str]:
         return [key for key in self.keys("get") if "/c/" in key]
+
+
+class FarStore(WatchingStore):
+    """As one that is far away: each request takes its time. Notes `("begin", "round")` when one begins while none is
+    out."""
+
+    def __init__(self, store: Store | None = None, calls: list[tuple[str, str]] | None = None) -> None:
+        super().__init__(store, calls)
+        self._n_out = 0
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.keys("begin"))
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        async with self._travel():
+            return await super().get(key, prototype, byte_range)
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        async with self._travel():
+            found = [key async for key in super().list_prefix(prefix)]
+        for key in found:
+            yield key
+
+    @asynccontextmanager
+    async def _travel(self) -> AsyncIterator[None]:
+        if self._n_out == 0:
+            self.calls.append(("begin", "round"))
+        self._n_out += 1
+        try:
+            await asyncio.sleep(0.05)
+            yield
+        finally:
+            self._n_out -= 1
 
 
 class Crash(OSError):

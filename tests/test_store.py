@@ -30,6 +30,7 @@ from numcodecs import blosc
 from stores import (
     Crash,
     CrashingStore,
+    FarStore,
     WatchingStore,
     find_group,
     make_arrays,
@@ -38,7 +39,9 @@ from stores import (
     make_transpose,
 )
 from zarr.abc.store import Store
-from zarr.core.sync import collect_aiterator
+from zarr.buffer.cpu import buffer_prototype
+from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.core.sync import collect_aiterator, sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
 import mgspmv
@@ -415,6 +418,45 @@ def test_opening_reads_no_chunk(tiny_chunks):
     assert watched.keys("set") == []
 
 
+@pytest.mark.parametrize("n", [0, 3, 20])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64, str])
+def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, n, tiny_chunks):
+    ours, theirs = (zarr.open_group(WatchingStore(), mode="w").create_group("a") for _ in range(2))
+    ours.store.calls.clear()
+    chunks.create_array(ours, "x", n, dtype)[:] = np.zeros(n, object if dtype is str else dtype)
+    keys = [f"a/x/c/{k}" for k in range(-(-n // tiny_chunks))]  # those that hold zeros alone, too
+    described, *written = [key for operation, key in ours.store.calls if operation == "set"]
+    assert (described, sorted(written)) == ("a/x/zarr.json", keys)
+    assert [key for operation, key in ours.store.calls if operation == "get" and "/c/" not in key] == []
+    theirs.create_array(
+        "x",
+        shape=(n,),
+        chunks=(min(tiny_chunks, max(n, 1)),),
+        dtype=dtype,
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        attributes={
+            "encoding-type": "string-array" if dtype is str else "array",
+            "encoding-version": "0.2.0",
+        },
+    )
+    left, right = (sync(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs))
+    assert left == right
+
+
+def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it(tiny_chunks):
+    far, matrix = FarStore(), make_scipy(6, 6)
+    arrays = make_arrays(matrix, "graph", ids=STRING_IDS, order=np.arange(6, dtype=np.int32)[::-1].copy())
+    write_store(far, arrays, transpose=make_transpose(matrix))
+    far.calls.clear()
+    stored = open_store(far)
+    assert 1 < far.n_rounds <= 4  # the root, the version, its arrays, their chunks
+    assert len(stored.arrays) == 10
+    far.calls.clear()
+    stored.read_block(0, 6, np.float64)
+    assert {key for key in far.keys("get") if "/c/" not in key} == set()
+    assert 1 < far.n_rounds <= 3  # row pointers, columns, values
+
+
 def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
     place = MemoryStore()
     write_store(place, make_arrays(make_scipy(30, 30)))
@@ -676,7 +718,7 @@ def test_a_reader_of_a_dropped_version_gets_an_error_and_no_zeros(tiny_chunks, t
     write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=1)))
     reader = open_store(tmp_path / "m")
     write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=2)), overwrite=True)
-    with pytest.raises(StoreDamagedError, match="is missing; open it again if it was replaced since it was opened"):
+    with pytest.raises(StoreDamagedError, match="missing; open it again if it was replaced since it was opened"):
         reader.read_block(0, 20, np.float64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import struct
@@ -21,7 +22,7 @@ from zarr.abc.store import Store
 from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MissingChunkError
@@ -42,19 +43,33 @@ _STRING_BYTES = 57
 
 
 def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
-    """Make an array of n elements, of a dtype or `str`, whose chunks are all to be written."""
-    return group.create_array(
-        name,
-        shape=(n,),
-        chunks=(min(CHUNK_ELEMENTS, max(1, n)),),
+    """Make an array of n elements, of a dtype or `str`, whose chunks are all to be written, where none is.
+
+    Zarr would look for what is there, and at all groups around it: five requests, which are many for a small array.
+    """
+    grid = {"name": "regular", "configuration": {"chunk_shape": (min(CHUNK_ELEMENTS, max(1, n)),)}}
+    described: Any = _describe_array(dtype if dtype is str else np.dtype(dtype)) | {"shape": (n,), "chunk_grid": grid}
+    array = zarr.AsyncArray(described, group.store_path / name, config={"write_empty_chunks": True})
+    for key, value in array.metadata.to_buffer_dict(buffer_prototype).items():
+        sync((array.store_path / key).set(value))
+    return zarr.Array(array)
+
+
+@functools.cache
+def _describe_array(dtype: Any) -> dict[str, Any]:
+    """What Zarr writes of an array of a dtype or `str`, of any length."""
+    array = zarr.create_array(
+        MemoryStore(),
+        shape=(1,),
+        chunks=(1,),
         dtype=dtype,
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        config={"write_empty_chunks": True},
         attributes=_ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
     )
+    return array.metadata.to_dict()
 
 
-def find_chunk_fault(array: zarr.Array[Any]) -> str | None:
+def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | None:
     """In what the chunks of an array are not as this module writes them: None, or what to say of it."""
     metadata: Any = array.metadata
     wanted = ["vlen-utf8" if is_string(array) else "bytes", "blosc", "crc32c"]

@@ -14,7 +14,6 @@ import zarr
 from mgspmv.marks import mark
 from mgspmv.store import chunks
 from mgspmv.store.digests import digest_elements
-from mgspmv.store.read import get_array
 
 MANY_CHUNKS = 16
 
@@ -36,6 +35,7 @@ class GrowingArray:
         self._pool, self._n_ahead = pool, n_ahead if most >= MANY_CHUNKS * chunks.CHUNK_ELEMENTS else 0
         self._chunk: np.ndarray = np.empty(min(most, chunks.CHUNK_ELEMENTS), dtype)
         self._n_held = self._n_written = 0
+        self._array: zarr.Array[Any] | None = None
         self._put: Callable[[slice, np.ndarray], None] | None = None
         self._writing: deque[Future[bytes]] = deque()
         self._hashes: list[bytes] = []
@@ -58,16 +58,16 @@ class GrowingArray:
             self._flush()
         while self._writing:
             self._hashes.append(self._writing.popleft().result())
-        array = get_array(self._group, self._name, self._group.path)
-        if array.shape != (n,):
-            array.resize((n,))
+        assert self._array is not None
+        if self._array.shape != (n,):
+            self._array.resize((n,))
         return hashlib.sha256(b"".join(self._hashes)).hexdigest()
 
     def pieces(self) -> Iterator[np.ndarray]:
         """What was written, chunk after chunk, once it is finished."""
-        array = get_array(self._group, self._name, self._group.path)
-        stored = chunks.find_chunks(array)
-        for piece in chunks.cut_pieces(0, array.shape[0]):
+        assert self._array is not None
+        stored = chunks.find_chunks(self._array)
+        for piece in chunks.cut_pieces(0, self._array.shape[0]):
             elements = np.empty(piece.stop - piece.start, self._dtype)
             stored.read(piece, elements)
             yield elements
@@ -75,7 +75,8 @@ class GrowingArray:
     def _flush(self) -> None:
         if self._put is None:  # as long as it may become, but with chunks as if its length were known
             n = self._most if self._n_held == chunks.CHUNK_ELEMENTS else self._n_held
-            self._put = chunks.find_writer(chunks.create_array(self._group, self._name, n, self._dtype))
+            self._array = chunks.create_array(self._group, self._name, n, self._dtype)
+            self._put = chunks.find_writer(self._array)
         if self._n_held:
             self._writing.append(self._pool.submit(self._write, self._n_written, self._chunk[: self._n_held]))
             self._n_written, self._n_held = self._n_written + self._n_held, 0

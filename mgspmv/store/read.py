@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import zarr
+from zarr.core.sync import sync
 
 from mgspmv.errors import ChecksumError, MissingChunkError, StoreDamagedError, StoreError, TruncatedArrayError
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
@@ -25,6 +27,7 @@ from mgspmv.store.versions import (
     read_info,
 )
 
+_TRANSPOSE = "transpose/"
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
 
 
@@ -66,6 +69,8 @@ class StoredMatrix:
     """The version's group, or its transpose's."""
     place: StoreLike
     """What it was opened from."""
+    arrays: dict[str, zarr.Array[Any]] = field(repr=False)
+    """Those that the matrix must have, by name; of the stored transpose, `transpose/` and the name."""
     original: StoredMatrix | None = None
     """Of a transpose: the matrix that it is the transpose of."""
 
@@ -101,7 +106,7 @@ class StoredMatrix:
         ------
         StoreDamagedError : as for `read_array` and `read_order`
         """
-        names = [name for name in _expected_arrays(self) if name != "order"]
+        names = [name for name in self.arrays if name != "order" and not name.startswith(_TRANSPOSE)]
         arrays: dict[str, Any] = {"data": None} | {name: self.read_array(name, threads=threads) for name in names}
         arrays |= {"order": self.read_order(threads), "order_method": self.info.order}
         kind = self.info.kind if self.original is None else "matrix"  # a transpose has no degrees
@@ -197,11 +202,12 @@ class StoredMatrix:
         n_rows, n_cols = self.info.shape
         group = self.group["transpose"]
         assert isinstance(group, zarr.Group)
-        index_dtype = get_array(group, "indices", self.info.url).dtype.name
-        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index_dtype)
+        names = [name for name in self.arrays if name.startswith(_TRANSPOSE)]
+        arrays = {name.removeprefix(_TRANSPOSE): self.arrays[name] for name in names}
+        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=arrays["indices"].dtype.name)
         if info.kind != "graph":
             info = replace(info, kind="matrix", vertex_ids=None)
-        return StoredMatrix(info, group, self.place, original=self)
+        return StoredMatrix(info, group, self.place, arrays, original=self)
 
     def name_entries(self, *, weights: bool = True) -> str:
         """What no other entries are known by: the digest, and whether they are transposed or stand for 1."""
@@ -235,7 +241,7 @@ class StoredMatrix:
         return out.array
 
     def _get_array(self, name: str) -> zarr.Array[Any]:
-        return get_array(self.group, name, self.info.url)
+        return self.arrays.get(name) or get_array(self.group, name, self.info.url)
 
     def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
         stored = chunks.find_chunks(array)
@@ -321,40 +327,62 @@ def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> Stor
 
 def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
     """Check that all of a version is there."""
-    stored = StoredMatrix(read_info(group, url), group, place)
-    _check_arrays(stored)
-    if stored.info.has_transpose:
-        with blame_metadata(url, f"{group.path}/transpose"):
-            transposed = stored.transpose()
-        _check_arrays(transposed)
-    return stored
+    info = read_info(group, url)
+    expected = _expected_arrays(info)
+    found = sync(_find_all(group, expected, url))
+    for fault in found:
+        if isinstance(fault, BaseException):
+            raise fault
+    arrays = {name: zarr.Array(array) for name, array in zip(expected, found, strict=False)}
+    return StoredMatrix(info, group, place, arrays)
 
 
-def _check_arrays(stored: StoredMatrix) -> None:
-    url = stored.info.url
-    for name, (length, dtype) in _expected_arrays(stored).items():
-        array = get_array(stored.group, name, url)
-        if array.shape != (length,):
-            raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
-        found = "string" if chunks.is_string(array) else array.dtype.name
-        if found != dtype:
-            raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
-        if fault := chunks.find_chunk_fault(array):
-            raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
-        if array.nchunks_initialized != array.nchunks:
-            raise MissingChunkError(
-                f"{url}: {array.path} has {array.nchunks_initialized} of its {array.nchunks} chunks; {MEND}"
-            )
+async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str | None]], url: str) -> list[Any]:
+    """Arrays of a version, or what is wrong with them; all are asked for at once, as stores may be far away."""
+    inside = zarr.AsyncGroup(group.metadata, group.store_path)
+    asked: list[Any] = [_find_array(inside, name, *wanted, url) for name, wanted in expected.items()]
+    if any(name.startswith(_TRANSPOSE) for name in expected):
+        asked.append(_find_transpose(inside, url))
+    return await asyncio.gather(*asked, return_exceptions=True)
 
 
-def _expected_arrays(stored: StoredMatrix) -> dict[str, tuple[int, str]]:
-    """Length and dtype of each array that a version, or its transpose, must have."""
-    info = stored.info
-    arrays = {"indptr": (info.shape[0] + 1, "int64"), "indices": (info.nnz, info.index_dtype)}
+async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str | None, url: str) -> Any:
+    with blame_metadata(url, f"{group.path}/{name}"):
+        array = await _get(group, name)
+    if not isinstance(array, zarr.AsyncArray):
+        raise _missing_array(url, group.path, name)
+    if array.shape != (length,):
+        raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
+    found = "string" if chunks.is_string(array) else array.dtype.name
+    if dtype not in (found, None):
+        raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
+    if fault := chunks.find_chunk_fault(array):
+        raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
+    if (n := await array.nchunks_initialized()) != array.nchunks:
+        raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")
+    return array
+
+
+async def _find_transpose(group: zarr.AsyncGroup, url: str) -> None:
+    with blame_metadata(url, f"{group.path}/transpose"):
+        if not isinstance(await _get(group, "transpose"), zarr.AsyncGroup):
+            raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
+
+
+async def _get(group: zarr.AsyncGroup, name: str) -> Any:
+    """What is in a group by a name; None where nothing is."""
+    try:
+        return await group.getitem(name)
+    except KeyError:
+        return None
+
+
+def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str | None]]:
+    """Length and dtype of each array that a version must have; None for any dtype."""
+    indptr, indices = (info.shape[0] + 1, "int64"), (info.nnz, info.index_dtype)
+    arrays: dict[str, tuple[int, str | None]] = {"indptr": indptr, "indices": indices}
     if info.dtype is not None:
         arrays["data"] = (info.nnz, info.dtype)
-    if stored.original is not None:
-        return arrays
     if info.kind != "matrix":
         arrays["out_degree"] = (info.shape[1], "int64")
         if not info.is_pattern:
@@ -363,6 +391,10 @@ def _expected_arrays(stored: StoredMatrix) -> dict[str, tuple[int, str]]:
         arrays["vertex_ids"] = (info.shape[0], info.vertex_ids)
     if info.order is not None:
         arrays["order"] = (info.shape[0], info.index_dtype)
+    if info.has_transpose:
+        arrays |= {f"{_TRANSPOSE}indptr": (info.shape[1] + 1, "int64"), f"{_TRANSPOSE}indices": (info.nnz, None)}
+        if info.dtype is not None:
+            arrays[f"{_TRANSPOSE}data"] = (info.nnz, info.dtype)
     return arrays
 
 
@@ -371,8 +403,12 @@ def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
     with blame_metadata(url, f"{group.path}/{name}"):
         array = group.get(name)
     if not isinstance(array, zarr.Array):
-        raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; {_MEND_OPENED}")
+        raise _missing_array(url, group.path, name)
     return array
+
+
+def _missing_array(url: str, place: str, name: str) -> StoreDamagedError:
+    return StoreDamagedError(f"{url}: the array {place}/{name} is missing; {_MEND_OPENED}")
 
 
 def _is_ascending(array: Any) -> bool:
