@@ -121,10 +121,9 @@ def ingest(
         describe = partial(_describe_making, options=options, reading=asked)
         opened = open_source(source, **asked)
         remove_kept(kept)
-        ingest_on_cluster(
+        return ingest_on_cluster(
             opened, store, options, client, describe, memory=parse_size(memory), on_progress=on_progress, **working
         )
-        return open_store(store).info
     room = find_room(store, parse_size(memory), threads, scratch)
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
     if resume:
@@ -195,8 +194,7 @@ def generate(
 
     provenance = _describe_making(source.layout().provenance, options, {})
     working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "overwrite": overwrite}
-    make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
-    return open_store(store).info
+    return make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
 
 
 def _store(
@@ -211,8 +209,7 @@ def _store(
 ) -> MatrixInfo:
     describe = partial(_describe_making, options=options, reading=reading)
     report = on_progress or ignore
-    store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
-    return open_store(store).info
+    return store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
@@ -288,8 +285,7 @@ def reorder(
 
     writing: dict[str, Any] = {"overwrite": overwrite or target is None}
     writing["base"] = info.version if target is None else None
-    reorder_store(stored, place, method, describe, on_progress or ignore, room, **writing)
-    return open_store(place).info
+    return reorder_store(stored, place, method, describe, on_progress or ignore, room, **writing)
 
 
 @watched
@@ -361,8 +357,7 @@ def update(
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = on_progress or ignore
-    update_store(stored, *sources, options, describe, report, room, missing=missing, keep=keep)
-    return open_store(store).info
+    return update_store(stored, *sources, options, describe, report, room, missing=missing, keep=keep)
 
 
 @watched

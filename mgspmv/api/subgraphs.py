@@ -102,8 +102,7 @@ def subgraph(
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
     writing: dict[str, Any] = {"overwrite": overwrite, "edges": chosen}
-    write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
-    return open_store(target).info
+    return write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
 
 
 def _to_number(value: Any) -> Any:

@@ -48,7 +48,7 @@ from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, make_room
 from mgspmv.marks import find_marks, mark
-from mgspmv.model import IngestOptions, Progress, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges
 from mgspmv.store.write import Version, begin_version, mark_values
 
@@ -196,7 +196,7 @@ def ingest_on_cluster(
     timeout: float,
     overwrite: bool,
     on_progress: Progress | None,
-) -> None:
+) -> MatrixInfo:
     """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
 
     Parameters
@@ -204,6 +204,10 @@ def ingest_on_cluster(
     describe : makes the store's provenance of the source's
     memory : bytes that the process of each worker may take; None for half of what each may still take
     scratch : a folder that each worker has; None for Dask's own
+
+    Returns
+    -------
+    What the new version says of itself.
 
     Raises
     ------
@@ -229,7 +233,7 @@ def ingest_on_cluster(
             making = _Ingesting(cluster, workers, source, options, report)
             try:
                 making.begin(memory, threads, scratch)
-                making.run(version, describe)
+                return making.run(version, describe)
             finally:
                 making.end()
     finally:
@@ -278,8 +282,8 @@ class _Ingesting:
         self._held, self._working = self._working, []
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
-    def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Do all steps and name the version."""
+    def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
+        """Do all steps and name the version; what that says of itself."""
         read: list[ReadPart] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
@@ -296,7 +300,7 @@ class _Ingesting:
             counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
             digests |= self._write(version, "transpose", other, n_entries)
-        version.commit(self._describe(version, digests, ids, sum(nnz), least, describe(joined.provenance)))
+        return version.commit(self._describe(version, digests, ids, sum(nnz), least, describe(joined.provenance)))
 
     def end(self) -> None:
         """Let go of the shares, and wait for those that are still at work."""

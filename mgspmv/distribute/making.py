@@ -30,7 +30,7 @@ from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
 from mgspmv.kernels.select import Backend
 from mgspmv.marks import find_marks
-from mgspmv.model import GeneratorRule, IngestOptions, Progress, bucket_shift, index_dtype
+from mgspmv.model import GeneratorRule, IngestOptions, MatrixInfo, Progress, bucket_shift, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range
 from mgspmv.store.write import Version, VersionAddress, begin_version, find_least, mark_values
 
@@ -153,7 +153,7 @@ def make_on_cluster(
     timeout: float,
     overwrite: bool,
     on_progress: Progress | None,
-) -> None:
+) -> MatrixInfo:
     """Let the workers of a cluster make a generated matrix; see `mgspmv.api.generate`."""
     if options.transpose or options.order != "none" or options.duplicates == "error" or options.kind == "stochastic":
         raise OptionError(
@@ -169,7 +169,7 @@ def make_on_cluster(
         with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
             making = _Making(cluster, workers, backends, source, options, threads, report)
             making.make()
-            making.write(version, provenance)
+            return making.write(version, provenance)
     finally:
         cluster.close()
 
@@ -223,8 +223,8 @@ class _Making:
     def _kind(self) -> str:
         return self._options.kind or self._source.default_kind
 
-    def write(self, version: Version, provenance: dict[str, Any]) -> None:
-        """Write all of it and name the version."""
+    def write(self, version: Version, provenance: dict[str, Any]) -> MatrixInfo:
+        """Write all of it and name the version; what that says of itself."""
         (n_rows, n_cols), index = self._shape, index_dtype(self._shape[1])
         lengths = [n for n, _, _ in self._made]
         dtypes = {dtype for _, dtype, _ in self._made}
@@ -262,9 +262,10 @@ class _Making:
             nbytes=sum(size * own.itemsize for size, own in sizes.values()),
             provenance=provenance,
         )
-        version.commit(attributes)
+        info = version.commit(attributes)
         self._cluster.free(self._keys, self._members)
         self._cluster.release(self._held)
+        return info
 
     def _sum_columns(self) -> None:
         token, n = uuid.uuid4().hex, len(self._keys)

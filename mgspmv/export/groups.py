@@ -42,12 +42,12 @@ def write_anndata(group: zarr.Group, stored: StoredMatrix, arrays: SourceArrays,
     x = group.create_group("X")
     _write_arrays(x, {"indptr": "indptr", "indices": "indices", "data": "data"}, arrays, threads, report)
     shape = list(arrays.info.shape)
-    x.attrs.update({"encoding-type": f"{arrays.format}_matrix", "encoding-version": "0.1.0", "shape": shape})
+    x.update_attributes({"encoding-type": f"{arrays.format}_matrix", "encoding-version": "0.1.0", "shape": shape})
     for name, n in zip(("obs", "var"), shape, strict=True):
         frame = group.create_group(name)
         _write_names(frame, stored, n)
-        frame.attrs.update(_ANNDATA_FRAME)
-    group.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        frame.update_attributes(_ANNDATA_FRAME)
+    group.update_attributes({"encoding-type": "anndata", "encoding-version": "0.1.0"})
 
 
 def write_binsparse(group: zarr.Group, arrays: SourceArrays, threads: int, report: Report) -> None:

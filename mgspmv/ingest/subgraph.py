@@ -335,7 +335,7 @@ def write_subgraph(
     *,
     overwrite: bool,
     edges: EdgeChoice | None = None,
-) -> None:
+) -> MatrixInfo:
     """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
 
     Parameters
@@ -343,6 +343,10 @@ def write_subgraph(
     vertices : as of `select_vertices`; None for all
     describe : makes the version's provenance of the number of vertices that stay, None where none was to go
     edges : which stay or go; None for all
+
+    Returns
+    -------
+    What the new version says of itself.
 
     Raises
     ------
@@ -376,7 +380,7 @@ def write_subgraph(
         if info.has_transpose and not sorts:
             writer.write_transpose(rows.transpose())
         provenance = describe(rows.shape[0] if is_selected else None)
-        version.commit(writer.describe(rows, made, provenance, info.order))
+        return version.commit(writer.describe(rows, made, provenance, info.order))
 
 
 def _check_room(info: MatrixInfo, edges: EdgeChoice | None, memory: int, *, selects: bool) -> int:

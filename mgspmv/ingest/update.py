@@ -79,7 +79,7 @@ def update_store(
     *,
     missing: Missing,
     keep: int | None,
-) -> None:
+) -> MatrixInfo:
     """Write a new version of the store that `stored` is the current version of.
 
     Parameters
@@ -88,6 +88,10 @@ def update_store(
     describe : makes the version's provenance of those of `insert` and `delete`, by these names, and what they changed
     missing : what to do about deletions where there is no entry
     keep : as of `begin_version`
+
+    Returns
+    -------
+    What the new version says of itself.
 
     Raises
     ------
@@ -126,7 +130,7 @@ def update_store(
             made = writer.write(merged, transposed, "merge and write")
             read = {"insert": added, "delete": removed}
             sources = {name: batch.layout.provenance for name, batch in read.items() if batch is not None}
-            version.commit(writer.describe(merged, made, describe(sources, merged.changes), info.order))
+            return version.commit(writer.describe(merged, made, describe(sources, merged.changes), info.order))
 
 
 def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:

@@ -25,7 +25,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
-from mgspmv.model import IngestOptions, default_threads, free_memory, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
@@ -138,13 +138,17 @@ def store_source(
     *,
     overwrite: bool,
     journal: Journal | None = None,
-) -> None:
+) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
     Parameters
     ----------
     describe : makes the store's provenance of the source's
     journal : as of `sort_source`
+
+    Returns
+    -------
+    What the new version says of itself.
 
     Raises
     ------
@@ -168,7 +172,7 @@ def store_source(
                 made = writer.write(matrix, transposed if options.transpose else None)
             if journal is not None:
                 journal.name_version(version.name)
-            version.commit(writer.describe(matrix, made, provenance, order))
+            return version.commit(writer.describe(matrix, made, provenance, order))
 
 
 def reorder_store(
@@ -181,7 +185,7 @@ def reorder_store(
     *,
     overwrite: bool,
     base: str | None,
-) -> None:
+) -> MatrixInfo:
     """Write a stored matrix in another order, or in that of its source, as the new version of a store.
 
     Parameters
@@ -189,6 +193,10 @@ def reorder_store(
     method : one of `METHODS`, or `none`
     describe : makes the version's provenance of what `reorder_rows` says
     overwrite, base : as of `begin_version`
+
+    Returns
+    -------
+    What the new version says of itself.
 
     Raises
     ------
@@ -204,7 +212,8 @@ def reorder_store(
     ):
         writer = VersionWriter(version, report, room.threads, _reserve_columns(matrix, memory))
         made = writer.write(matrix, transposed if stored.info.has_transpose else None)
-        version.commit(writer.describe(matrix, made, describe(reordering), None if method == "none" else method))
+        order = None if method == "none" else method
+        return version.commit(writer.describe(matrix, made, describe(reordering), order))
 
 
 def _reserve_columns(matrix: SortedSource, memory: int) -> int:

@@ -32,13 +32,14 @@ from mgspmv.store.places import (
     locate_store,
     represent,
 )
-from mgspmv.store.read import check_version, open_store
+from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
     BROKEN_OFF,
     FORMAT_VERSION,
     KEY,
     check_target,
     drop_version,
+    get_version,
     list_named,
     name_versions,
     number_versions,
@@ -67,6 +68,10 @@ def write_store(
     ----------
     base : name of the version that it was made from, see `begin_version`
 
+    Returns
+    -------
+    What the version says of itself.
+
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
@@ -79,8 +84,7 @@ def write_store(
             child = version.group.create_group("transpose")
             inner = _write_csr(child, transpose, report, threads)
             digests |= {f"transpose/{name}": digest for name, digest in inner.items()}
-        version.commit(_describe(matrix, version, digests, provenance or {}))
-    return open_store(store).info
+        return version.commit(_describe(matrix, version, digests, provenance or {}))
 
 
 @dataclass
@@ -159,8 +163,12 @@ class Version:
         """
         return VersionAddress(find_address(self.place, self.url), self.name)
 
-    def commit(self, attributes: dict[str, Any]) -> None:
+    def commit(self, attributes: dict[str, Any]) -> MatrixInfo:
         """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
+
+        Returns
+        -------
+        What the version says of itself.
 
         Raises
         ------
@@ -168,10 +176,11 @@ class Version:
         StoreError : another version than `base` is the current one by now
         """
         self.group.attrs[KEY] = attributes
-        check_version(self.group, self.url, self.url)
+        made = check_version(get_version(self.root, self.name, self.url), self.place, self.url)
         self.names = [*self.check_base(), self.name][-(self.keep or 0) :]
         self.is_named = True
         name_versions(self.root, self.names)
+        return made.info
 
     def check_base(self) -> list[str]:
         """Names of the versions up to `base`, the oldest first; none where there is none.
@@ -294,7 +303,7 @@ def _write_csr(
 
 def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
     """Say that a group is an anndata csr_matrix, as one with values is."""
-    group.attrs.update({**_ANNDATA_CSR, "shape": list(shape)})
+    group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
 
 
 def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> str:
