@@ -58,9 +58,10 @@ def _find_limit(group: Path) -> int | None:
 
 
 def _find_free(group: Path) -> int | None:
-    limit = _find_limit(group)
+    if (limit := _find_limit(group)) is None:
+        return None
     used = read_text(group / "memory.current") or read_text(group / "memory.usage_in_bytes")
-    if limit is None or not used:
+    if not used:
         return None
     told = dict(line.split() for line in read_text(group / "memory.stat").splitlines())
     # Of version 1, names with `total_` count the groups within, as what is used does, and as version 2 always does.

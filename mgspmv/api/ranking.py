@@ -364,7 +364,8 @@ def _check_beside(A: Matrix, options: PageRankOptions, keeper: Keeper | None) ->
     """See that what is to prove the highest vertices, or a copy of the ranks for checkpoints, fits beside the matrix,
     which may have been loaded before."""
     n = A.shape[0]
-    check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
+    if options.top is not None:
+        check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
     if keeper is not None:
         check_copy(find_copy_bytes(n, options.precision), free_memory())
 

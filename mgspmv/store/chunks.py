@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -29,6 +29,8 @@ from mgspmv.errors import CapacityError, MissingChunkError
 from mgspmv.marks import mark
 from mgspmv.model import default_threads, free_memory
 from mgspmv.store.places import StrictStore
+
+T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
 MOST_CHUNK = 1 << 24
@@ -289,6 +291,19 @@ def cut_pieces(start: int, stop: int) -> Iterator[slice]:
 
 def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
     """Do something for each piece of a range, as of `cut_pieces`, several at once."""
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
-        for _ in pool.map(work, cut_pieces(start, stop)):
+    for _ in map_pieces(work, start, stop, threads):
+        pass
+
+
+def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
+    """What a function makes of each piece of a range, as of `cut_pieces`, in their order, several at once."""
+    pieces = list(cut_pieces(start, stop))
+    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # small arrays are many: no thread for each
+        for piece in pieces:
+            yield work(piece)
+            mark()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for made in pool.map(work, pieces):
+            yield made
             mark()

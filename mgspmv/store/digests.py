@@ -5,26 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numcodecs.vlen import VLenUTF8
 
-from mgspmv.marks import mark
-from mgspmv.model import default_threads
-from mgspmv.store.chunks import cut_pieces, is_string
+from mgspmv.store.chunks import is_string, map_pieces
 
 
 def digest_array(array: Any, threads: int | None = None) -> str:
     """SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, so that pieces can be hashed apart."""
-    pieces = list(cut_pieces(0, len(array)))
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
-        whole = hashlib.sha256()
-        for digest in pool.map(lambda piece: digest_elements(array[piece]), pieces):
-            whole.update(digest)
-            mark()
-        return whole.hexdigest()
+    digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def digest_elements(elements: np.ndarray) -> bytes:
