@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import os
@@ -50,7 +51,8 @@ def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array
     Zarr would look for what is there, and at all groups around it: five requests, which are many for a small array.
     """
     grid = {"name": "regular", "configuration": {"chunk_shape": (min(CHUNK_ELEMENTS, max(1, n)),)}}
-    described: Any = _describe_array(dtype if dtype is str else np.dtype(dtype)) | {"shape": (n,), "chunk_grid": grid}
+    described: Any = copy.deepcopy(_describe_array(dtype if dtype is str else np.dtype(dtype)))
+    described |= {"shape": (n,), "chunk_grid": grid}
     array = zarr.AsyncArray(described, group.store_path / name, config={"write_empty_chunks": True})
     for key, value in array.metadata.to_buffer_dict(buffer_prototype).items():
         sync((array.store_path / key).set(value))

@@ -241,7 +241,8 @@ class StoredMatrix:
         return out.array
 
     def _get_array(self, name: str) -> zarr.Array[Any]:
-        return self.arrays.get(name) or get_array(self.group, name, self.info.url)
+        found = self.arrays.get(name)
+        return get_array(self.group, name, self.info.url) if found is None else found
 
     def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
         stored = chunks.find_chunks(array)
