@@ -10,11 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
+import zarr
 from zarr.abc.store import Store
+from zarr.core.sync import collect_aiterator
 from zarr.storage import MemoryStore, WrapperStore
 
 from mgspmv.model import CsrArrays
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import write_store
+
+STRING_IDS = np.array(["", "Zürich", "a", "aa", "日本", "𝔾"], dtype=object)
+INTEGER_IDS = np.array([-(2**63), -1, 0, 7, 2**40, 2**63 - 1], dtype=np.int64)
+OWN_ARRAYS = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids")
+ARRAYS = (*OWN_ARRAYS, "transpose/indptr", "transpose/indices", "transpose/data")
 
 
 def make_scipy(n_rows: int, n_cols: int, density: float = 0.2, dtype: Any = np.float64, seed: int = 0) -> sp.csr_array:
@@ -76,6 +86,51 @@ def find_group(root: Path) -> Path:
     """Folder of a local store's current version."""
     current = json.loads((root / "zarr.json").read_text())["attributes"]["mgspmv"]["current"]
     return root / "versions" / current
+
+
+def read_scipy(stored: StoredMatrix, dtype: Any = np.float64, rows: tuple[int, int] | None = None) -> sp.csr_array:
+    """Rows of a store, all of them by default, as a matrix; without dtype with ones."""
+    start, stop = rows or (0, stored.info.shape[0])
+    block = stored.read_block(start, stop, dtype)
+    assert (block.row_offset, block.n_rows, block.n_cols) == (start, stop - start, stored.info.shape[1])
+    data = np.ones(block.nnz) if block.data is None else block.data
+    return sp.csr_array((data, block.indices, block.indptr), shape=(stop - start, block.n_cols))
+
+
+def assert_same_csr(found: sp.csr_array, expected: sp.csr_array) -> None:
+    """To the bit."""
+    assert found.shape == expected.shape
+    assert found.indptr.tolist() == expected.indptr.tolist()
+    assert found.indices.tolist() == expected.indices.tolist()
+    assert found.data.tobytes() == expected.data.tobytes()
+
+
+def change_json(path: Path, change: Any) -> None:
+    """Have a function change what a file holds."""
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def digest(arrays: CsrArrays, **options: Any) -> str:
+    """Of the store that they make."""
+    return write_store(MemoryStore(), arrays, **options).digest
+
+
+def list_keys(place: Store) -> list[str]:
+    """Of all that a store holds."""
+    return sorted(collect_aiterator(place.list()))
+
+
+def list_version_names(place: Store) -> list[str]:
+    """Names of which anything is left."""
+    return sorted({key.split("/")[1] for key in list_keys(place) if key.startswith("versions/v")})
+
+
+def make_obstore(path: Path) -> Store:
+    """A folder by obstore; skips where that is not installed."""
+    store = pytest.importorskip("obstore.store")
+    return zarr.storage.ObjectStore(store.LocalStore(path, mkdir=True))
 
 
 class WatchingStore(WrapperStore[Store]):

@@ -1,0 +1,63 @@
+"""Arrays that several processes write, each a range."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import ExitStack
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from mgspmv.errors import OptionError, StoreDamagedError
+from mgspmv.store.digests import digest_array
+from mgspmv.store.ranges import finish_ranges, write_range
+from mgspmv.store.write import begin_version
+
+
+@pytest.fixture
+def begin_array(tmp_path, small_chunks):
+    """`begin_array(n)` is a version under construction with an array of n elements, and the elements."""
+    with ExitStack() as stack:
+
+        def begin(n):
+            version = stack.enter_context(begin_version(tmp_path / "store", overwrite=False))
+            version.create_array("indptr", n, np.int64)
+            elements = np.random.default_rng(n).integers(0, 50, n)
+            elements[: n // 2] = 0  # chunks of zeros are written too
+            return version, elements
+
+        yield begin
+
+
+@pytest.mark.parametrize("n", [0, 1, 99, 100, 101, 730])
+@pytest.mark.parametrize("cuts", [[], [0.5], [0.0, 0.3, 0.301, 0.302, 0.9, 1.0]])
+def test_an_array_that_several_write(tmp_path, begin_array, n, cuts):
+    version, elements = begin_array(n)
+    bounds = [0, *(int(cut * n) for cut in cuts), n]
+    ranges = []
+    for start, stop in pairwise(bounds):
+        group = pickle.loads(pickle.dumps(version.address())).open()
+        ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
+    assert finish_ranges(version.group, "indptr", ranges[::-1]) == digest_array(elements)
+    chunks = tmp_path / "store" / version.group.path / "indptr" / "c"
+    assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
+    np.testing.assert_array_equal(version.group["indptr"][:], elements)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_array_of_which_a_range_is_missing(begin_array, lost):
+    version, elements = begin_array(730)
+    ranges = [
+        write_range(version.group, "indptr", start, elements[start:stop])
+        for k, (start, stop) in enumerate([(0, 250), (250, 260), (260, 730)])
+        if k != lost
+    ]
+    with pytest.raises(StoreDamagedError, match=r"indptr: \d of 8 chunks were not written"):
+        finish_ranges(version.group, "indptr", ranges)
+
+
+def test_a_version_in_the_memory_of_this_process_has_no_address():
+    with begin_version(MemoryStore(), overwrite=False) as version, pytest.raises(OptionError, match="in the memory of"):
+        version.address()
