@@ -313,9 +313,9 @@ def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
 
 def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     run = make_run(3, patience=1.5)
-    connect_all(run)
-    run.links[0].phase = "residual"
     began = time.monotonic()
+    connect_all(run)  # when it was heard last
+    run.links[0].phase = "residual"
     with run.links[1].active("step"), pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].receive([1, 2])
     assert 1.5 <= time.monotonic() - began < 10

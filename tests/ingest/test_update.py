@@ -688,7 +688,7 @@ def test_workers_open_the_version_that_was_opened(tmp_path, in_process):
         assert (after @ np.ones(3)).tolist() == [0, 1, 1]
         assert (current @ np.ones(3)).tolist() == [0, 1, 2]
     mg.drop_versions(tmp_path / "a", keep=1)
-    with pytest.raises(StoreError, match=r"v000002-.* is missing; open it again"):
+    with pytest.raises(StoreError, match=r"v000002-.* are missing; open it again"):
         old.distribute(client)
 
 

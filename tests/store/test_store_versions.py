@@ -218,7 +218,7 @@ def test_a_reader_of_a_dropped_version_gets_an_error_and_no_zeros(tiny_chunks, t
     write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=1)))
     reader = open_store(tmp_path / "m")
     write_store(tmp_path / "m", make_arrays(make_scipy(20, 20, seed=2)), overwrite=True)
-    with pytest.raises(StoreDamagedError, match="missing; open it again if it was replaced since it was opened"):
+    with pytest.raises(StoreDamagedError, match="are missing; open it again if it was replaced since it was opened"):
         reader.read_block(0, 20, np.float64)
 
 
