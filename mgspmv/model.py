@@ -73,6 +73,8 @@ class IngestOptions:
         check_choice("order", self.order, get_args(OrderMethod))
 
 
+STOCHASTIC_TOLERANCE = 1e-6
+"""How far from 1 the sum of a column of a left-stochastic matrix may be."""
 BUCKETS = 1 << 13
 """Buckets of rows by which a generated graph is cut into ranges."""
 

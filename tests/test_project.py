@@ -124,6 +124,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert run_python(f"import sys, mgspmv; print(*[name for name in {HEAVY} if name in sys.modules])") == ""
 
 
+def test_a_worker_that_multiplies_loads_nothing_of_ingest() -> None:
+    loaded = run_python("import sys, mgspmv.distribute.agent; print(*sys.modules)").split()
+    assert "zarr" in loaded
+    assert [name for name in loaded if name == "pyarrow" or name.startswith("mgspmv.ingest.")] == []
+
+
 # What pyproject.toml promises
 
 

@@ -30,7 +30,6 @@ from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck
-from mgspmv.ingest.share import QUESTIONS
 from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.device import (
@@ -201,6 +200,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """What a share of an ingest has for another one, or the error that it had; see `mgspmv.ingest.share`."""
+        from mgspmv.ingest.share import QUESTIONS  # where there is a share, it is there already
+
         if question not in QUESTIONS:
             raise OptionError(f"a share has no answer to {question!r}")
         try:

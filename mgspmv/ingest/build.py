@@ -30,10 +30,18 @@ from mgspmv.ingest.entries import (
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import BUCKETS, CooBatch, CsrArrays, CsrBlock, IngestOptions, Kind, bucket_shift, index_dtype
+from mgspmv.model import (
+    BUCKETS,
+    STOCHASTIC_TOLERANCE,
+    CooBatch,
+    CsrArrays,
+    CsrBlock,
+    IngestOptions,
+    Kind,
+    bucket_shift,
+    index_dtype,
+)
 
-STOCHASTIC_TOLERANCE = 1e-6
-"""How far from 1 the sum of a column of a left-stochastic matrix may be."""
 _FILLED = 1 << 20
 """Row pointers that are made at a time, where rows are empty."""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from mgspmv.errors import StoreDamagedError, StoreError
-from mgspmv.ingest.build import STOCHASTIC_TOLERANCE, transpose_arrays
-from mgspmv.model import CsrArrays, MatrixInfo
+from mgspmv.ingest.build import transpose_arrays
+from mgspmv.model import STOCHASTIC_TOLERANCE, CsrArrays, MatrixInfo
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store, read_array_digests

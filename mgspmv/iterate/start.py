@@ -9,8 +9,6 @@ from functools import partial
 import numpy as np
 
 from mgspmv.errors import DanglingError
-from mgspmv.ingest.build import STOCHASTIC_TOLERANCE
-from mgspmv.ingest.row_sums import sum_rows
 from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight, measure_growth, measure_loss
@@ -19,7 +17,7 @@ from mgspmv.iterate.tally import read_norm, tally_norm
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankVectors
-from mgspmv.model import check_choice
+from mgspmv.model import STOCHASTIC_TOLERANCE, check_choice
 from mgspmv.order import permute, restore
 from mgspmv.store.read import StoredMatrix
 
@@ -146,6 +144,8 @@ def read_out_weight(
         return stored.read_out_degree(start, stop, threads).astype(np.float64)
     if stored.original is None:
         return stored.read_array("out_weight", start, stop, threads)
+    from mgspmv.ingest.row_sums import sum_rows  # with all of ingest, which other runs do without
+
     return sum_rows(stored.original, start, stored.info.shape[0] if stop is None else stop, threads)
 
 
