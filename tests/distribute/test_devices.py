@@ -398,7 +398,7 @@ def test_workers_that_dask_cuda_starts(stores, tmp_path):
         run_module("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", address_file),
         run_module("dask_cuda.cli", "worker", "--scheduler-file", address_file, *NO_LIMITS),
     ):
-        assert wait_for(address_file.exists, LONG_S)
+        assert wait_for(lambda: address_file.exists() and address_file.read_text().endswith("}"), LONG_S)
         address = json.loads(address_file.read_text())["address"]
         with Client(address) as client:
             client.wait_for_workers(count_devices(), timeout=LONG_S)

@@ -158,7 +158,7 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
 
     try:
         start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", *preloaded)
-        assert wait_for(file.exists, LONG_S)
+        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), LONG_S)
         address = json.loads(file.read_text())["address"]
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
         with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
