@@ -338,7 +338,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     return StoredMatrix(info, group, place, arrays)
 
 
-async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str | None]], url: str) -> list[Any]:
+async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url: str) -> list[Any]:
     """Arrays of a version, or what is wrong with them; all are asked for at once, as stores may be far away."""
     inside = zarr.AsyncGroup(group.metadata, group.store_path)
     asked: list[Any] = [_find_array(inside, name, *wanted, url) for name, wanted in expected.items()]
@@ -347,7 +347,7 @@ async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str | None
     return await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str | None, url: str) -> Any:
+async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str, url: str) -> Any:
     with blame_metadata(url, f"{group.path}/{name}"):
         array = await _get(group, name)
     if not isinstance(array, zarr.AsyncArray):
@@ -355,7 +355,7 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
     if array.shape != (length,):
         raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
     found = "string" if chunks.is_string(array) else array.dtype.name
-    if dtype not in (found, None):
+    if found not in dtype.split(" or "):
         raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
     if fault := chunks.find_chunk_fault(array):
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
@@ -378,10 +378,10 @@ async def _get(group: zarr.AsyncGroup, name: str) -> Any:
         return None
 
 
-def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str | None]]:
-    """Length and dtype of each array that a version must have; None for any dtype."""
+def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
+    """Length and dtype, or two that it may be, of each array that a version must have."""
     indptr, indices = (info.shape[0] + 1, "int64"), (info.nnz, info.index_dtype)
-    arrays: dict[str, tuple[int, str | None]] = {"indptr": indptr, "indices": indices}
+    arrays = {"indptr": indptr, "indices": indices}
     if info.dtype is not None:
         arrays["data"] = (info.nnz, info.dtype)
     if info.kind != "matrix":
@@ -393,7 +393,10 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str | None]]:
     if info.order is not None:
         arrays["order"] = (info.shape[0], info.index_dtype)
     if info.has_transpose:
-        arrays |= {f"{_TRANSPOSE}indptr": (info.shape[1] + 1, "int64"), f"{_TRANSPOSE}indices": (info.nnz, None)}
+        arrays |= {
+            f"{_TRANSPOSE}indptr": (info.shape[1] + 1, "int64"),
+            f"{_TRANSPOSE}indices": (info.nnz, "int32 or int64"),
+        }
         if info.dtype is not None:
             arrays[f"{_TRANSPOSE}data"] = (info.nnz, info.dtype)
     return arrays
