@@ -269,7 +269,7 @@ def test_opening_reads_no_chunk(tiny_chunks):
     assert watched.keys("set") == []
 
 
-def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it(tiny_chunks):
+def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it():
     far, matrix = FarStore(), make_scipy(6, 6)
     arrays = make_arrays(matrix, "graph", ids=STRING_IDS, order=np.arange(6, dtype=np.int32)[::-1].copy())
     write_store(far, arrays, transpose=make_transpose(matrix))
@@ -280,7 +280,14 @@ def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it(tiny_chunks
     far.calls.clear()
     stored.read_block(0, 6, np.float64)
     assert {key for key in far.keys("get") if "/c/" not in key} == set()
-    assert 1 < far.n_rounds <= 3  # row pointers, columns, values
+    assert far.n_rounds == 3  # row pointers, columns, values, of a chunk each
+
+
+def test_arrays_of_one_chunk_are_read_and_digested_without_threads(monkeypatch):
+    place, matrix = MemoryStore(), make_scipy(30, 30)
+    monkeypatch.setattr(chunks, "ThreadPoolExecutor", lambda *_: pytest.fail("a thread is started"))
+    write_store(place, make_arrays(matrix), threads=3)
+    assert_same_csr(read_scipy(open_store(place)), matrix)
 
 
 def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
