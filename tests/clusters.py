@@ -58,9 +58,7 @@ def wait_for(is_so: Callable[[], Any], timeout_s: float = 10.0) -> bool:
 
 def check_left(client: Client, before: set[str], timeout_s: float = 10.0) -> None:
     """Fail unless all is gone by and by that was not there before."""
-    if not wait_for(lambda: find_left(client) <= before, 1.0):
-        gc.collect()  # errors that were caught hold the frames of what raised them
-        assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
+    assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
 
 
 def _count_held(dask_worker: Any) -> tuple[int, int, int]:

@@ -11,8 +11,8 @@ import asyncio
 import concurrent.futures
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -441,22 +441,40 @@ class Cluster:
         with suppress(TimeoutError):
             self._sync(asyncio.wait_for(wait(), self.timeout))
 
-    def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Future:
-        """Send data to the first member, from which Dask brings them to the others when their tasks need them.
+    @contextmanager
+    def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Iterator[Future]:
+        """Send data to the first member, from which Dask brings them to the others when their tasks need them; they
+        are there until the context ends, however it does.
 
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then nobody on the cluster can broadcast.
         """
-        return self._sync(self._watch(self._send(data, members, 0, phase), members, phase))
+        sent = self._sync(self._watch(self._send(data, members, 0, phase), members, phase))
+        try:
+            yield sent
+        finally:
+            self.release([sent])
 
-    def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> list[Future]:
-        """Send a piece to each member."""
+    @contextmanager
+    def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> Iterator[list[Future]]:
+        """Send a piece to each member; likewise."""
 
         async def send() -> list[Future]:
-            sending = [self._send(piece, members, rank, phase) for rank, piece in enumerate(pieces)]
-            return list(await asyncio.gather(*sending))
+            sending = [
+                asyncio.ensure_future(self._send(piece, members, rank, phase)) for rank, piece in enumerate(pieces)
+            ]
+            try:
+                return list(await asyncio.gather(*sending))
+            except BaseException:
+                await _cancel(sending)
+                self.release(each.result() for each in sending if not each.cancelled() and each.exception() is None)
+                raise
 
-        return self._sync(self._watch(send(), members, phase))
+        sent = self._sync(self._watch(send(), members, phase))
+        try:
+            yield sent
+        finally:
+            self.release(sent)
 
     async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str) -> Future:
         """Scatter to a member. What is cut off or fails halfway is released, which Dask does not do."""
@@ -474,13 +492,13 @@ class Cluster:
             raise
         return sent[key]
 
-    async def _forget(self, key: str, sending: asyncio.Future[Any]) -> None:
+    async def _forget(self, key: str, sending: asyncio.Future[dict[str, Future]]) -> None:
         """Release data until the scheduler has ended sending them, when it notes that this client wants them."""
         while not sending.done():
             Future(key, self.client).release()
             await asyncio.wait([sending], timeout=LOOK_S)
-        if sending.cancelled() or sending.exception() is not None:
-            Future(key, self.client).release()
+        has_failed = sending.cancelled() or sending.exception() is not None
+        self.release([Future(key, self.client) if has_failed else sending.result()[key]])
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
         """Let go of what a key holds on each member, at once where the member answers; nobody else is waited for."""

@@ -225,13 +225,13 @@ class Workers:
     def _begin(self) -> None:
         matrix, cluster = self.matrix, self.matrix.cluster
         members, part_keys = matrix.members, matrix.part_keys
-        sent = cluster.scatter_each(self._pieces, members, "start")
-        with self._spans.enter("start"):
-            self._sessions = self._running = [
-                cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
-                for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
-            ]
-        self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
+        with cluster.scatter_each(self._pieces, members, "start") as sent:
+            with self._spans.enter("start"):
+                self._sessions = self._running = [
+                    cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
+                    for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
+                ]
+            self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
         """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
@@ -340,8 +340,9 @@ class _Scheduled:
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""
         slices = self._workers.do("residual", agent.rescale_session)
-        z = self._workers.matrix.cluster.scatter(np.concatenate(slices), self._workers.matrix.members, "residual")
-        return float(sum(self._workers.do("residual", agent.measure_given, z, self._loop.mass)))
+        matrix = self._workers.matrix
+        with matrix.cluster.scatter(np.concatenate(slices), matrix.members, "residual") as z:
+            return float(sum(self._workers.do("residual", agent.measure_given, z, self._loop.mass)))
 
 
 class _Rounds:
@@ -362,14 +363,15 @@ class _Rounds:
         self._phase = phase = f"iteration {self._iteration}"
         matrix = self._workers.matrix
         began = time.perf_counter()
-        z = matrix.cluster.scatter(self._z, matrix.members, phase)
-        sent = multiplied = time.perf_counter()
+        sent = multiplied = 0.0
 
         def look(n_done: int) -> None:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        reports = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
+        with matrix.cluster.scatter(self._z, matrix.members, phase) as z:
+            sent = time.perf_counter()
+            reports = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
         check_given(reports, self._digests, matrix.members, self._iteration, phase)
         sums = self._take(reports)
         moved_s = sent - began + time.perf_counter() - multiplied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
@@ -236,17 +237,16 @@ class DistributedMatrix(DescribedMatrix):
             out = permute(out, self.order)
         slices = list(pairwise(self.bounds))
         keys = self.part_keys
-        x_sent = self.cluster.scatter(x, self.members, "send x")
-        y_sent: list[Any] = [None] * len(keys)
-        if beta != 0:
-            y_sent = list(self.cluster.scatter_each([out[a:b] for a, b in slices], self.members, "send y"))
         options = (alpha, beta, chosen, kernel, threads, weights)
-        futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
-        try:
+        with ExitStack() as stack:
+            x_sent = stack.enter_context(self.cluster.scatter(x, self.members, "send x"))
+            y_sent: list[Any] = [None] * len(keys)
+            if beta != 0:
+                pieces = [out[a:b] for a, b in slices]
+                y_sent = stack.enter_context(self.cluster.scatter_each(pieces, self.members, "send y"))
+            futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
+            stack.callback(self.cluster.release, futures)
             results = self.cluster.settle(futures, self.members, "product")
-        except BaseException:
-            self.cluster.release(futures)
-            raise
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         product = restore(out, self.order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -67,22 +68,22 @@ class Rounds:
         cluster, members, keys = matrix.cluster, matrix.members, matrix.part_keys
         phase, token = f"iteration {self._iteration}", uuid.uuid4().hex
         began = time.perf_counter()
-        sent = cluster.scatter(permute(np.ascontiguousarray(x, self._asked[0]), matrix.order), members, phase)
-        ready = multiplied = time.perf_counter()
+        ready = multiplied = 0.0
 
         def look(n_done: int) -> None:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        futures = [
-            cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, *self._asked)
-            for rank, (member, key) in enumerate(zip(members, keys, strict=True))
-        ]
-        try:
+        with ExitStack() as stack:
+            ordered = permute(np.ascontiguousarray(x, self._asked[0]), matrix.order)
+            sent = stack.enter_context(cluster.scatter(ordered, members, phase))
+            ready = time.perf_counter()
+            futures = [
+                cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, *self._asked)
+                for rank, (member, key) in enumerate(zip(members, keys, strict=True))
+            ]
+            stack.callback(cluster.release, futures)
             answers = cluster.settle(futures, members, phase, look)
-        except BaseException:
-            cluster.release(futures)
-            raise
         product = np.empty(len(x), self._asked[0])
         for (start, stop), (rows, *_) in zip(pairwise(matrix.bounds), answers, strict=True):
             product[start:stop] = rows

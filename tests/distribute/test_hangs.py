@@ -4,6 +4,7 @@ until they go on. And what is only slow."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from contextlib import contextmanager
@@ -51,10 +52,14 @@ def two(graph):
 
 @pytest.fixture
 def fragile(two):
-    """The same client, on which a test must leave nothing."""
+    """The same client, on which a test must leave nothing, and nothing that waits for the garbage collector."""
     before = find_left(two)
-    yield two
-    check_left(two, before)
+    gc.disable()
+    try:
+        yield two
+        check_left(two, before)
+    finally:
+        gc.enable()
 
 
 def patch_method(dask_worker, where, name, call, seconds):
