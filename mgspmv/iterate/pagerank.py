@@ -619,6 +619,7 @@ class _Keeping:
     def __init__(self, keeper: Keeper | None, steps: LocalSteps | DeviceSteps, looks: _Looks) -> None:
         self._keeper, self._steps, self._looks = keeper, steps, looks
         self._writer = OwnWriter(self._copy_ranks)
+        self._schedule_s = 0.0
 
     def __enter__(self) -> Self:
         if self._keeper is not None:
@@ -633,6 +634,7 @@ class _Keeping:
     def run_to_the_end(self, loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
         """Iterate; the event of each iteration."""
         keeper, events = self._keeper, list[Event]()
+        began, blocked_s = time.perf_counter(), self._blocked_s
         changes: list[float] = []
         for event in loop.advance():
             events.append(event)
@@ -645,12 +647,18 @@ class _Keeping:
                 keeper.look(self._writer, changes)
         if keeper is not None and loop.status is not None:
             keeper.end(self._writer, changes, loop.status)
+        told_s = sum(sum_seconds(events).values()) + sum(loop.seconds.values()) + self._blocked_s - blocked_s
+        self._schedule_s = max(0.0, time.perf_counter() - began - told_s)
         return events
 
     @property
     def seconds(self) -> dict[str, float]:
-        """`checkpoint`, where states are kept."""
-        return {} if self._keeper is None else {"checkpoint": self._keeper.blocked_s}
+        """`schedule`: what iterating took that no other phase tells; `checkpoint`, where states are kept."""
+        return {"schedule": self._schedule_s} | ({} if self._keeper is None else {"checkpoint": self._blocked_s})
+
+    @property
+    def _blocked_s(self) -> float:
+        return 0.0 if self._keeper is None else self._keeper.blocked_s
 
     def _copy_ranks(self) -> np.ndarray:
         self._looks.check()

@@ -174,7 +174,7 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
         assert event.memory_bytes == (PlayedDevice.nbytes,)
     assert [event.product_s for event, _ in heard] == [(0.5,)] * 33
     other = dict.fromkeys(("compile", "start", "residual", "collect"), 7)
-    assert outcome.seconds == {"product": pytest.approx(16.5), "exchange": 0, **other}
+    assert outcome.seconds == {"product": pytest.approx(16.5), "exchange": 0, "schedule": 0, **other}
 
 
 def test_a_loop_in_pieces_asks_the_device_as_in_one_go(graph):
