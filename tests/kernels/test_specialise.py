@@ -17,12 +17,12 @@ SHARED_LIMIT = 48 << 10
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def compile_for(arch: int, specialisation) -> bytes:
+def compile_for(arch: int, specialisation, **options) -> bytes:
     """Compile to machine code."""
     core = pytest.importorskip("cuda.core", reason="the extra nvrtc is not installed")
-    defines = list(specialisation.defines) or None
-    options = core.ProgramOptions(std="c++17", arch=f"sm_{arch}", fma=False, define_macro=defines)
-    return core.Program(read_source(specialisation.source), "c++", options).compile("cubin").code
+    given = {"define_macro": list(specialisation.defines) or None, **options}
+    asked = core.ProgramOptions(std="c++17", arch=f"sm_{arch}", fma=False, **given)
+    return core.Program(read_source(specialisation.source), "c++", asked).compile("cubin").code
 
 
 def read_shared_bytes(cubin: bytes) -> int:
@@ -51,22 +51,35 @@ def choose_for(arch: int) -> list:
     return [specialisation for share in shares for specialisation in share]
 
 
+def choose_few(arch: int) -> list:
+    """Of those two of each source, or one."""
+    ends: dict[str, dict] = {}
+    for specialisation in choose_for(arch):
+        first, *_ = [*ends.get(specialisation.source, {}), specialisation]
+        ends[specialisation.source] = dict.fromkeys((first, specialisation))
+    return [specialisation for own in ends.values() for specialisation in own]
+
+
 def test_every_specialisation_is_compiled_and_every_source_for_each_architecture():
     every = list_specialisations()
     chosen = {arch: choose_for(arch) for arch in ARCHS}
     assert {s for own in chosen.values() for s in own} == set(every)
-    assert all({s.source for s in own} == {s.source for s in every} for own in chosen.values())
+    for arch, own in chosen.items():
+        assert {s.source for s in own} == {s.source for s in choose_few(arch)} == {s.source for s in every}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("arch", ARCHS)
-def test_every_specialisation_compiles(arch):
+def test_every_specialisation_passes_the_front_end():
+    """In a tenth of the time that a compiler takes with its optimiser; what it makes then has no kernel in it."""
+    for specialisation in list_specialisations():
+        compile_for(LEAST_ARCH, specialisation, fdevice_syntax_only=True)
+
+
+def check_compiled(arch: int, specialisations: list) -> None:
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="the extra nvrtc is not installed")
     pytest.importorskip("cuda.core")  # here: several threads must not be the first to import it
     if arch not in nvrtc.nvrtcGetSupportedArchs()[1]:
         pytest.skip(f"NVRTC {nvrtc.nvrtcVersion()[1:]} compiles nothing for {arch}; the extra nvrtc brings 12.9")
-    specialisations = choose_for(arch)
     with ThreadPoolExecutor(2) as pool:
         compiled = pool.map(lambda s: compile_for(arch, s), specialisations)
         for specialisation, cubin in zip(specialisations, compiled, strict=True):
@@ -74,11 +87,26 @@ def test_every_specialisation_compiles(arch):
             assert read_shared_bytes(cubin) <= SHARED_LIMIT, specialisation
 
 
-def test_a_broken_kernel_does_not_compile(monkeypatch):
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_source_compiles(arch):
+    check_compiled(arch, choose_few(arch))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_specialisation_compiles(arch):
+    check_compiled(arch, choose_for(arch))
+
+
+@pytest.mark.parametrize("options", [{}, {"fdevice_syntax_only": True}], ids=["whole", "front end"])
+def test_a_broken_kernel_does_not_compile(options, monkeypatch):
     source = read_source("csr_scalar.cu").replace("store_row(y,", "store_rows(y,")
     monkeypatch.setattr("test_specialise.read_source", lambda name: source)
     with pytest.raises(Exception, match="store_rows"):
-        compile_for(90, specialise("csr_scalar.cu", VALUE=FLOAT32, PATTERN=0, INDEX="int", OFFSET="int"))
+        compile_for(90, specialise("csr_scalar.cu", VALUE=FLOAT32, PATTERN=0, INDEX="int", OFFSET="int"), **options)
 
 
 def test_shared_memory_is_read_off_the_machine_code():
