@@ -23,7 +23,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from multiprocessing import forkserver
+from multiprocessing import forkserver, popen_forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
@@ -48,6 +49,23 @@ CLOCK_VARIABLE = "MGSPMV_CHAOS_CLOCK"
 
 SETTINGS = {"DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "5s"}
 """Of all processes: who comes after a client that was killed waits so long."""
+
+
+class _Popen(popen_forkserver.Popen):
+    """Of which several threads may ask how it ended: Python lets each read what comes once, and takes it of those that
+    get nothing that the process ended with 255."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._reading = threading.Lock()
+        super().__init__(process)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        with self._reading:
+            return super().poll(flag)
+
+
+class Process(ForkServerProcess):
+    _Popen = staticmethod(_Popen)
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,7 @@ class Program:
         launch.find_file("clock").write_bytes(bytes(8))
         with _STARTING:
             _start_server()
-        process = FORKS.Process(target=_run, args=(launch,), daemon=False)
+        process = Process(target=_run, args=(launch,), daemon=False)
         process.start()
         return cls(launch, process)
 

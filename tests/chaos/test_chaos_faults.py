@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from resource import RLIM_INFINITY, RLIMIT_AS, prlimit
 
@@ -32,7 +34,7 @@ from faults import (
 )
 from fleet import Fleet, Shape
 from hosts import Network, why_not_split
-from programs import why_no_clock
+from programs import Process, why_no_clock
 
 import mgspmv as mg
 from mgspmv.checkpoints import Checkpoints
@@ -298,3 +300,18 @@ def test_a_state_is_being_written_until_it_is_whole(scene):
     assert scene.has_come("checkpoint")
     (state / "zarr.json").write_text('{"attributes": {"mgspmv_state": {}}}')
     assert not scene.has_come("checkpoint")
+
+
+def test_all_that_ask_at_once_hear_how_a_process_ended():
+    def await_end(process):
+        while process.exitcode is None:
+            pass
+        return process.exitcode
+
+    for _ in range(10):
+        process = Process(target=signal.pause)
+        process.start()
+        with ThreadPoolExecutor(4) as pool:
+            ends = [pool.submit(await_end, process) for _ in range(4)]
+            os.kill(process.pid, signal.SIGKILL)
+        assert [end.result() for end in ends] == [-signal.SIGKILL] * 4

@@ -95,8 +95,8 @@ def test_who_hangs_is_named(trio, monkeypatch, in_process):
     monkeypatch.setattr(Gathering, "gather", lambda self: gather(self) if self._rank != 2 else go_on.wait(30))
     try:
         with pytest.raises(WorkerTimeoutError) as caught:
-            gather_on_cluster(trio, members, "peer", 2)
-        assert str(caught.value).startswith(f"worker {members[2]} was silent for 1 s")
+            gather_on_cluster(trio, members, "peer", 6)
+        assert str(caught.value).startswith(f"worker {members[2]} was silent for 3 s")
     finally:
         go_on.set()
     assert wait_for(lambda: not find_held(in_process(3)))
