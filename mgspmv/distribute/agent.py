@@ -99,7 +99,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if finish in ("released", "forgotten"):
             self._let_go(key)
         if finish == "error" and str(key).startswith("mgspmv-"):
-            METRICS.count_failure(type(loads(self._worker.state.tasks[key].exception.data)).__name__)
+            error = self._worker.state.tasks[key].exception
+            if error is not None:  # Dask keeps none of a task that nobody wanted any more when it failed
+                METRICS.count_failure(type(loads(error.data)).__name__)
 
     # --- for the tasks
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import prometheus_client
 import pytest
-from clusters import start_cluster
+from clusters import LONG_S, start_cluster, wait_for
 from distributed import Client
 from scraping import Scraped, list_workers, run_promtool, scrape
 
@@ -118,6 +119,29 @@ def test_promtool_has_nothing_to_say(metrics, monkeypatch):
 
 def count_since(before, name, **labels):
     return collect(METRICS).get(name, **labels) - before.get(name, **labels)
+
+
+BEGUN, GO_ON = threading.Event(), threading.Event()
+
+
+def fail_late():
+    BEGUN.set()
+    GO_ON.wait(LONG_S)
+    raise ValueError
+
+
+def test_a_task_that_fails_when_nobody_wants_it_any_more(store, in_process, caplog):
+    """Dask keeps no error of it, and the agent does not ask for one."""
+    client = in_process(2)
+    with mg.open_matrix(store) as A, A.distribute(client), caplog.at_level("INFO", "distributed.worker.state_machine"):
+        workers = client.cluster.workers.values()
+        late = client.submit(fail_late, key="mgspmv-late")
+        assert BEGUN.wait(LONG_S)
+        late.release()
+        assert wait_for(lambda: any("cancelled" in {t.state for t in w.state.tasks.values()} for w in workers))
+        GO_ON.set()
+        assert wait_for(lambda: not any("mgspmv-late" in worker.state.tasks for worker in workers))
+    assert "failed with exception" not in caplog.text
 
 
 @pytest.mark.parametrize("call", [mg.pagerank, mg.katz])
