@@ -363,7 +363,7 @@ class _Rounds:
         self._phase = phase = f"iteration {self._iteration}"
         matrix = self._workers.matrix
         began = time.perf_counter()
-        sent = multiplied = 0.0
+        multiplied = 0.0
 
         def look(n_done: int) -> None:
             nonlocal multiplied

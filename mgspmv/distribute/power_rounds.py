@@ -68,7 +68,7 @@ class Rounds:
         cluster, members, keys = matrix.cluster, matrix.members, matrix.part_keys
         phase, token = f"iteration {self._iteration}", uuid.uuid4().hex
         began = time.perf_counter()
-        ready = multiplied = 0.0
+        multiplied = 0.0
 
         def look(n_done: int) -> None:
             nonlocal multiplied
