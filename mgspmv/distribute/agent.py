@@ -29,7 +29,7 @@ from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
-from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck
+from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.device import (
@@ -250,9 +250,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if part is not None:
             part.close("the matrix was closed")
             if part.backend == "cuda":
+                held = [part]
                 del part  # or it would still be there
-                if find_stuck() is None:  # or the event loop would wait for the device too
-                    release_device_memory()
+                let_go(held, release_device_memory)
         if session is not None:
             self._ending[key] = session
             session.close("the run ended")

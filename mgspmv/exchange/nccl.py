@@ -45,7 +45,7 @@ SHORT_S, LONG_S = 20e-6, 1e-3
 """Seconds between two looks at whether a device is done: at first, and later on."""
 
 _closing: list[Thread] = []
-"""They let go of groups of this process, whose memory is taken until they are done."""
+"""They let go of groups of this process, and of what else was on its device; until then that memory is taken."""
 _stuck: list[Thread] = []
 """Those of them that were waited for in vain."""
 _stays_here: list[bool] = []
@@ -71,9 +71,33 @@ def find_stuck() -> tuple[str, str] | None:
 
 
 def await_ends(wait_s: float) -> None:
-    """Wait until groups that were closed have given their memory back, for so many seconds for each of them."""
+    """Wait until all that was let go of has given its memory back, for so many seconds for each of it."""
     for closing in tuple(_closing):
         closing.join(wait_s)
+
+
+def let_go(held: list[Any], release: Callable[[], None]) -> None:
+    """Let go of what used the device, and release its memory, when groups that were closed have ended. Not waited for:
+    the driver lets who frees memory wait for all that runs there.
+
+    Parameters
+    ----------
+    held : emptied; who calls this keeps nothing of it
+    """
+    import cupy
+
+    before, device = tuple(_closing), cupy.cuda.Device()
+
+    def end() -> None:
+        for closing in before:
+            closing.join()
+        with device:
+            held.clear()
+            release()
+
+    thread = Thread(target=end, name="mgspmv-let-go", daemon=True)
+    thread.start()
+    _note(_closing, thread)
 
 
 class NcclGroup:

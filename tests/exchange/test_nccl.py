@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from functools import partial
 from itertools import count, pairwise
@@ -27,10 +28,12 @@ from mgspmv.exchange.nccl import (
     NcclExchange,
     NcclGroup,
     SharedColumns,
+    await_ends,
     find_nccl_problem,
     find_stuck,
     greet,
     join_group,
+    let_go,
     share_columns,
 )
 from mgspmv.marks import make_marks
@@ -741,6 +744,28 @@ def test_what_is_let_go_of_is_not_waited_for(nccl, endless):
     assert not group.is_alive
     assert wait_for(lambda: communicator.n_aborted == 1)
     assert find_stuck() is None
+
+
+def test_memory_is_given_back_when_the_device_has_come_to_rest(nccl, endless):
+    """Who asks for that does not wait, and keeps nothing of what is freed; whoever wants the memory can wait for it."""
+
+    class Used:
+        pass
+
+    group, _ = leave_alone(nccl)
+    used, freed = Used(), []
+    left, held = weakref.ref(used), [used]
+    del used
+    began = time.monotonic()
+    group.close()
+    PlayedDevice.current.number = 9
+    let_go(held, lambda: freed.append((left(), PlayedDevice().number)))
+    await_ends(0.1)
+    assert time.monotonic() - began < 5
+    assert (left() is None, freed) == (False, [])
+    endless.set()
+    await_ends(20.0)
+    assert (held, freed) == ([], [(None, 9)])
 
 
 # --- who hangs, and who waits ----------------------------------------------------------------------------------------
