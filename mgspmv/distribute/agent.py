@@ -189,13 +189,14 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             self._let_go(key)
 
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
-        """End a session: its task is told the reason, and has some seconds to end; whether it did."""
+        """End a session: its task is told the reason, and has some seconds to end, unless it hangs and does not just
+        wait for others; whether it did."""
         session = self._sessions.get(key) or self._ending.get(key)
         if session is None:
             return True
         session.close(reason)
         deadline = time.monotonic() + wait_s
-        while session.is_busy and time.monotonic() < deadline and not self._list_hangs():
+        while session.is_busy and time.monotonic() < deadline and not self._list_hangs(waits=False):
             await asyncio.sleep(0.01)
         self._let_go(key)
         return not session.is_busy
@@ -223,9 +224,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def _list_held(self) -> list[Linked | Part]:
         return [*self._sessions.values(), *self._parts.values()]
 
-    def _list_hangs(self) -> list[tuple[str, str, str]]:
-        """What of this worker hangs, as `Hang.describe` has it."""
-        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker)]
+    def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
+        """What of this worker hangs, as `Hang.describe` has it; with tasks that just wait for others, or without."""
+        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
         if WATCHDOG.has_lost_thread():
