@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ BY_HELD = pytest.mark.parametrize("held", HELD)
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """As those of devices, but no row is a large part of what a worker has: pieces are whole rows."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of stores as those of devices, but no row is a large part of what a worker has: pieces are whole rows."""
     folder = tmp_path_factory.mktemp("stores")
     rng, n, nnz = np.random.default_rng(5), 9000, 150_000
     src, dst = rng.zipf(1.4, nnz).clip(1, n) - 1, (n * rng.random(nnz) ** 1.3).astype(np.int64)
@@ -35,6 +36,12 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
     mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
     mg.ingest(scipy.sparse.random(3500, 500, 0.05, random_state=1, format="csr"), folder / "matrix")
+    return folder
+
+
+@pytest.fixture
+def stores(folder: Path) -> dict[str, Any]:
+    """They are opened for each test: what a matrix keeps of its rows it does not tell of again."""
     return {path.name: mg.open_matrix(path) for path in folder.iterdir()}
 
 
