@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -150,8 +152,27 @@ def test_pagerank_on_two_nodes(slurm):
     assert answer["digest"] == invoke_json("pagerank", "g.zarr")["digest"]
     assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
     assert "waiting for 2 of 2 workers, jobs of Slurm: " in stderr
-    assert "2 RUNNING" in stderr
     assert slurm.list_jobs() == []
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:whoever reaches")
+def test_what_jobs_wait_for_is_told_until_workers_join(slurm, tmp_path):
+    """Workers of these jobs begin when it was told that both run, which may be said late."""
+    python, may_begin, told = tmp_path / "python", tmp_path / "may_begin", []
+    python.write_text(f'#!/bin/sh\nwhile [ ! -e {may_begin} ]; do sleep 0.1; done\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    def hear(text):
+        told.append(text)
+        if text == "waiting for 2 of 2 workers, jobs of Slurm: 2 RUNNING":
+            may_begin.touch()
+
+    with start_jobs("slurm", 2, Job(wait=LONG_S), threads=1, python=str(python), on_wait=hear) as cluster:
+        assert len(cluster.scheduler.workers) == 2
+    assert all(text.startswith("waiting for 2 of 2 workers, jobs of Slurm: ") for text in told[:-1])
+    assert all(before != after for before, after in pairwise(told))
 
 
 @needs_slurm
