@@ -49,6 +49,7 @@ TIMEOUT_S = 15.0
 CHECKPOINT_EVERY_S = 2.0
 TRIED = 300
 """Iterations by which it is found how many to do."""
+TOO_LATE = "nothing was lost, as it was struck at its end; give it more --seconds"
 ONE_DEVICE = (
     "All workers shared one GPU as if each had its own, on a host of its own (`--one-device`): NCCL connected them by",
     "sockets, and iterations took much longer than on several GPUs.",
@@ -149,14 +150,15 @@ def _strike(
     verdict = judge(struck.ending, wanted)
     after_s, lost_s = struck.seconds - struck.struck_s, struck.seconds - undisturbed_s
     is_exact = verdict is Verdict.EXACT
+    is_too_late = is_exact and not struck.ending.answer["recoveries"]
     resumed = ""
     if verdict is Verdict.ERROR:
         again = _run([*command, "--resume"], folder / fault, None)
         resumed = str(judge(again.ending, wanted, must_be_exact=True))
     is_right = verdict.is_right and resumed in ("", Verdict.EXACT)
-    is_right &= (lost_s if is_exact else after_s) <= IN_TIME_S
+    is_right &= (lost_s if is_exact else after_s) <= IN_TIME_S and not is_too_late
     when = f"{struck.struck_s:.1f} s, {struck.kept}"
-    said = struck.ending.describe()
+    said = TOO_LATE if is_too_late else struck.ending.describe()
     return Row(*known, fault, when, str(verdict), after_s, lost_s if is_exact else None, said, resumed, is_right)
 
 

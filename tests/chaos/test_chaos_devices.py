@@ -16,7 +16,7 @@ GIVEN = ["--cluster", "local", "--workers", "2", "--transports", "auto", "--vert
 @pytest.mark.exhaustive
 def test_a_rank_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "CHECKPOINT_EVERY_S", 0.5)
-    monkeypatch.setattr(devices, "_count_iterations", lambda *_: 2500)
+    monkeypatch.setattr(devices, "_count_iterations", lambda *_: 10_000)
     found, page = tmp_path / "found.json", tmp_path / "page.md"
     files = ["--json", str(found), "-o", str(page), "--folder", str(tmp_path)]
     assert devices.main([*GIVEN, "--faults", "kill", *files]) == 0, found.read_text()
@@ -26,10 +26,11 @@ def test_a_rank_that_is_killed(tmp_path, monkeypatch):
     assert "Not so: 0 of 1." in page.read_text()
 
 
-ANSWER = json.dumps({"digest": "right", "changes": [0.5], "matrix": {"transport": "nccl"}})
+ANSWER = json.dumps({"digest": "right", "changes": [0.5], "matrix": {"transport": "nccl"}, "recoveries": [{}]})
 LOST = json.dumps({"error": {"type": "WorkerLostError", "message": "worker 1 is gone"}})
 EXACT, FAILED = Ending(0, ANSWER, "", saved_digest="right"), Ending(7, LOST, "")
 OTHER = replace(EXACT, out=ANSWER.replace("right", "other"))
+UNHURT = replace(EXACT, out=ANSWER.replace("[{}]", "[]"))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ OTHER = replace(EXACT, out=ANSWER.replace("right", "other"))
         (Ended(EXACT, 40.0, 10.0), None, True),
         (Ended(EXACT, 90.0, 10.0), None, False),
         (Ended(OTHER, 40.0, 10.0), None, False),
+        (Ended(UNHURT, 25.0, 10.0), None, False),
         (Ended(FAILED, 40.0, 10.0), EXACT, True),
         (Ended(FAILED, 71.0, 10.0), EXACT, False),
         (Ended(FAILED, 40.0, 10.0), OTHER, False),
@@ -50,4 +52,5 @@ def test_what_is_right(struck, resumed, is_right, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_run", lambda command, folder, sign: next(endings))
     row = devices._strike([], (2, "nccl: nccl"), "kill", tmp_path, Wanted("right", (0.5,)), 20.0)
     assert row.is_right is is_right
+    assert (row.said == devices.TOO_LATE) == (struck.ending is UNHURT)
     assert list(endings) == []
