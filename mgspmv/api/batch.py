@@ -232,6 +232,7 @@ def _rank_distributed(
     with publish_run([matrix], asked["run"], "pagerank_batch", "superstep", options, threshold) as news:
         outcome = run_batch(*batch, on_progress=news.report(on_progress), **asked)
         status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
+        outcome.seconds["start"] += news.begin_s
         news.end(status, outcome.seconds, outcome.memory, outcome.transport)
     return outcome
 

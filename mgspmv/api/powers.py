@@ -265,6 +265,7 @@ class Place:
         with publish_run(self.matrices, name, run.operation, self.drive, run.options, threshold) as news:
             report = news.report(run.on_progress)
             outcome = self._iterate(run, update, x, name, news.follow(run.emit), report)
+            outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + news.begin_s
             news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
         return outcome
 

@@ -409,6 +409,7 @@ def _rank_distributed(
             tell(recovery, 0)
         computing |= {"recover": recover - len(earlier), "on_progress": report, "on_recovery": tell}
         outcome = run_distributed(matrix, *steps, **computing)
+        outcome.seconds["start"] += news.begin_s
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 

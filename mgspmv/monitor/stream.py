@@ -55,6 +55,10 @@ class News:
     options : of which what is a string or a number is told
     drive : of `scheduler`, iterations are told from here
     threshold : of the change, below which it has converged
+
+    Attributes
+    ----------
+    begin_s : seconds until it was told that the run begins; those of the first run of a cluster are the longest
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class News:
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
         self._is_heard = False
+        self.begin_s = 0.0
 
     def begin(self) -> None:
         """Tell what runs, and where; before that nothing is told."""
@@ -171,11 +176,13 @@ def publish_run(
 ) -> Iterator[News]:
     """Tell the scheduler of a run, from here to the end of the context; parameters as of `News`.
 
-    Who uses it says how the run ended; that it failed is told when the context ends with an error.
+    Who uses it says how the run ended, and counts `begin_s` among its seconds; that it failed is told when the context
+    ends with an error.
     """
-    news = News(matrices, run, operation, drive, options, threshold)
+    news, began = News(matrices, run, operation, drive, options, threshold), time.perf_counter()
     if install_monitor(matrices[0].client):
         news.begin()
+    news.begin_s = time.perf_counter() - began
     try:
         yield news
     except BaseException as error:

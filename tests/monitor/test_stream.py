@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -124,6 +125,24 @@ def test_one_that_does_not_converge_has_ended_all_the_same(A, in_process):
     client = in_process(2)
     solution = mg.pagerank(A, client=client, max_iter=2, throw=False)
     assert find_run(client, solution).state == "max_iter"
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_what_it_takes_to_tell_that_a_run_begins_is_in_its_start(drive, A, in_process, monkeypatch):
+    """It is half a second for the first run of a cluster, whose scheduler is given the page."""
+    told_s, install = 0.3, stream.install_monitor
+
+    def install_slowly(client):
+        time.sleep(told_s)
+        return install(client)
+
+    monkeypatch.setattr(stream, "install_monitor", install_slowly)
+    with A.distribute(in_process(2)) as D:
+        solutions = [mg.pagerank(D, drive=drive), mg.eigenvector_centrality(D, drive=drive, tol=1e-2)]
+        if drive == "superstep":
+            solutions.append(mg.pagerank_batch(D, [{3: 1.0}]))
+        for solution in solutions:
+            assert solution.seconds["start"] > told_s
 
 
 def test_embedded_runs_publish_nothing(A, monkeypatch):
