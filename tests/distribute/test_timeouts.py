@@ -57,9 +57,10 @@ def be_told_of_a_hang():
 def not_be_found_by_nccl(monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(nccl, "CONNECT_S", 0.05)
-    played = SimpleNamespace(NcclCommunicator=lambda *_: go_on.wait(30))
-    device = SimpleNamespace(__enter__=lambda self: None, __exit__=lambda self, *error: None)
-    cuda = SimpleNamespace(Device=type("Device", (), vars(device)))
+    communicator = SimpleNamespace(abort=lambda: None)
+    played = SimpleNamespace(NcclCommunicator=lambda *_: go_on.wait(30) and communicator)
+    device = {"__enter__": lambda self: None, "__exit__": lambda self, *error: None, "synchronize": lambda self: None}
+    cuda = SimpleNamespace(Device=type("Device", (), device))
     monkeypatch.setitem(__import__("sys").modules, "cupy", SimpleNamespace(cuda=cuda))
     try:
         with make_links(1).active("iteration 7"):
