@@ -77,22 +77,23 @@ def await_ends(wait_s: float) -> None:
 
 
 def let_go(held: list[Any], release: Callable[[], None]) -> None:
-    """Let go of what used the device, and release its memory, when groups that were closed have ended. Not waited for:
+    """Let go of what used the device, and release its memory when groups that were closed have ended. Not waited for:
     the driver lets who frees memory wait for all that runs there.
 
     Parameters
     ----------
     held : emptied; who calls this keeps nothing of it
+    release : gives back to the device what this process keeps of its memory and nothing uses
     """
     import cupy
 
     before, device = tuple(_closing), cupy.cuda.Device()
 
     def end() -> None:
-        for closing in before:
-            closing.join()
         with device:
             held.clear()
+            for closing in before:
+                closing.join()
             release()
 
     thread = Thread(target=end, name="mgspmv-let-go", daemon=True)
