@@ -26,6 +26,7 @@ from mgspmv import files
 from mgspmv.doctor.storage import check_store
 from mgspmv.errors import ConvergenceError, MgspmvError, SourceError, SourceNotFoundError, StoreError
 from mgspmv.pipeline import run_pipeline
+from mgspmv.store.places import list_dir, locate_store
 
 PLACES = ("s3", "gs", "az", "obstore+s3")
 """Schemes of stores."""
@@ -86,6 +87,7 @@ def url(place: str) -> str:
     return place.removeprefix("obstore+")
 
 
+@pytest.mark.filterwarnings("error:the checkpoint of iteration")
 def test_from_a_source_to_ranks(place, url, tmp_path, client):
     (tmp_path / "e.txt").write_bytes(make_text())
     mg.ingest(tmp_path / "e.txt", tmp_path / "web.zarr")
@@ -109,6 +111,21 @@ def test_from_a_source_to_ranks(place, url, tmp_path, client):
         mg.export(store, f"{url}/{store.rpartition('/')[2]}.mtx")
     ranks.save(f"{url}/{os.urandom(4).hex()}.zarr")
     assert check_store(store).status in ("ok", "warning")
+
+
+def test_what_another_process_writes_is_listed(place):
+    """Libraries keep what they listed; by that, of a run's checkpoints only the first one counted."""
+    folder = f"{place}/{os.urandom(4).hex()}"
+    protocol, own = folder.removeprefix("obstore+").split("://")
+    of_another = fsspec.filesystem(protocol, skip_instance_cache=True)
+    store = locate_store(folder)
+    for k in range(3):
+        of_another.pipe(f"{own}/states/s{k}/zarr.json", b"{}")
+        assert sorted(list_dir(store, "states")) == [f"s{i}" for i in range(k + 1)]
+        assert list_dir(store, f"states/s{k}") == ["zarr.json"]
+        of_another.pipe(f"{own}/states/s{k}/x/c/0", b"x")
+        assert sorted(list_dir(store, f"states/s{k}")) == ["x", "zarr.json"]
+    assert list_dir(store, "states/s3") == []
 
 
 @pytest.mark.parametrize("protocol", SERVERS)

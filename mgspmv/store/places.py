@@ -100,8 +100,7 @@ def find_address(place: StoreLike, url: str) -> StoreLike:
 
 
 def _is_in_memory(store: StoreLike) -> bool:
-    while isinstance(store, WrapperStore):
-        store = store._store
+    store = _unwrap(store) if isinstance(store, Store) else store
     if isinstance(store, FsspecStore):
         return "memory" in store.fs.protocol
     if isinstance(store, ObjectStore):
@@ -111,15 +110,25 @@ def _is_in_memory(store: StoreLike) -> bool:
     return os.fspath(store).removeprefix("obstore+").startswith("memory://")
 
 
+def _unwrap(store: Store) -> Store:
+    """The store that wrappers are around."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
 def represent(address: Any, place: StoreLike, *others: Any) -> str:
     """For Dask, which logs what tasks that fail were given."""
     return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
 
 
 def list_dir(store: Store, path: str) -> list[str]:
-    """Names of what is in a folder of a Zarr store, in no order."""
+    """Names of what is in a folder of a Zarr store, in no order; with what other processes have put there by now."""
 
     async def collect() -> list[str]:
+        own = _unwrap(store)
+        if isinstance(own, FsspecStore):  # its file systems may keep what they listed
+            own.fs.invalidate_cache(f"{own.path}/{path}".rstrip("/"))
         return [name async for name in store.list_dir(path)]
 
     return sync(collect())
@@ -137,8 +146,7 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
     ------
     StoreError : one does
     """
-    while isinstance(store, WrapperStore):
-        store = store._store
+    store = _unwrap(store)
     if not isinstance(store, LocalStore):
         return
     root = store.root.resolve()
