@@ -128,6 +128,18 @@ def test_what_another_process_writes_is_listed(place):
     assert list_dir(store, "states/s3") == []
 
 
+@pytest.mark.parametrize("named", ["", "/*.txt"], ids=["folder", "pattern"])
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_what_another_process_writes_is_ingested(protocol, named, servers, tmp_path):
+    if isinstance(servers[protocol], str):
+        pytest.skip(servers[protocol])
+    folder = f"bucket/{os.urandom(4).hex()}"
+    of_another = fsspec.filesystem(protocol, skip_instance_cache=True)
+    for k in range(3):
+        of_another.pipe(f"{folder}/e{k}.txt", f"{k} {k + 1}\n".encode())
+        assert mg.ingest(f"{protocol}://{folder}{named}", tmp_path / f"{k}.zarr").nnz == k + 1
+
+
 @pytest.mark.parametrize("protocol", SERVERS)
 def test_a_pipeline(protocol, servers, tmp_path, monkeypatch):
     if isinstance(servers[protocol], str):

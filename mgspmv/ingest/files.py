@@ -93,6 +93,7 @@ def _find_remote(url: str) -> list[str]:
     is_web = url.startswith("http")
     try:
         system, path = fsspec.core.url_to_fs(url)
+        system.invalidate_cache()  # what was listed before may not be all that is there now
         if re.search(r"[*[]" if is_web else r"[*?[]", path):
             if reach(partial(system.isfile, path)):
                 return [url]
