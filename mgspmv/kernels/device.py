@@ -40,7 +40,7 @@ def has_device() -> bool:
 
 def find_device_problem() -> str | None:
     """What keeps this process from computing on a CUDA device, in words; None when nothing does."""
-    if importlib.util.find_spec("cupy") is None:
+    if not _is_installed():
         return "CuPy is not installed"
     return _find_problem()
 
@@ -51,7 +51,7 @@ def check_device() -> None:
     ------
     BackendError : CuPy or a usable device is missing; the message says which
     """
-    if importlib.util.find_spec("cupy") is None:
+    if not _is_installed():
         raise BackendError(
             "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
             "backend='cpu'"
@@ -398,6 +398,12 @@ class _Buffer:
 def _align(array: Any) -> Any:
     """The device array, or a copy of it if it is a part of another that begins anywhere."""
     return array if array.data.ptr % 16 == 0 else array.copy()
+
+
+@functools.cache
+def _is_installed() -> bool:
+    """Whether CuPy is. Looking for it takes as long as a small product."""
+    return importlib.util.find_spec("cupy") is not None
 
 
 @functools.cache

@@ -26,14 +26,13 @@ NO_CUPY = (
 @pytest.fixture
 def without_cupy(monkeypatch):
     """CuPy cannot be found."""
-    find = device.importlib.util.find_spec
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "cupy" else find(name))
+    monkeypatch.setattr(device, "_is_installed", lambda: False)
 
 
 @pytest.fixture
 def without_device(monkeypatch):
     """CuPy is installed, and CUDA finds nothing."""
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device, "_is_installed", lambda: True)
     monkeypatch.setattr(device, "_find_problem", lambda: "CUDA found none (cudaErrorNoDevice)")
 
 
@@ -50,6 +49,15 @@ def test_cupy_is_missing(without_cupy, stencil):
     assert not device.has_device()
 
 
+def test_cupy_is_looked_for_once(stencil, monkeypatch):
+    looked_for, find = [], device.importlib.util.find_spec
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: looked_for.append(name) or find(name))
+    device._is_installed.cache_clear()
+    for _ in range(3):
+        stencil @ np.ones(20)
+    assert looked_for == ["cupy"]
+
+
 def test_device_is_missing(without_device, stencil):
     with pytest.raises(BackendError) as caught:
         mg.spmv(stencil, np.ones(20), backend="cuda")
@@ -64,7 +72,7 @@ def test_device_that_is_too_old(monkeypatch):
     old = SimpleNamespace(id=0, compute_capability="61")
     cuda = SimpleNamespace(runtime=runtime, Device=lambda: old)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(device, "_is_installed", lambda: True)
     device._find_problem.cache_clear()
     try:
         with pytest.raises(
