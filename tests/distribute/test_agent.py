@@ -36,7 +36,8 @@ def watchdog(monkeypatch):
 
 
 @pytest.fixture
-def agent(watchdog):
+def agent(watchdog, monkeypatch):
+    monkeypatch.setattr(module.METRICS, "has_device", False)  # so that it is as it was afterwards
     agent = Agent()
     worker = SimpleNamespace(name="gpu-1", handlers={})
     agent.setup(worker)
