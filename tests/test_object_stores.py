@@ -113,31 +113,38 @@ def test_from_a_source_to_ranks(place, url, tmp_path, client):
     assert check_store(store).status in ("ok", "warning")
 
 
-def test_what_another_process_writes_is_listed(place):
+def write_elsewhere(client: Client, url: str, content: bytes) -> None:
+    """Let another process write a file."""
+
+    def write() -> None:
+        with fsspec.open(url.removeprefix("obstore+"), "wb") as file:
+            file.write(content)
+
+    client.submit(write, pure=False).result()
+
+
+def test_what_another_process_writes_is_listed(place, client):
     """Libraries keep what they listed; by that, of a run's checkpoints only the first one counted."""
     folder = f"{place}/{os.urandom(4).hex()}"
-    protocol, own = folder.removeprefix("obstore+").split("://")
-    of_another = fsspec.filesystem(protocol, skip_instance_cache=True)
     store = locate_store(folder)
     for k in range(3):
-        of_another.pipe(f"{own}/states/s{k}/zarr.json", b"{}")
+        write_elsewhere(client, f"{folder}/states/s{k}/zarr.json", b"{}")
         assert sorted(list_dir(store, "states")) == [f"s{i}" for i in range(k + 1)]
         assert list_dir(store, f"states/s{k}") == ["zarr.json"]
-        of_another.pipe(f"{own}/states/s{k}/x/c/0", b"x")
+        write_elsewhere(client, f"{folder}/states/s{k}/x/c/0", b"x")
         assert sorted(list_dir(store, f"states/s{k}")) == ["x", "zarr.json"]
     assert list_dir(store, "states/s3") == []
 
 
 @pytest.mark.parametrize("named", ["", "/*.txt"], ids=["folder", "pattern"])
 @pytest.mark.parametrize("protocol", SERVERS)
-def test_what_another_process_writes_is_ingested(protocol, named, servers, tmp_path):
+def test_what_another_process_writes_is_ingested(protocol, named, servers, client, tmp_path):
     if isinstance(servers[protocol], str):
         pytest.skip(servers[protocol])
-    folder = f"bucket/{os.urandom(4).hex()}"
-    of_another = fsspec.filesystem(protocol, skip_instance_cache=True)
+    folder = f"{protocol}://bucket/{os.urandom(4).hex()}"
     for k in range(3):
-        of_another.pipe(f"{folder}/e{k}.txt", f"{k} {k + 1}\n".encode())
-        assert mg.ingest(f"{protocol}://{folder}{named}", tmp_path / f"{k}.zarr").nnz == k + 1
+        write_elsewhere(client, f"{folder}/e{k}.txt", f"{k} {k + 1}\n".encode())
+        assert mg.ingest(folder + named, tmp_path / f"{k}.zarr").nnz == k + 1
 
 
 @pytest.mark.parametrize("protocol", SERVERS)
