@@ -12,20 +12,24 @@ from typing import Any, TypeVar
 _SECRETS = re.compile(
     r"""
       (?:(?<=http://)|(?<=https://))(?P<token>[^/\s:'"?#]+)(?::(?:x-oauth-basic)?)?(?=@)
-    | (?<=://)(?P<user>[^/@\s:'"]*):(?!\d+[?#])(?:[^/\s'"]|'(?![\s,:;)\]}]|$))+(?=@)
+    | (?<=://)(?P<user>[^/@\s:'"]*):(?:
+          (?!\d+[?#])(?:[^/\s'"]|'(?![\s,:;)\]}]|$))+
+        | (?!\d*[/?#]|:)(?:(?!://|::)[^\s'"])+
+      )(?=@)
     | (?P<name>
           (?<=[?&#;])(?:
               [\w.-]*(?:signature|credential|token|secret|password|passwd|passphrase|pwd|authorization|access_?key_?id
                        |(?:access|account|api|auth|secret|session|shared|storage)[_-]?key)
-            | auth|key|pass|sig
+            | auth|code|key|pass|sig
           )
         | (?<![\w./-])(?:AccountKey|SharedAccessKey)
       )=(?:[^&#\s'"\\;]|\\u[0-9a-f]{4}|;(?![\w.-]+=))+(?<![:,;)])
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""In URLs: who is let in by name alone over HTTP, the password of a user, and parameters by which somebody is let in,
-which are in connection strings too. No part of JSON is taken that ends a string; letters may be escaped there."""
+"""In URLs: who is let in by name alone over HTTP, the password of a user, with slashes only where that is no port,
+and parameters by which somebody is let in, which are in connection strings too. No part of JSON is taken that ends a
+string; letters may be escaped there."""
 
 
 class MgspmvError(Exception):

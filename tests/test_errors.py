@@ -128,6 +128,9 @@ def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
         ("http://me:pa@55word@127.0.0.1:9/x.zarr", "http://me:***@127.0.0.1:9/x.zarr"),
         ("http://me:p@s?a#b=c'd@h/x", "http://me:***@h/x"),
         ("http://me:80a?b@h/x", "http://me:***@h/x"),
+        ("s3://me:0a1b/se/c@b/x", "s3://me:***@b/x"),
+        ("https://me:0a1b/c+d=@h:80/x?a=1", "https://me:***@h:80/x?a=1"),
+        ("simplecache::s3://me:0a1b/c@b/x", "simplecache::s3://me:***@b/x"),
         ("https://ghp_0a1b@h/x@y?z=1", "https://***@h/x@y?z=1"),
         ("HTTPS://ghp_0a1b@h:80/x", "HTTPS://***@h:80/x"),
         ("https://0a1b:@h/x", "https://***@h/x"),
@@ -142,7 +145,17 @@ def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
         *(
             (f"https://h/x?a=1&{name}=abc&b=2", f"https://h/x?a=1&{name}=***&b=2")
             for name in (
-                *("access_key", "secret_access_key", "AccountKey", "session_key", "pwd", "auth", "passphrase", "sig"),
+                *(
+                    "access_key",
+                    "secret_access_key",
+                    "AccountKey",
+                    "session_key",
+                    "pwd",
+                    "auth",
+                    "passphrase",
+                    "sig",
+                    "code",
+                ),
                 *(
                     "pass",
                     "authorization",
@@ -187,6 +200,10 @@ def test_secrets_of_urls_are_not_shown(url, shown):
         "a; key=value, token=value",
         "SCHEDULER?",
         "memory://a:b/c",
+        "file://C:/me@there",
+        "zip://a.csv::https://host/x/y@z",
+        "http://host:80/x,http://host:80/y@z",
+        "https://h/x?zipcode=3&codes=4&encode=5",
         "key=value",
         "s3://bucket/a@b:c.zarr",
         "https://h/x?versionId=abc and 'what:ever@is' here",
@@ -217,7 +234,7 @@ def test_secrets_of_several_urls():
 @pytest.mark.parametrize(
     "piece",
     [
-        *("a", "@", ":", "://a", "://:", "http://a", "://a:@", "https://a:b", "'"),
+        *("a", "@", ":", "/", "://a", "://a:b/", "://:", "http://a", "://a:@", "https://a:b", "'"),
         *("?", "?key=", "?key=,", ";key=", ";", "?key=a;", "&token", "-key", "\\u00e4", "AccountKey=", ";a="),
     ],
 )
