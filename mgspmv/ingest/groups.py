@@ -29,6 +29,7 @@ from mgspmv.errors import (
     StoreError,
     UnsupportedSourceError,
 )
+from mgspmv.ingest.bounded import bound_chunks
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
@@ -76,8 +77,8 @@ class GroupSource:
     SourceNotFoundError : there is no group
     SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
     UnsupportedSourceError : a group of another sort
-    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says; what its codecs
-        make of it, which may be any, is not known before they are done
+    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says; one that
+        unpacks to more than that is a SourceError by `batches`
     OptionError : n_cols, and the group says by itself how many there are
     """
 
@@ -193,7 +194,7 @@ class _Group:
         if array.ndim != 1:
             raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
         _check_chunks(self.name, name, array)
-        return _Array(self.name, name, array)
+        return _Array(self.name, name, bound_chunks(array))
 
     def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
         return error(message, source=self.name)
