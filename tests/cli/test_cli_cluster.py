@@ -306,11 +306,11 @@ def listen(reply: bytes) -> Iterator[str]:
         connection.close()
 
 
-def refuse(address: str, code: int) -> str:
+def refuse(address: str, code: int, timeout_s: int = 1) -> str:
     """What is said of an address that no scheduler has; in the time that was given."""
     began = time.monotonic()
-    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "1", code=code)
-    assert time.monotonic() - began < 9
+    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", str(timeout_s), code=code)
+    assert time.monotonic() - began < timeout_s + 8
     assert stdout == ""
     return stderr
 
@@ -334,7 +334,8 @@ def test_somebody_answers_who_is_no_scheduler(cluster):
     with listen(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
         assert refuse(address, code=7).startswith(f"error: no Dask scheduler answers at {address} within 1 s")
     address = cluster.workers[0].worker_address
-    assert refuse(address, code=2) == f"error: {address} is the address of a worker, not of a scheduler\n"
+    said = refuse(address, code=2, timeout_s=30)  # it answers at once, but not while the whole machine stands still
+    assert said == f"error: {address} is the address of a worker, not of a scheduler\n"
 
 
 @pytest.mark.parametrize("address", ["", "scheduler", "udp://127.0.0.1:8786", "tls://127.0.0.1:8786"])
@@ -347,8 +348,8 @@ def test_what_is_no_address(address):
 def test_cluster_without_workers():
     with start_cluster(0, processes=False, protocol="tcp") as empty:
         address = empty.scheduler_address
-        _, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "1", code=7)
-    assert stderr.endswith(f"/status\nerror: {address} has no running workers (none came, after 1 s); start some\n")
+        _, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "6", code=7)
+    assert stderr.endswith(f"/status\nerror: {address} has no running workers (none came, after 6 s); start some\n")
 
 
 def test_scheduler_without_dashboard(monkeypatch, cluster, client):

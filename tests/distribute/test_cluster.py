@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clusters import check_left, find_left
 
 import mgspmv as mg
 from mgspmv.distribute import agent as agent_module
@@ -77,6 +78,28 @@ def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monke
     with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=1) as D:
         assert D.workers == (0,)
     assert [str(w.message) for w in warned] == [f"worker 1 ({worker.address}) does not answer and is left out"]
+
+
+def test_pieces_of_which_one_is_not_taken_are_let_go_of(graph, in_process, monkeypatch):
+    client = in_process(3)
+    with graph.distribute(client) as D:
+        before, scatter, taken = find_left(client), client.scatter, asyncio.Semaphore(0)
+
+        async def take(data, workers):
+            if workers != [D.members[1].address]:
+                sent = await scatter(data, workers=workers)
+                taken.release()
+                return sent
+            await taken.acquire()
+            await taken.acquire()
+            raise TimeoutError("no valid workers found")
+
+        monkeypatch.setattr(client, "scatter", take)
+        with pytest.raises(WorkerTimeoutError, match="takes no data") as caught:  # whose frames have the futures
+            D.cluster.scatter_each([[0], [1], [2]], D.members, "start").__enter__()
+        monkeypatch.undo()
+        assert caught.value.rank == 1
+        check_left(client, before)
 
 
 def test_ranks_of_a_closed_matrix_whose_client_is_closed_too(graph, in_process):
