@@ -35,8 +35,11 @@ _FRAMES: dict[str, Callable[[memoryview], int]] = {
 """What a frame says that it unpacks to, which is what these allocate and never more."""
 _STREAMS = {"bz2": "bz2", "gzip": "gzip", "zstd": "zstd"}
 _BOUNDED = (*_FRAMES, *_STREAMS, "lzma", "zlib")
+_BLOSC_BYTES = 16
+"""Of the head of a frame of Blosc, of which the last four are its length."""
 _INDEX_BYTES = 16
 """Of each chunk, in the index of its shard."""
+_CUT = "a chunk was cut short"
 
 
 def bound_chunks(array: zarr.Array[Any]) -> zarr.Array[Any]:
@@ -166,10 +169,12 @@ def _unpack(name: str, codec: Any, data: Any, most: int) -> bytes | None:
 
     Raises
     ------
-    ValueError : it is more
+    ValueError, EOFError : it is more; data end too soon
     """
     raw = memoryview(data).cast("B")
     if name in _FRAMES:
+        if name == "blosc" and (len(raw) < _BLOSC_BYTES or int.from_bytes(raw[12:16], "little") > len(raw)):
+            raise EOFError(_CUT)  # Blosc reads as many bytes as a frame says, whatever there are
         _check(_FRAMES[name](raw), most)
         return None
     if name in _STREAMS:
@@ -181,7 +186,7 @@ def _unpack(name: str, codec: Any, data: Any, most: int) -> bytes | None:
     unpacked = stream.decompress(raw, most + 1)
     _check(len(unpacked), most)
     if not stream.eof:
-        raise EOFError("a chunk was cut short")
+        raise EOFError(_CUT)
     return unpacked
 
 
