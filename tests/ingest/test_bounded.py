@@ -120,7 +120,7 @@ def test_a_bomb_within_what_is_no_bomb(zarr_format):
 def test_a_bomb_in_a_shard():
     store = MemoryStore()
     array = make({"shards": (2 * SIZE,), "compressors": numbered.BZ2()}, store)
-    size, other = 1 << 22, MemoryStore()
+    size, other = 1 << 20, MemoryStore()
     options = {"chunks": (size,), "shards": (2 * size,), "compressors": numbered.BZ2()}
     zarr.create_array(other, data=np.ones(2 * size, np.int64), **options)
     put(store, "c/0", sync(other.get("c/0", buffer_prototype)).to_bytes())
