@@ -133,9 +133,6 @@ class _BoundedCodec(BytesBytesCodec):
             return chunk_spec.prototype.buffer.from_bytes(unpacked)
         return await self.codec._decode_single(chunk_bytes, chunk_spec)  # type: ignore[no-any-return]
 
-    async def _encode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
-        raise NotImplementedError("arrays of others are read")
-
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         return int(self.codec.compute_encoded_size(input_byte_length, chunk_spec))
 

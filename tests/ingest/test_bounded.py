@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 import zipfile
@@ -188,3 +189,19 @@ def test_a_group_with_a_bomb_is_no_source(tmp_path):
         f"{tmp_path}/g.zarr: data cannot be read (ValueError: a chunk unpacks to more than 65,572 bytes, and its "
         "elements take less); check where it is, or write it again"
     )
+
+
+def test_a_chunk_that_cannot_be_read_leaves_nothing_in_the_making(tmp_path):
+    """At the end of a program Zarr says of each chunk that is still being read that it was destroyed."""
+    group, n = zarr.create_group(tmp_path / "g.zarr"), 20_000
+    for name, numbers in {"indptr": np.arange(n + 1), "indices": np.zeros(n, np.int32), "data": np.ones(n)}.items():
+        group.create_array(name, data=numbers, chunks=(20,), compressors=GzipCodec())
+    group.attrs["shape"] = [n, 4]
+    (tmp_path / "g.zarr/data/c/0").write_bytes(b"")
+    with pytest.raises(SourceError, match="data cannot be read"):
+        list(GroupSource(tmp_path / "g.zarr").batches())
+    assert sync(count_tasks()) == 1, "that which counts"
+
+
+async def count_tasks():
+    return len(asyncio.all_tasks())
