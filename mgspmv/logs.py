@@ -173,7 +173,8 @@ def log_call(call: str) -> Iterator[None]:
 
     try:
         yield
-        CALLS.info("%s ended after %.3g s", call, time.perf_counter() - began, extra=describe())
+        fields = describe()
+        CALLS.info("%s ended after %.3g s", call, fields["elapsed_s"], extra=fields)
     except BaseException as error:
         fields = describe() | {"error_type": type(error).__name__}
         said = str(error) or type(error).__name__  # who keeps the record would keep all that the error refers to
