@@ -46,7 +46,7 @@ def find_left(client: Client) -> set[str]:
     return left | {f"{worker} holds {counts}" for worker, counts in find_held(client).items()}
 
 
-def wait_for(is_so: Callable[[], Any], timeout_s: float = 10.0) -> bool:
+def wait_for(is_so: Callable[[], Any], timeout_s: float = LONG_S) -> bool:
     """Wait until something is so for which nobody gives a sign; whether it was in time."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
@@ -56,7 +56,7 @@ def wait_for(is_so: Callable[[], Any], timeout_s: float = 10.0) -> bool:
     return True
 
 
-def check_left(client: Client, before: set[str], timeout_s: float = 10.0) -> None:
+def check_left(client: Client, before: set[str], timeout_s: float = LONG_S) -> None:
     """Fail unless all is gone by and by that was not there before."""
     assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
 

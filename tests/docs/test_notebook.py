@@ -28,7 +28,8 @@ def executed(committed: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notebook with what its cells gave; a cell that raises, an assert among them, fails all tests of it."""
     folder = tmp_path_factory.mktemp("notebook")
     client = NotebookClient(copy.deepcopy(committed), timeout=120, resources={"metadata": {"path": str(folder)}})
-    return client.execute(env=os.environ | {"IPYTHONDIR": str(folder / "ipython")})
+    own = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # figures are to be shown
+    return client.execute(env=own | {"IPYTHONDIR": str(folder / "ipython")})
 
 
 def test_it_is_committed_without_outputs(committed: Any) -> None:

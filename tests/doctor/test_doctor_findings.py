@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from clusters import LONG_S
 
 from mgspmv.doctor.findings import (
     Check,
@@ -55,7 +56,7 @@ def test_a_check_that_hangs_is_left_behind():
     [thread] = [t for t in threading.enumerate() if t.name == "mgspmv-doctor-stuck"]
     assert thread.daemon  # nothing waits for it when the program ends
     go_on.set()
-    thread.join(10)
+    thread.join(LONG_S)
 
 
 def test_a_check_that_fails_is_skipped_with_what_it_found_before():

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from clusters import LONG_S
 
 from mgspmv.ingest.ahead import Ahead, map_ahead
 
@@ -87,7 +88,7 @@ def test_one_that_never_comes_back_is_not_waited_for(monkeypatch):
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "test-waiting_0"]
     assert thread.daemon
     release.set()
-    thread.join(10)
+    thread.join(LONG_S)
     assert not thread.is_alive()
 
 

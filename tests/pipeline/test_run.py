@@ -15,6 +15,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import zarr
+from clusters import LONG_S
 from definitions import THREE, WEB, find_digests, find_states, list_files, write_definition, write_sources
 from scipy.io import mmread
 
@@ -763,7 +764,7 @@ class TestSideBySide:
         thread.start()
         assert not taken.wait(0.05)
         ledger.give_back(60)
-        assert taken.wait(10)
+        assert taken.wait(LONG_S)
         thread.join()
         with pytest.raises(CapacityError):
             ledger.take(101, stop)
