@@ -27,7 +27,7 @@ PATIENT = {"distributed.scheduler.worker-ttl": None}
 """The scheduler is in this process, which a compiler may hold for minutes; workers it did not hear are not gone."""
 
 FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
-"""Workers begin as copies of a process that has imported what they take: it is most of what tests cost else."""
+"""Workers begin as copies of a process that has imported what they take, which takes a second for each else."""
 
 
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
