@@ -10,7 +10,6 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
-from distributed.utils import get_mp_context
 
 LONG_S = 300.0
 """Seconds that a test waits for what must come, however busy the machine is."""
@@ -26,16 +25,12 @@ QUIET = {
 PATIENT = {"distributed.scheduler.worker-ttl": None}
 """The scheduler is in this process, which a compiler may hold for minutes; workers it did not hear are not gone."""
 
-FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
-"""Workers begin as copies of a process that has imported what they take, which takes a second for each else."""
-
 
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
     """A cluster of workers of one thread each, in processes or in threads of this one."""
     given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
-    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET | FORKED):
+    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET):
         warnings.filterwarnings("ignore", "Port 8787 is already in use")
-        get_mp_context().set_forkserver_preload(["distributed", "mgspmv.api"])
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 
 
