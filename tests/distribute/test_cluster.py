@@ -163,3 +163,4 @@ def test_results_that_are_lost_when_all_is_done(in_process):
     cluster.release(futures)
     again = [cluster.submit(member, f"mgspmv-found-{rank}", int) for rank, member in enumerate(members)]
     assert cluster.settle(again, members, "load") == [0] * len(members)
+    cluster.release(again)
