@@ -61,16 +61,16 @@ sanitize: $(VENV)/.ready-test ## memory and race checkers on every CUDA kernel; 
 	    tests/kernels/test_cuda.py -k "$(SANITIZED)" $(ARGS) || exit 1; done
 
 bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
-	$(BIN)/python tests/benchmarks/compare.py $(ARGS)
+	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cluster (ARGS="--help")
-	$(BIN)/python tests/benchmarks/drives.py $(ARGS)
+	$(BIN)/python -m benchmarks.drives $(ARGS)
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
-	$(BIN)/python tests/benchmarks/ingesting.py $(ARGS)
+	$(BIN)/python -m benchmarks.ingesting $(ARGS)
 
 chaos: $(VENV)/.ready-test ## let faults strike runs on clusters (ARGS="--help")
-	$(BIN)/python tests/chaos/campaign.py $(ARGS)
+	$(BIN)/python -m tests.support.chaos.campaign $(ARGS)
 
 audit: $(VENV)/.ready-dev ## compare versions installed and of the image with known vulnerabilities; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin

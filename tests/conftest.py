@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference_data import shared_data
 
 import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
+from tests.support.reference_data import shared_data
 
 # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -110,7 +110,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """A cluster of 4 worker processes."""
-    from clusters import start_cluster
+    from tests.support.clusters import start_cluster
 
     with start_cluster(4) as started:
         yield started
@@ -127,7 +127,7 @@ def _client(cluster: Any) -> Iterator[Any]:
 @pytest.fixture
 def client(_client: Any) -> Iterator[Any]:
     """Of the cluster of 4 worker processes, on which a test must leave nothing."""
-    from clusters import check_left, find_left
+    from tests.support.clusters import check_left, find_left
 
     before = find_left(_client)
     yield _client
@@ -136,8 +136,9 @@ def client(_client: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def _in_process() -> Iterator[Callable[[int], Any]]:
-    from clusters import start_cluster
     from distributed import Client
+
+    from tests.support.clusters import start_cluster
 
     started: dict[int, Any] = {}
 
@@ -156,7 +157,7 @@ def _in_process() -> Iterator[Callable[[int], Any]]:
 @pytest.fixture
 def in_process(_in_process: Callable[[int], Any]) -> Iterator[Callable[[int], Any]]:
     """`in_process(n)` is a client of n workers in this process, on which a test must leave nothing."""
-    from clusters import check_left, find_left
+    from tests.support.clusters import check_left, find_left
 
     before: dict[int, set[str]] = {}
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from cards import read_card
 
 import mgspmv as mg
 from mgspmv.batch_results import BatchSolution
@@ -28,6 +27,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Status
 from mgspmv.results import Solution
+from tests.support.cards import read_card
 
 MATRIX = {"url": "web.zarr", "digest": "aa", "shape": [4, 4], "nnz": 9, "kind": "graph"}
 NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)

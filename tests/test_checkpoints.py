@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from buckets import serve_s3
 from zarr.storage import MemoryStore
 
 import mgspmv.checkpoints
@@ -31,6 +30,7 @@ from mgspmv.checkpoints import (
 )
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 from mgspmv.marks import make_marks, mark
+from tests.support.buckets import serve_s3
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}

@@ -18,10 +18,6 @@ import scipy.sparse as sp
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS, HARD
-from oracles import rank_by_solving, sum_arcs
-from reference_data import shared_data
-from stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, make_stochastic
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -55,6 +51,10 @@ from mgspmv.order import (
 )
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
+from tests.support.matrices import GRAPHS, HARD
+from tests.support.oracles import rank_by_solving, sum_arcs
+from tests.support.reference_data import shared_data
+from tests.support.stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, make_stochastic
 
 SQUARE = {name: hard for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]}
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cards import read_card
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from mgspmv.partition import (
     split_rows,
 )
 from mgspmv.store.chunks import CHUNK_ELEMENTS
+from tests.support.cards import read_card
 
 MiB = 2**20
 

@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from cards import read_card
-from memory import measure_peak
 
 import mgspmv.results
 from mgspmv.errors import (
@@ -33,6 +31,8 @@ from mgspmv.errors import (
 from mgspmv.model import Event, Recovery, Status
 from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution
 from mgspmv.scores import summarize_scores
+from tests.support.cards import read_card
+from tests.support.memory import measure_peak
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
 INTEGER_IDS = np.array([7, -1, 2**62, 5], dtype=np.int64)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import add_up, list_rows, read_trace
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, StoreExistsError
 from mgspmv.model import Event
 from mgspmv.traces import ITERATING, LAID_OUT, write_trace
+from tests.support.traces import add_up, list_rows, read_trace
 
 EVENTS = [
     Event("r1", 0, 1, 0.5, (0.25, 0.5), (0.125, 0.0625), (0.25, 0.0), (8, 16), (100, 200)),

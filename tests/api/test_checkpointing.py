@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import start_cluster
 from distributed import Client
 from zarr.storage import MemoryStore
 
@@ -23,6 +22,7 @@ import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
 from mgspmv.errors import CapacityError, CheckpointError, ClusterError, ConvergenceError, OptionError
 from mgspmv.model import Status
+from tests.support.clusters import start_cluster
 
 N = 300
 P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}

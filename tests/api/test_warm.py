@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from commands import invoke, invoke_json
-from reference_data import shared_data
 
 import mgspmv as mg
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import OptionError
+from tests.support.commands import invoke, invoke_json
+from tests.support.reference_data import shared_data
 
 PRECISE = {"tol": 1e-12, "max_iter": 300}
 CHANGED = 1e-5

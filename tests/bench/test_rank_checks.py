@@ -7,13 +7,13 @@ import gzip
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from oracles import rank_by_solving
-from reference_data import shared_data
 
 from mgspmv.bench import rank_checks
 from mgspmv.bench.graphs import GRAPHS, count_out_arcs, find_isolated
 from mgspmv.bench.rank_checks import compare_ranks, iterate_ranks
 from mgspmv.model import CsrBlock
+from tests.support.oracles import rank_by_solving
+from tests.support.reference_data import shared_data
 
 
 def make_block(in_edges: sp.csr_array) -> CsrBlock:

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import compare
 import numpy as np
-import products
 import pytest
-import rankings
-from graphs import Graph
-from measure import Peer, Rounds, Row
+
+from benchmarks import compare, products, rankings
+from benchmarks.graphs import Graph
+from benchmarks.measure import Peer, Rounds, Row
 
 ONE_ROUND = ["--repeats", "1", "--seconds", "0", "0"]
 

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import counting
 import pytest
-from counting import CannotCountError, Perf, Seconds, choose_counter
 from distributed import Client
 
+from benchmarks import counting
+from benchmarks.counting import CannotCountError, Perf, Seconds, choose_counter
 from mgspmv.distribute import drives
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-import ingesting
 import pytest
-from ingesting import NAME_PROGRAMS, OURS, OURS_PARQUET, PROGRAMS, Row, Run, add_runs
+
+from benchmarks import ingesting
+from benchmarks.ingesting import NAME_PROGRAMS, OURS, OURS_PARQUET, PROGRAMS, Row, Run, add_runs
 
 COMMAND = ["--scale", "8", "--entries", "2000", "--repeats", "2"]
 

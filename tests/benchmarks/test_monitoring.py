@@ -8,12 +8,11 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import counting
-import monitoring
 import pytest
 from distributed import Client
 
 import mgspmv as mg
+from benchmarks import counting, monitoring
 from mgspmv.distribute.connect import start_local
 from mgspmv.distribute.publish import TOPIC
 

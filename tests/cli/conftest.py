@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from commands import EDGES
+
+from tests.support.commands import EDGES
 
 MATRIX_MARKET = "%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 1.5\n2 3 -2\n1 2 4\n"
 

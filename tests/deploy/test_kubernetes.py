@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import LONG_S, wait_for
-from commands import ENVIRONMENT, PROGRAM
-from manifests import (
+
+import mgspmv as mg
+from mgspmv.distribute.tls import Certificates, make_certificates
+from tests.support.commands import ENVIRONMENT, PROGRAM
+from tests.support.manifests import (
     COMPONENTS,
     FOLDER,
     OVERLAYS,
@@ -36,11 +38,9 @@ from manifests import (
     list_pods,
     render,
 )
-from sshd import find_free_port
-from validators import lint
-
-import mgspmv as mg
-from mgspmv.distribute.tls import Certificates, make_certificates
+from tests.support.sshd import find_free_port
+from tests.support.validators import lint
+from tests.support.waiting import HANG_S, wait_for
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 IMAGE = f"mgspmv:{VERSION}"
@@ -591,7 +591,7 @@ def run_pod(node: Node, pod: Pod, *more: str) -> Iterator[None]:
     """A server that is well within the time that it is given, and ends when it is told to."""
     process = node.start(pod, *more)
     try:
-        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None, LONG_S)
+        assert wait_for(lambda: node.is_well(pod, "startup") or process.poll() is not None, HANG_S)
         assert process.poll() is None, node.read_said()
         yield
         assert all(node.is_well(pod, name) for name in ("readiness", "liveness"))

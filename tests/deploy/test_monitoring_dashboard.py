@@ -15,10 +15,10 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from scraping import run_promtool
 
 from mgspmv.distribute.worker_metrics import WorkerMetrics
 from mgspmv.monitor.run_metrics import RunsCollector
+from tests.support.scraping import run_promtool
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scraping import run_promtool
+
+from tests.support.scraping import run_promtool
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
 RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]

@@ -25,16 +25,16 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-from browser import find_browser, start_browser
-from buckets import serve_s3
-from clusters import LONG_S, wait_for
-from commands import ENVIRONMENT, PROGRAM
-from hosts import Host, Network, why_not_split
-from scraping import Scraped
-from sshd import needs_sshd, serve_ssh
 
 import mgspmv as mg
 from mgspmv.distribute.tls import make_certificates
+from tests.support.browser import find_browser, start_browser
+from tests.support.buckets import serve_s3
+from tests.support.commands import ENVIRONMENT, PROGRAM
+from tests.support.hosts import Host, Network, why_not_split
+from tests.support.scraping import Scraped
+from tests.support.sshd import needs_sshd, serve_ssh
+from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -139,7 +139,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def wait_until_whole(command: Command) -> None:
     """Fail unless it ends without an error."""
     try:
-        command.process.wait(LONG_S)
+        command.process.wait(HANG_S)
     except subprocess.TimeoutExpired:
         pytest.fail(f"it goes on: {command.read()}")
     assert command.process.returncode == 0, command.read()
@@ -156,7 +156,7 @@ def test_workers_that_dask_starts(site: Site) -> None:
             stack.enter_context(site.start(name, *dask, "worker", *own, "--host", site.hosts[name].address))
             for name in ("one", "two")
         ]
-        assert wait_for(lambda: all("Registered to:" in worker.read() for worker in workers), LONG_S)
+        assert wait_for(lambda: all("Registered to:" in worker.read() for worker in workers), HANG_S)
         run = stack.enter_context(site.start("head", *PROGRAM, "run", "pipeline.toml"))
         wait_until_whole(run)
         site.check_ranks()
@@ -181,7 +181,7 @@ def show(program: str, profile: Path, url: str) -> list[int]:
     table = "window.Bokeh?.documents[0]?.get_model_by_name('runs')?.data.iterations"
     with start_browser(program, profile) as browser:
         browser.visit(url, 1400)
-        assert wait_for(lambda: browser.evaluate(f"{table}?.length > 0"), LONG_S), browser.complaints
+        assert wait_for(lambda: browser.evaluate(f"{table}?.length > 0"), HANG_S), browser.complaints
         return list(browser.evaluate(f"Array.from({table})"))
 
 
@@ -200,7 +200,7 @@ def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is
         fleet.set_config(monkeypatch, fleet.config)
         fleet.write()
         with site.start("head", *PROGRAM, "run", "pipeline.toml") as run:
-            assert wait_for(lambda: "dashboard: " in run.read() or run.process.poll() is not None, LONG_S)
+            assert wait_for(lambda: "dashboard: " in run.read() or run.process.poll() is not None, HANG_S)
             [url] = re.findall(r"dashboard: (\S+)", run.read())
             if is_encrypted:
                 check_encrypted_pages(site, url)
@@ -222,4 +222,4 @@ def check_encrypted_pages(site: Site, url: str) -> None:
         site.read(url, known)
     known.load_cert_chain(own / "cert.pem", own / "key.pem")
     metrics = url.removesuffix("/status") + "/metrics"
-    assert wait_for(lambda: Scraped(site.read(metrics, known)).find("mgspmv_run_iterations"), LONG_S)
+    assert wait_for(lambda: Scraped(site.read(metrics, known)).find("mgspmv_run_iterations"), HANG_S)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusters import LONG_S, wait_for
-from commands import ENVIRONMENT, PROGRAM, check_words
 
 from mgspmv.launching.state import list_clusters
 from mgspmv.processes import Process
+from tests.support.commands import ENVIRONMENT, PROGRAM, check_words
+from tests.support.waiting import HANG_S, wait_for
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "mgspmv-cluster.service"
 TEXT = UNIT.read_text()
@@ -39,7 +39,7 @@ def verify(text: str, folder: Path) -> str:
         pytest.skip("systemd-analyze is not installed")
     path = folder / UNIT.name
     path.write_text(re.sub(rf"{INSTALLED}(?= )", "/bin/true", text))
-    done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=LONG_S)
+    done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=HANG_S)
     said = (done.stdout + done.stderr).splitlines()
     return "\n".join(line for line in said if UNIT.name in line)  # it looks at others of the machine, too
 
@@ -129,7 +129,7 @@ def test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started(number,
             served.send_signal(number)
             assert systemd.recv(1000) == b"STOPPING=1"
             served.send_signal(number)  # who is impatient changes nothing
-            _, stderr = served.communicate(timeout=LONG_S)
+            _, stderr = served.communicate(timeout=HANG_S)
     assert served.returncode == 0, stderr
     assert "cluster service runs: 1 CPU workers of 1 threads, process " in stderr
     assert started

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from cards import read_card
 
 from mgspmv.display.cards import (
     COLOURS,
@@ -23,6 +22,7 @@ from mgspmv.display.cards import (
     render_card,
 )
 from mgspmv.display.charts import N_COLOURS
+from tests.support.cards import read_card
 
 MARKUP = "<script>alert('web')</script>&amp;\"'"
 

@@ -10,7 +10,6 @@ import weakref
 
 import numpy as np
 import pytest
-from clusters import LONG_S, start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -26,6 +25,8 @@ from mgspmv.errors import (
     WorkerLostError,
 )
 from mgspmv.model import Status
+from tests.support.clusters import start_cluster
+from tests.support.waiting import HANG_S, wait_for
 
 N = 60
 MANY = 7
@@ -381,5 +382,5 @@ def test_a_worker_that_dies_ends_the_batch(tmp_path):
 
         with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) is gone \(during passes"):
             mg.pagerank_batch(A, [[1], [2]], client=client, tol_mode="fixed", max_iter=10**6, on_event=strike)
-        assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, LONG_S)
+        assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, HANG_S)
         check_same(mg.pagerank_batch(A, [[1], [2]], client=client), mg.pagerank_batch(A, [[1], [2]]))

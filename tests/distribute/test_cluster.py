@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusters import check_left, find_left
 
 import mgspmv as mg
 from mgspmv.distribute import agent as agent_module
@@ -16,6 +15,7 @@ from mgspmv.distribute.agent import DESCRIBE_OP
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.errors import ClosedError, ClusterError, VersionMismatchError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
+from tests.support.clusters import check_left, find_left
 
 MEMBER = Member("somebody", "tcp://127.0.0.1:1")
 CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]

@@ -14,7 +14,6 @@ from types import ModuleType
 import dask
 import psutil
 import pytest
-from clusters import start_cluster, wait_for
 from distributed import Client
 
 import mgspmv as mg
@@ -22,6 +21,8 @@ from mgspmv.distribute import connect
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
 from mgspmv.distribute.tls import make_certificates, use_tls
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
+from tests.support.clusters import start_cluster
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,15 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from matrices import GRAPHS
-from oracles import rank_by_solving, sum_arcs
-from stores import make_stochastic
-from test_reference import CASES, MATRIX_GRAPHS, read_cases
-from test_reference import GRAPHS as EDGE_LISTS
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
 from mgspmv.model import Status
+from tests.support.matrices import GRAPHS
+from tests.support.oracles import rank_by_solving, sum_arcs
+from tests.support.stores import make_stochastic
+from tests.system.test_reference import CASES, MATRIX_GRAPHS, read_cases
+from tests.system.test_reference import GRAPHS as EDGE_LISTS
 
 DRIVES = ["scheduler", "superstep"]
 PRECISIONS = ["exact", "float64", "float32"]

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from clusters import find_held, wait_for
 
 from mgspmv.distribute import gathering
 from mgspmv.distribute.cluster import Cluster
@@ -16,6 +15,8 @@ from mgspmv.distribute.gathering import ROUNDS, Gathering, gather_on_cluster, se
 from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.turns import Turns
+from tests.support.clusters import find_held
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import LONG_S, check_left, find_left, start_cluster
 from distributed import Client
 
 import mgspmv as mg
@@ -20,6 +19,8 @@ from mgspmv.errors import CapacityError, ClusterError, OptionError, StoreExistsE
 from mgspmv.ingest.build import build_rows, count_buckets
 from mgspmv.ingest.generate import make_generator
 from mgspmv.model import BUCKETS, IngestOptions, bucket_shift
+from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.waiting import HANG_S
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rmat": ("rmat", {"scale": 12}),
@@ -133,7 +134,7 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, tmp_path):
         with pytest.raises(ClusterError):
             mg.generate("rmat", tmp_path / "graph", scale=16, client=client, timeout=8, on_progress=on_progress)
         check_nothing_whole(tmp_path / "graph")
-        client.wait_for_workers(3, timeout=LONG_S)
+        client.wait_for_workers(3, timeout=HANG_S)
         mg.generate("rmat", tmp_path / "graph", scale=8, client=client)
     assert mg.verify(tmp_path / "graph") == []
 

@@ -12,12 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cards import read_card
-from clusters import find_alive, find_held, wait_for
 from distributed import Client
-from matrices import HARD
-from reference_data import shared_data
-from stores import find_group, make_scipy
 
 import mgspmv as mg
 from mgspmv.errors import (
@@ -33,6 +28,12 @@ from mgspmv.errors import (
     StoreNotFoundError,
 )
 from mgspmv.partition import plan_rows, warn_of_streaming
+from tests.support.cards import read_card
+from tests.support.clusters import find_alive, find_held
+from tests.support.matrices import HARD
+from tests.support.reference_data import shared_data
+from tests.support.stores import find_group, make_scipy
+from tests.support.waiting import wait_for
 
 
 def store_matrix(source, path, **options):

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 
 import dask
 import pytest
-from clusters import LONG_S, check_left, find_left, start_cluster
-from commands import ENVIRONMENT
 from distributed import Client, Status
 
 import mgspmv as mg
@@ -29,6 +27,9 @@ from mgspmv.errors import (
     WorkerMemoryError,
     WorkerTimeoutError,
 )
+from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.commands import ENVIRONMENT
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -91,12 +92,12 @@ def _three():
 @pytest.fixture
 def three(_three):
     """Three workers that come back when they are killed, and on which a test must leave nothing."""
-    _three.wait_for_workers(3, timeout=LONG_S)
+    _three.wait_for_workers(3, timeout=HANG_S)
     before = find_left(_three)
     yield _three
     for pid in find_processes(_three).values():
         os.kill(pid, signal.SIGCONT)
-    _three.wait_for_workers(3, timeout=LONG_S)
+    _three.wait_for_workers(3, timeout=HANG_S)
     check_left(_three, before)
 
 
@@ -426,7 +427,7 @@ def test_new_workers_are_taken_in(drive, graph, monkeypatch):
 
     with serve(1) as client, graph.distribute(client) as D:
         client.cluster.scale(2)
-        client.wait_for_workers(2, timeout=LONG_S)
+        client.wait_for_workers(2, timeout=HANG_S)
         assert mg.pagerank(D, elastic=False, **ROUNDS).recoveries == ()
         solution = mg.pagerank(D, drive=drive, on_event=hear, **options)
         assert D.workers == (0, 1)

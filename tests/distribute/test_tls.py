@@ -19,17 +19,17 @@ from pathlib import Path
 import dask
 import psutil
 import pytest
-from clusters import LONG_S, wait_for
 from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute.connect import connect_client, start_cuda, start_local
 from mgspmv.distribute.tls import is_tls_required, make_certificates, use_tls
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SchedulerNotFoundError
+from tests.support.waiting import HANG_S, wait_for
 
 pytest.importorskip("cryptography", reason="certificates are made with it")
 
-OWN_DEVICE = Path(__file__).parents[1] / "chaos" / "own_device.py"
+OWN_DEVICE = Path(__file__).parents[1] / "support" / "chaos" / "own_device.py"
 HELLO = b"GET /metrics HTTP/1.0\r\n\r\n"
 ETHERNET, IP_BYTES = 14, 65_535
 
@@ -158,11 +158,11 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
 
     try:
         start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", *preloaded)
-        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), LONG_S)
+        assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), HANG_S)
         address = json.loads(file.read_text())["address"]
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
         with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
-            client.wait_for_workers(1, timeout=LONG_S)
+            client.wait_for_workers(1, timeout=HANG_S)
             assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
             ports = set().union(*(find_ports(psutil.Process(process.pid)) for process in started))
             assert len(ports) >= 2 + 3, "scheduler and its pages; nanny, worker and its pages"

@@ -7,10 +7,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from clusters import wait_for
 
 from mgspmv.distribute import watchdog as module
 from mgspmv.distribute.watchdog import BEGIN_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 20.0
 WORKER = SimpleNamespace(name="gpu-3")

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import prometheus_client
 import pytest
-from clusters import LONG_S, start_cluster, wait_for
 from distributed import Client
-from scraping import Scraped, list_workers, run_promtool, scrape
 
 import mgspmv as mg
 from mgspmv.distribute import worker_metrics as module
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.worker_metrics import METRICS, PHASES, SECONDS, WorkerMetrics
 from mgspmv.kernels.device import DeviceMemory
+from tests.support.clusters import start_cluster
+from tests.support.scraping import Scraped, list_workers, run_promtool, scrape
+from tests.support.waiting import HANG_S, wait_for
 
 
 def collect(metrics):
@@ -126,7 +127,7 @@ BEGUN, GO_ON = threading.Event(), threading.Event()
 
 def fail_late():
     BEGUN.set()
-    GO_ON.wait(LONG_S)
+    GO_ON.wait(HANG_S)
     raise ValueError
 
 
@@ -136,7 +137,7 @@ def test_a_task_that_fails_when_nobody_wants_it_any_more(store, in_process, capl
     with mg.open_matrix(store) as A, A.distribute(client), caplog.at_level("INFO", "distributed.worker.state_machine"):
         workers = client.cluster.workers.values()
         late = client.submit(fail_late, key="mgspmv-late")
-        assert BEGUN.wait(LONG_S)
+        assert BEGUN.wait(HANG_S)
         late.release()
         assert wait_for(lambda: any("cancelled" in {t.state for t in w.state.tasks.values()} for w in workers))
         GO_ON.set()

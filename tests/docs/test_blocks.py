@@ -9,11 +9,12 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from clusters import start_cluster
 from distributed import Client
-from pages import ROOT, PageError, list_pages, read_page
-from running import GPU_WORKERS, ONE_GPU, Runner, Scene, check_scene, find_all_commands, run_examples
-from scenes import SCENES
+
+from tests.support.clusters import start_cluster
+from tests.support.pages import ROOT, PageError, list_pages, read_page
+from tests.support.running import GPU_WORKERS, ONE_GPU, Runner, Scene, check_scene, find_all_commands, run_examples
+from tests.support.scenes import SCENES
 
 PAGES = list_pages()
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import Page, PageError
-from running import Elsewhere, Runner, Scene, check_scene, find_all_commands, run_examples
-from test_spans import check_each, check_links, find_usages
-from usage import UsageError, check_line, check_names, check_usage
+
+from tests.docs.test_spans import check_each, check_links, find_usages
+from tests.support.pages import Page, PageError
+from tests.support.running import Elsewhere, Runner, Scene, check_scene, find_all_commands, run_examples
+from tests.support.usage import UsageError, check_line, check_names, check_usage
 
 NOWHERE = "tcp://127.0.0.1:9"
 
@@ -166,8 +167,8 @@ def test_a_fence_that_is_indented_too_far_fails() -> None:
         ("dask worker ADDRESS --memory-limits 0", "dask worker has no --memory-limits"),
         ("pip install 'mgspmv[cuda1]'", "no extra cuda1"),
         ("pytest -m fast", "no mark fast"),
-        ("python tests/benchmarks/drives.py --speed 3", "drives.py has no --speed"),
-        ("python tests/benchmarks/none.py", "there is no tests/benchmarks/none.py"),
+        ("python -m benchmarks.drives --speed 3", "benchmarks.drives has no --speed"),
+        ("python -m benchmarks.none", "there is no benchmarks.none"),
     ],
 )
 def test_a_wrong_usage(text: str, message: str) -> None:

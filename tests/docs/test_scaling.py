@@ -8,8 +8,10 @@ from math import sqrt
 
 import numpy as np
 import pytest
-import scaling_tables
-from scaling_tables import (
+
+import mgspmv as mg
+from tests.support import scaling_tables
+from tests.support.scaling_tables import (
     FORMS,
     GPUS,
     PAGE,
@@ -34,9 +36,7 @@ from scaling_tables import (
     multiply,
     read_rows,
 )
-from sizing_tables import describe, put_tables
-
-import mgspmv as mg
+from tests.support.sizing_tables import describe, put_tables
 
 ROWS = read_rows()
 RATES = fit_rates(ROWS)
@@ -57,7 +57,7 @@ def find_numbers(page, pattern):
 
 
 def test_tables_are_those_of_the_model(page):
-    assert put_tables(page, make_tables()) == page, "run python tests/docs/scaling_tables.py, and read what changed"
+    assert put_tables(page, make_tables()) == page, "run python -m tests.support.scaling_tables, and read what changed"
 
 
 ASSUMED = ["BLOCK_ROWS", "SECTOR_BYTES", "SUM_BYTES", "NVLINK_GBS", "NETWORK_GBS", "HOP_S", "ROOM"]

@@ -6,7 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from sizing_tables import (
+
+import mgspmv as mg
+from mgspmv.ingest.sorter import _entry_bytes
+from mgspmv.model import CooBatch
+from mgspmv.partition import plan_rows
+from tests.support.sizing_tables import (
     EDGES,
     GIGA,
     PAGE,
@@ -20,11 +25,6 @@ from sizing_tables import (
     put_tables,
     read_measured,
 )
-
-import mgspmv as mg
-from mgspmv.ingest.sorter import _entry_bytes
-from mgspmv.model import CooBatch
-from mgspmv.partition import plan_rows
 
 SCALING = "measured/h200-scaling.md"
 
@@ -44,7 +44,7 @@ def find_numbers(page, pattern):
 
 
 def test_tables_are_those_of_the_planner(page):
-    assert put_tables(page, make_tables()) == page, "run python tests/docs/sizing_tables.py, and read what changed"
+    assert put_tables(page, make_tables()) == page, "run python -m tests.support.sizing_tables, and read what changed"
 
 
 def test_a_table_that_says_something_else_is_seen(page):

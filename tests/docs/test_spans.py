@@ -7,14 +7,24 @@ from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 import pytest
-from pages import ROOT, Page, Text, list_pages, read_page
-from running import NOT_RUN
-from usage import UsageError, check_line, check_names, check_usage, list_helps, list_options
+
+from tests.support.pages import ROOT, Page, Text, list_pages, read_page
+from tests.support.running import NOT_RUN
+from tests.support.usage import UsageError, check_line, check_names, check_usage, list_helps, list_options
 
 PAGES = [*list_pages(), "CHANGELOG.md", "deploy/README.md", "kernels/README.md"]
 NO_FILES = {"mgspmv/a/b.py", "tests/a/test_b.py", "mgspmv/_cuda/"}
 """Names that stand for others, and what there is in a wheel alone."""
-PROGRAMS = ("mgspmv ", "dask mgspmv ", "dask scheduler", "dask worker", "dask cuda worker", "python tests/", *NOT_RUN)
+PROGRAMS = (
+    "mgspmv ",
+    "dask mgspmv ",
+    "dask scheduler",
+    "dask worker",
+    "dask cuda worker",
+    "python -m benchmarks.",
+    "python -m tests.",
+    *NOT_RUN,
+)
 
 
 def check_each(texts: list[Text], check: Callable[[str], None]) -> None:

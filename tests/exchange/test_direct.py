@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
 from mgspmv.exchange.direct import MOST_DEVICES, UNIT
 from mgspmv.exchange.nccl import NcclExchange, SharedColumns
 from mgspmv.partition import Slices
+from tests.exchange.test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
 
 __all__ = ["nccl"]
 pytestmark = pytest.mark.timeout(60)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS
 
 from mgspmv.exchange import halo as halo_module
 from mgspmv.exchange.halo import Halo, find_asked, make_halo, pack
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.model import CsrBlock
+from tests.support.matrices import GRAPHS
 
 
 def make_block(start, stop, n_cols, rows, cols, values=None, indices=np.int32):

@@ -12,12 +12,13 @@ from itertools import count
 
 import numpy as np
 import pytest
-from clusters import LONG_S, start_cluster, wait_for
 from distributed.core import Status as ServerStatus
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
 from mgspmv.marks import make_marks
+from tests.support.clusters import start_cluster
+from tests.support.waiting import HANG_S, wait_for
 
 RUNS = (f"run {k}" for k in count())
 
@@ -52,7 +53,7 @@ class Run:
     A worker hands what is opened to it to its links, as the agent of a worker does.
     """
 
-    def __init__(self, workers, patience=LONG_S, members=None):
+    def __init__(self, workers, patience=HANG_S, members=None):
         self.name, self.workers = next(RUNS), workers
         self.members = members or [Member(w.name, w.address) for w in workers]
         self.opened = []
@@ -473,5 +474,5 @@ def test_members_are_called_as_their_cluster_calls_them():
 @pytest.mark.parametrize(("protocols", "is_encrypted"), [(("tls", "tls"), True), (("tls", "tcp"), False)])
 def test_links_are_encrypted_where_all_workers_are(workers, protocols, is_encrypted):
     members = [Member(rank, f"{protocol}://10.0.0.{rank}:40331") for rank, protocol in enumerate(protocols)]
-    links = DaskLinks(workers[0], next(RUNS), 0, members, lambda rank: {}, LONG_S)
+    links = DaskLinks(workers[0], next(RUNS), 0, members, lambda rank: {}, HANG_S)
     assert links.is_encrypted is is_encrypted

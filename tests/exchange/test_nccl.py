@@ -16,8 +16,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from clusters import wait_for
-from peers import Network, StuckError, run_workers
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
@@ -38,6 +36,8 @@ from mgspmv.exchange.nccl import (
 )
 from mgspmv.marks import make_marks
 from mgspmv.partition import SLICE_SUMS, Slices
+from tests.support.peers import Network, StuckError, run_workers
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(60)  # what does not look whether others are well waits for ever
 

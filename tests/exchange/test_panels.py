@@ -9,9 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import zarr
-from peers import Network, run_workers
-from test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups  # noqa: F401  # a fixture is one of them
-from test_peer import random_halos
 
 import mgspmv as mg
 from mgspmv.exchange import peer
@@ -23,6 +20,9 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.queries import make_queries
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
+from tests.exchange.test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups  # noqa: F401  # a fixture is one of them
+from tests.exchange.test_peer import random_halos
+from tests.support.peers import Network, run_workers
 
 BOUNDS = {"two": (0, 11, 20), "four": (0, 7, 9, 15, 20), "without rows": (0, 0, 9, 9, 20)}
 KINDS = ("peer", "staged", "nccl")

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from matrices import GRAPHS
-from peers import Network, StuckError, run_workers
 
 import mgspmv as mg
 from mgspmv.exchange import peer
@@ -20,6 +18,8 @@ from mgspmv.iterate.pagerank import LocalSteps, Loop
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import StepSums
+from tests.support.matrices import GRAPHS
+from tests.support.peers import Network, StuckError, run_workers
 
 INT64 = np.dtype(np.int64)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from peers import Network, run_workers
 
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.relay import RelayTransport
 from mgspmv.exchange.staged import StagedTransport
 from mgspmv.model import StepSums
+from tests.support.peers import Network, run_workers
 
 HALO = Halo(1, (0, 4, 9, 12), (np.array([1, 3], np.int32), None, None))
 """Of the worker of rows 4 to 9, which reads two rows of the one before it and all of the one after it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from peers import Network, run_workers
 
 from mgspmv.exchange.turns import Turns
+from tests.support.peers import Network, run_workers
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 5])

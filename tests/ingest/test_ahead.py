@@ -8,9 +8,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from clusters import LONG_S
 
 from mgspmv.ingest.ahead import Ahead, map_ahead
+from tests.support.waiting import HANG_S
 
 
 @pytest.mark.parametrize("n_ahead", [0, 1, 2, 100])
@@ -88,7 +88,7 @@ def test_one_that_never_comes_back_is_not_waited_for(monkeypatch):
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "test-waiting_0"]
     assert thread.daemon
     release.set()
-    thread.join(LONG_S)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 

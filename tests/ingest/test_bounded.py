@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import zarr
 import zarr.codecs.numcodecs as numbered
-from memory import measure_peak
 from zarr.buffer.cpu import Buffer, buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.core.sync import sync
@@ -21,6 +20,7 @@ from zarr.storage import MemoryStore, ZipStore
 from mgspmv.errors import SourceError
 from mgspmv.ingest.bounded import bound_chunks
 from mgspmv.ingest.groups import GroupSource
+from tests.support.memory import measure_peak
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr")
 

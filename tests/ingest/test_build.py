@@ -10,12 +10,12 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS, HARD
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, IngestOptions
+from tests.support.matrices import GRAPHS, HARD
 
 
 class ListSource:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from reference_data import shared_data
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.detect import detect_format
+from tests.support.reference_data import shared_data
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_data import shared_data
 
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.edge_list import EdgeListSource
+from tests.support.reference_data import shared_data
 
 # file: vertices, arcs, whether there are weights, least and greatest id where ids are kept
 GRAPHS = {

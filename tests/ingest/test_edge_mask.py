@@ -16,7 +16,6 @@ import scipy.io
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import make_scipy
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -26,6 +25,7 @@ from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
+from tests.support.stores import make_scipy
 
 SMALL = {
     "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},

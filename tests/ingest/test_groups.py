@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from memory import measure_peak
-from stores import make_scipy
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
@@ -23,6 +21,8 @@ from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoun
 from mgspmv.ingest import groups
 from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
+from tests.support.memory import measure_peak
+from tests.support.stores import make_scipy
 
 anndata = pytest.importorskip("anndata")
 binsparse = pytest.importorskip("binsparse")

@@ -15,10 +15,10 @@ import scipy.io
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_data import shared_data
 
 from mgspmv.errors import SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense
+from tests.support.reference_data import shared_data
 
 COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
 VECTOR = "vectors are not supported; write it as a matrix of one column"

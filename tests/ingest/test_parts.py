@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stores import forget_checksums
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest import parts
@@ -21,6 +20,7 @@ from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.parts import cut_evenly, cut_texts
 from mgspmv.ingest.streams import Segment
 from mgspmv.ingest.vertices import ANY_ROOM
+from tests.support.stores import forget_checksums
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from buckets import serve_s3
-from commands import invoke
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -33,6 +31,8 @@ from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.streams import TextStream, open_bytes
 from mgspmv.ingest.vertices import ANY_ROOM
+from tests.support.buckets import serve_s3
+from tests.support.commands import invoke
 
 TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
 

@@ -8,13 +8,13 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from stores import make_stochastic
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, StoreUnfinishedError
 from mgspmv.ingest.open import open_source
 from mgspmv.store.write import begin_version
+from tests.support.stores import make_stochastic
 
 IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
 

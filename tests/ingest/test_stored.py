@@ -7,12 +7,12 @@ from importlib import import_module
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from stores import make_arrays, make_scipy
 from zarr.storage import MemoryStore
 
 from mgspmv.ingest.stored import StoredIds, StoredRows
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
+from tests.support.stores import make_arrays, make_scipy
 
 
 @pytest.fixture(autouse=True)

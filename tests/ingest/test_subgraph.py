@@ -13,7 +13,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import Crash, CrashingStore, make_scipy
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -30,6 +29,7 @@ from mgspmv.errors import (
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
+from tests.support.stores import Crash, CrashingStore, make_scipy
 
 SMALL = {
     "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},

@@ -18,13 +18,13 @@ import scipy.io
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import Crash, CrashingStore
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError, StoreNotFoundError
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
+from tests.support.stores import Crash, CrashingStore
 
 SMALL = {
     "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from stores import find_group, make_arrays, make_scipy, make_stochastic, make_transpose
 
 import mgspmv.store.chunks
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
@@ -18,6 +17,7 @@ from mgspmv.ingest.verify import verify_store
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.read import open_store
 from mgspmv.store.write import begin_version, find_least, write_array, write_store
+from tests.support.stores import find_group, make_arrays, make_scipy, make_stochastic, make_transpose
 
 IDS = np.array(["a", "b", "c", "d", "e", "é"], dtype=object)
 

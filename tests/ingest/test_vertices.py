@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import measure_peak
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
@@ -34,6 +33,7 @@ from mgspmv.ingest.vertices import (
     read_vertices,
 )
 from mgspmv.model import IngestOptions
+from tests.support.memory import measure_peak
 
 INT = Column("vertex", "int64", hint="ids, please")
 NAME = Column("vertex", "string")

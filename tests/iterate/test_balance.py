@@ -11,8 +11,6 @@ import scipy.sparse as sp
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS
-from played import PlayedDevice
 
 import mgspmv as mg
 from mgspmv.errors import CorruptionError
@@ -23,6 +21,8 @@ from mgspmv.iterate.pagerank import LocalSteps, run_on_device
 from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.model import RowCheck, Status
+from tests.support.matrices import GRAPHS
+from tests.support.played import PlayedDevice
 
 PRECISIONS = ["exact", "float64", "float32"]
 N = 60

@@ -8,8 +8,6 @@ import scipy.sparse as sp
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import rank_by_solving
-from reference_data import shared_data
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
@@ -17,6 +15,8 @@ from mgspmv.iterate import extrapolate
 from mgspmv.iterate.extrapolate import find_weights
 from mgspmv.kernels.rank_history import mix
 from mgspmv.model import Status
+from tests.support.oracles import rank_by_solving
+from tests.support.reference_data import shared_data
 
 
 def make_graph(arcs, **options):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from oracles import rank_by_solving
 
 import mgspmv as mg
 from mgspmv.api import ranking
@@ -15,6 +14,7 @@ from mgspmv.errors import CapacityError, ConvergenceError, OptionError
 from mgspmv.iterate import follow
 from mgspmv.kernels import spread
 from mgspmv.model import Followed
+from tests.support.oracles import rank_by_solving
 
 TIGHT = {"tol": 1e-13, "max_iter": 500}
 N, GROUP = 900, 15

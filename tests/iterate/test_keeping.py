@@ -10,7 +10,6 @@ from functools import partialmethod
 import numpy as np
 import pytest
 import zarr
-from played import PlayedDevice
 
 import mgspmv as mg
 from mgspmv.checkpoints import Beside, Checkpoints, WrittenSlice, write_slice
@@ -21,6 +20,7 @@ from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedd
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
+from tests.support.played import PlayedDevice
 
 X = np.arange(5.0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
-from played import PlayedDevice
 
 import mgspmv as mg
 from mgspmv.errors import DanglingError, OptionError, ShapeError
@@ -14,6 +13,7 @@ from mgspmv.iterate.out_weight import make_out_weight, measure_growth
 from mgspmv.iterate.pagerank import bound_error, run_on_device, widen_bound
 from mgspmv.iterate.start import make_start
 from mgspmv.kernels.select import bind_kernel
+from tests.support.played import PlayedDevice
 
 N = 40
 FIXED = {"tol_mode": "fixed", "max_iter": 300}

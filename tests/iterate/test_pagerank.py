@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from matrices import GRAPHS
-from oracles import rank_by_solving, sum_arcs
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status, peak_memory
+from tests.support.matrices import GRAPHS
+from tests.support.oracles import rank_by_solving, sum_arcs
 
 PRECISIONS = ["exact", "float64", "float32"]
 CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}

@@ -12,8 +12,6 @@ import scipy.sparse as sp
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS
-from oracles import rank_by_solving
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, OptionError
@@ -21,6 +19,8 @@ from mgspmv.iterate import stable
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Rounding, Watch, find_ties, judge_order, plan_looks
 from mgspmv.model import Stability, Status
+from tests.support.matrices import GRAPHS
+from tests.support.oracles import rank_by_solving
 
 REAL = {
     "graphs/cnr-2000.txt.gz": {},

@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from blocks import cut_rows, make_block, to_scipy
-from matrices import HARD
 
 from mgspmv.errors import OptionError
 from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
+from tests.support.blocks import cut_rows, make_block, to_scipy
+from tests.support.matrices import HARD
 
 FINE, COARSE = 2**62, 2**61
 """Units of ranks and changes, as integers."""

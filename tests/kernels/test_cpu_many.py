@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blocks import cut_rows, make_block
-from matrices import GRAPHS
-from test_cpu import LARGE, random_block
 
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
+from tests.kernels.test_cpu import LARGE, random_block
+from tests.support.blocks import cut_rows, make_block
+from tests.support.matrices import GRAPHS
 
 X_DTYPES = {"exact": np.float64, "float64": np.float64, "float32": np.float32}
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from matrices import GRAPHS, HARD
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
+from tests.support.matrices import GRAPHS, HARD
 
 pytestmark = pytest.mark.gpu
 

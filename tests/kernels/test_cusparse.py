@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from blocks import make_block, make_random, to_scipy
-from matrices import HARD
 
 from mgspmv.errors import BackendError
 from mgspmv.kernels import cusparse
 from mgspmv.kernels.cusparse import CusparseProduct
+from tests.support.blocks import make_block, make_random, to_scipy
+from tests.support.matrices import HARD
 
 VALUES = {0: np.float32, 1: np.float64}
 INDICES = {2: np.int32, 3: np.int64}

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from commands import invoke
 
 import mgspmv as mg
 from mgspmv.errors import BackendError, ClusterError, OptionError
 from mgspmv.kernels import device
 from mgspmv.kernels.select import choose_backend
+from tests.support.commands import invoke
 
 NO_CUPY = (
     "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use backend='cpu'"

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from blocks import cut_rows, make_block, make_random, to_scipy
-from matrices import HARD
 
 from mgspmv.bench.matrices import RECIPES, add_values
 from mgspmv.kernels import features
 from mgspmv.kernels.features import Features, find_features, rank_kernels
 from mgspmv.kernels.formats import BLOCK_DIMS, build_bsr, build_dia
 from mgspmv.kernels.select import list_kernels
+from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
+from tests.support.matrices import HARD
 
 EVEN = Features(
     n_rows=1 << 20,

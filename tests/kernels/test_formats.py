@@ -9,11 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from blocks import cut_rows, make_block, make_random, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import HARD
-from memory import measure_peak
 
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels import formats
@@ -32,6 +29,9 @@ from mgspmv.kernels.formats import (
     choose_lanes,
 )
 from mgspmv.model import CsrBlock
+from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
+from tests.support.matrices import HARD
+from tests.support.memory import measure_peak
 
 LENGTHS = np.random.default_rng(0).integers(0, 12, 2500)
 SKEWED = np.where(np.arange(6000) % 7 == 0, 40, np.arange(6000) % 4)

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks import read_to_device
-from played import PlayedDevice
-from test_rank_steps import MANY, UNSTOPPED, VALUES, check_bits, make_graph, make_steps, make_vectors, run_beside
 
 import mgspmv as mg
 from mgspmv.errors import StoreError
@@ -21,6 +18,18 @@ from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept, hold_pieces
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
 from mgspmv.kernels.rates import choose_sample, measure_device
 from mgspmv.partition import Streaming
+from tests.kernels.test_rank_steps import (
+    MANY,
+    UNSTOPPED,
+    VALUES,
+    check_bits,
+    make_graph,
+    make_steps,
+    make_vectors,
+    run_beside,
+)
+from tests.support.blocks import read_to_device
+from tests.support.played import PlayedDevice
 
 # --- which come when -------------------------------------------------------------------------------------------------
 

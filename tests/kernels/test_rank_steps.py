@@ -12,11 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from blocks import make_block, make_random, read_to_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import GRAPHS
-from played import PlayedDevice
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
@@ -27,6 +24,9 @@ from mgspmv.kernels.rank_steps import KEPT_SUMS, LEAST_ITEM, RankRules, RankStep
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import CsrBlock
+from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.matrices import GRAPHS
+from tests.support.played import PlayedDevice
 
 ALPHA = 0.85
 UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)

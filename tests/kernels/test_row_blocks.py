@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
-import played_build
 import pytest
-from blocks import cut_rows, make_block, make_random, read_to_device, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import HARD
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import row_blocks
@@ -34,6 +31,9 @@ from mgspmv.kernels.row_blocks import (
     survey_rows,
 )
 from mgspmv.model import CsrBlock
+from tests.support import played_build
+from tests.support.blocks import cut_rows, make_block, make_random, read_to_device, to_scipy
+from tests.support.matrices import HARD
 
 SQUARE = [name for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]]
 ORDERS = ["none", "degree"]

@@ -6,14 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from blocks import make_block, make_random, read_to_device, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import HARD
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels.row_slices import SLICE, build_row_slices, count_places, lay_out
 from mgspmv.model import CsrBlock
+from tests.support.blocks import make_block, make_random, read_to_device, to_scipy
+from tests.support.matrices import HARD
 
 DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
 LENGTHS = {

@@ -7,16 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from blocks import cut_rows, make_block, make_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import HARD
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import row_tiles, twins
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_tiles, choose_height
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
+from tests.support.blocks import cut_rows, make_block, make_random
+from tests.support.matrices import HARD
 
 SKEWED = np.random.default_rng(4).zipf(1.7, 4000).clip(1, 1000) - 1
 SMALL = {"height": 64, "tile": 16, "n_items": 20, "orders": True}

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from blocks import cut_rows, to_scipy
 
 from mgspmv.bench.matrices import RECIPES, add_values
 from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
@@ -29,6 +28,7 @@ from mgspmv.kernels.select import (
 )
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
+from tests.support.blocks import cut_rows, to_scipy
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blocks import cut_rows, make_block, make_random, to_scipy
-from matrices import HARD
 
 from mgspmv.kernels import spread
 from mgspmv.kernels.spread import OutEdges, Spread, count_out_edges
 from mgspmv.model import CHANGE_POINT
+from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
+from tests.support.matrices import HARD
 
 SQUARE = [name for name, hard in HARD.items() if hard.is_graph]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blocks import make_random
 
 from mgspmv.kernels import timing
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.kernels.timing import ROUNDS, time_on_device, time_on_host, time_product
+from tests.support.blocks import make_random
 
 
 def test_the_median_without_the_first_run_which_compiles(monkeypatch):

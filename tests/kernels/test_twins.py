@@ -7,16 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from blocks import cut_rows, make_block, make_random, to_scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices import HARD
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import formats, twins
 from mgspmv.kernels.formats import ITEMS
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
+from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
+from tests.support.matrices import HARD
 
 TWINS = [
     "csr-scalar",

@@ -7,10 +7,10 @@ import pytest
 from bokeh.document import Document
 from bokeh.document.events import ColumnDataChangedEvent, ColumnsPatchedEvent, ColumnsStreamedEvent
 from bokeh.models import ColumnDataSource
-from messages import begin, checkpoint, end, iterate
 
 from mgspmv.monitor.page import MOST_SHOWN, PATCHED, PHASES, Page, describe_run, send
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
+from tests.support.messages import begin, checkpoint, end, iterate
 
 
 class Sent:

@@ -11,12 +11,13 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from browser import find_browser, start_browser
-from clusters import LONG_S, start_cluster
 from distributed import Client
 
 import mgspmv as mg
 from mgspmv.monitor.page import RUN_COLOURS
+from tests.support.browser import find_browser, start_browser
+from tests.support.clusters import start_cluster
+from tests.support.waiting import HANG_S
 
 if find_browser() is None:
     pytest.skip(
@@ -39,7 +40,7 @@ class Reader:
 
     def wait_for(self, script):
         """The value of an expression, once it is not false."""
-        deadline = time.monotonic() + LONG_S
+        deadline = time.monotonic() + HANG_S
         while not (value := self.browser.evaluate(script)):
             assert time.monotonic() < deadline, f"never came: {script}"
             time.sleep(0.05)
@@ -80,7 +81,7 @@ class Running(threading.Thread):
 
     def run(self):
         asked = {"tol_mode": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
-        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(LONG_S))
+        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(HANG_S))
 
 
 @pytest.fixture(scope="module")

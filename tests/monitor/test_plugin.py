@@ -10,11 +10,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from clusters import start_cluster, wait_for
 from distributed import Client
 from distributed.client import ClosedClientError
-from messages import begin, end, iterate
-from scraping import scrape
 
 import mgspmv as mg
 from mgspmv.distribute.publish import TOPIC
@@ -22,6 +19,10 @@ from mgspmv.errors import ClusterError
 from mgspmv.monitor import plugin as module
 from mgspmv.monitor.plugin import RunsPlugin, add_page
 from mgspmv.monitor.run_metrics import COLLECTOR
+from tests.support.clusters import start_cluster
+from tests.support.messages import begin, end, iterate
+from tests.support.scraping import scrape
+from tests.support.waiting import wait_for
 
 OWN = "prefers-color-scheme: dark"
 """What no other page of Dask has."""

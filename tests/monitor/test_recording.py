@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from clusters import wait_for
 
 from mgspmv.detached import Progress, Stage
 from mgspmv.model import Event
 from mgspmv.monitor import recording
 from mgspmv.monitor.recording import Recording, Replay
+from tests.support.waiting import wait_for
 
 
 def make_event(iteration: int, change: float) -> Event:

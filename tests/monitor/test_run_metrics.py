@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from messages import begin, checkpoint, end, iterate, miss, recover
 from prometheus_client import CollectorRegistry, generate_latest
-from scraping import Scraped, run_promtool
 
 from mgspmv.model import Status
 from mgspmv.monitor.run_metrics import SHOWN_S, RunsCollector
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
+from tests.support.messages import begin, checkpoint, end, iterate, miss, recover
+from tests.support.scraping import Scraped, run_promtool
 
 
 class Watched:

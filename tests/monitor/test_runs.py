@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import begin, checkpoint, end, iterate, miss, recover
 
 from mgspmv.monitor import runs as module
 from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
+from tests.support.messages import begin, checkpoint, end, iterate, miss, recover
 
 # --- thinning --------------------------------------------------------------------------------------------------------
 

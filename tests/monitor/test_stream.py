@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from distributed import Client, Worker
-from stores import make_stochastic
 
 import mgspmv as mg
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor import stream
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.stream import describe_workers, publish_run
+from tests.support.stores import make_stochastic
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from clusters import start_cluster
 from distributed import Client
-from scraping import fetch, list_workers, scrape
 
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.targets import add_targets, list_targets
+from tests.support.clusters import start_cluster
+from tests.support.scraping import fetch, list_workers, scrape
 
 
 def make_worker(name, host, **services):

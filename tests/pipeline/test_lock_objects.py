@@ -10,13 +10,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from buckets import serve_s3
-from clusters import LONG_S
-from definitions import WEB, find_states, write_definition, write_sources
 
 from mgspmv.errors import PipelineBusyError, StepsFailedError
 from mgspmv.pipeline import lock_objects, run_pipeline
 from mgspmv.pipeline.lock_objects import STALE_S, hold_objects
+from tests.support.buckets import serve_s3
+from tests.support.definitions import WEB, find_states, write_definition, write_sources
+from tests.support.waiting import HANG_S
 
 HOLDER = {"pid": 7, "host": "other", "began": "2026-03-04T01:02:03+00:00"}
 RANKS = {"output.folder": "memory://ranks"}
@@ -115,7 +115,7 @@ def test_it_is_renewed(monkeypatch):
     monkeypatch.setattr(lock_objects._Lock, "_write", note)
     with hold():
         own = read_lock()
-        assert all(written.acquire(timeout=LONG_S) for _ in range(3))
+        assert all(written.acquire(timeout=HANG_S) for _ in range(3))
         assert {**read_lock(), "renewed": ""} == {**own, "renewed": ""}
 
 
@@ -126,7 +126,7 @@ def test_a_run_whose_place_was_taken_over_ends(monkeypatch):
     def lose():
         with hold(on_lost=is_lost.set):
             write_lock(run="other")
-            assert is_lost.wait(LONG_S)
+            assert is_lost.wait(HANG_S)
 
     with pytest.raises(PipelineBusyError, match=r"^another run took over memory://ranks/web, for this"):
         lose()

@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from definitions import WEB, find_states, write_definition, write_sources
 
 import mgspmv as mg
 from mgspmv.errors import PipelineBusyError, StoreError
 from mgspmv.pipeline import read_pipeline, run_pipeline
 from mgspmv.pipeline.locks import hold, hold_targets, remove_lock
 from mgspmv.pipeline.steps import list_steps
+from tests.support.definitions import WEB, find_states, write_definition, write_sources
 
 RUN = WEB + "[run]\n"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import ENVIRONMENT
-from definitions import WEB, find_states, write_definition, write_sources
 
 import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
@@ -19,6 +17,8 @@ from mgspmv.pipeline import make_matrix as making
 from mgspmv.pipeline import plan_pipeline, predict, run_pipeline
 from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.records import Records
+from tests.support.commands import ENVIRONMENT
+from tests.support.definitions import WEB, find_states, write_definition, write_sources
 
 UPDATE = (
     WEB

@@ -9,7 +9,6 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from definitions import WEB, find_digests, find_states, write_definition, write_sources
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError
@@ -19,6 +18,7 @@ from mgspmv.pipeline.outputs import digest_output, read_stamp
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.tables import generate_lines, read_labels, save_product
 from mgspmv.results import Solution, load_solution
+from tests.support.definitions import WEB, find_digests, find_states, write_definition, write_sources
 
 RUN = WEB + '[run]\nnstart = "previous"\n[output]\nformats = ["zarr", "parquet", "csv"]\n'
 

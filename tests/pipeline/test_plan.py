@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cards import read_card
-from definitions import THREE, WEB, list_files, write_definition, write_sources
 
 import mgspmv as mg
 from mgspmv.ingest.write import BATCH_BYTES
@@ -16,6 +14,8 @@ from mgspmv.order import estimate_bytes
 from mgspmv.pipeline import plan_pipeline, run_pipeline
 from mgspmv.pipeline.definition import MatrixSection, RunSection
 from mgspmv.pipeline.predict import EXPANSION, predict_iterations, predict_matrix
+from tests.support.cards import read_card
+from tests.support.definitions import THREE, WEB, list_files, write_definition, write_sources
 
 RUN = WEB + "[run]\n"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from definitions import THREE, WEB, write_definition, write_sources
 
 from mgspmv.errors import PipelineError
 from mgspmv.pipeline.reading import list_keys, read_pipeline
 from mgspmv.pipeline.steps import list_steps
+from tests.support.definitions import THREE, WEB, write_definition, write_sources
 
 PLACE = re.compile(r"^p\.toml(, line \d+)?(, as overridden)?: ")
 """Where a problem is."""

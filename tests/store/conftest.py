@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stores import STRING_IDS, make_arrays, make_scipy, make_transpose
 
 from mgspmv.store import chunks
 from mgspmv.store.write import write_store
+from tests.support.stores import STRING_IDS, make_arrays, make_scipy, make_transpose
 
 
 @pytest.fixture

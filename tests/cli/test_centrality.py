@@ -1,0 +1,177 @@
+"""The commands that stand on power iteration: what they share, what is their own, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import mgspmv as mg
+from mgspmv.results import load_solution
+from tests.support.commands import invoke, invoke_json
+from tests.support.traces import list_rows, read_trace
+
+EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5), (5, 1), (1, 5)]
+COMMANDS = ["hits", "katz", "eigenvector", "stationary"]
+SURE = ["--tol", "1e-12", "--max-iter", "1000"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    mg.ingest(nx.DiGraph(EDGES), folder / "g.zarr", transpose=True)
+    steps = np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 1.0], [0.0, 0.5, 0.0]])
+    mg.ingest(steps, folder / "chain.zarr", kind="stochastic")
+    mg.ingest(np.array([[0, 1.0], [1.0, 0]]), folder / "periodic.zarr", kind="stochastic")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(stores, monkeypatch):
+    monkeypatch.chdir(stores)
+    monkeypatch.setenv("COLUMNS", "150")
+    return stores
+
+
+def find_by_networkx(find, **options):
+    ranks = find(nx.DiGraph(EDGES), **options)
+    return [ranks[k] for k in (1, 2, 3, 5)]
+
+
+def test_katz():
+    answer = invoke_json("katz", "g.zarr", "-o", "k.parquet", "-o", "k.csv", "--alpha", "0.2", "--top", "2", *SURE)
+    saved = load_solution("k.parquet")
+    np.testing.assert_allclose(saved.values, find_by_networkx(nx.katz_centrality_numpy, alpha=0.2), rtol=1e-11)
+    assert saved.vertex_ids.tolist() == [1, 2, 3, 5]
+    assert (answer["status"], answer["saved"], answer["digest"]) == (
+        "converged",
+        ["k.parquet", "k.csv"],
+        saved.digest(),
+    )
+    assert len(answer["top"]) == 2
+    assert answer["error_bound_l1"] == "Infinity"
+    assert invoke_json("top", "k.parquet", "-k", "2")["top"] == answer["top"]
+
+
+def test_katz_with_a_file_for_each_vertex(folder):
+    (folder / "beta.txt").write_text("id,weight\n1,1.0\n3,4.0\n")
+    answer = invoke_json("katz", "g.zarr", "--beta", "beta.txt", "--not-normalized", *SURE)
+    with mg.open_matrix("g.zarr") as A:
+        wanted = mg.katz(A, beta={1: 1.0, 3: 4.0}, normalized=False, tol=1e-12, max_iter=1000)
+        assert answer["digest"] == wanted.digest()
+        assert answer["options"] == json.loads(json.dumps(wanted.options))
+        halved = invoke_json("katz", "g.zarr", "--beta", "0.5", "--not-normalized", *SURE)
+        assert halved["digest"] == mg.katz(A, beta=0.5, normalized=False, tol=1e-12, max_iter=1000).digest()
+
+
+def test_eigenvector():
+    invoke("eigenvector", "g.zarr", "-o", "e.zarr", *SURE)
+    wanted = find_by_networkx(nx.eigenvector_centrality_numpy)
+    np.testing.assert_allclose(load_solution("e.zarr").values, wanted, rtol=1e-10)
+
+
+def test_hits():
+    answer = invoke_json("hits", "g.zarr", "-o", "a.parquet", "--hubs", "h.parquet", *SURE)
+    for name, path, place in (("hubs", "h.parquet", 0), ("authorities", "a.parquet", 1)):
+        wanted = find_by_networkx(lambda G, place=place: nx.hits(G, tol=0)[place])
+        np.testing.assert_allclose(load_solution(path).values, wanted, rtol=1e-9, atol=1e-12)
+        assert answer[name]["saved"] == [path]
+    stdout, _ = invoke("hits", "g.zarr", *SURE)
+    lines = stdout.splitlines()
+    assert lines.index("hubs") < lines.index("authorities")
+    assert "error" not in stdout
+
+
+def test_stationary():
+    answer = invoke_json("stationary", "chain.zarr", *SURE)
+    np.testing.assert_allclose([t["rank"] for t in answer["top"]], [0.4, 0.4, 0.2], rtol=1e-10)
+    lazy = invoke_json("stationary", "periodic.zarr", "--lazy", "0.25", "--nstart", write_start(), *SURE)
+    np.testing.assert_allclose([t["rank"] for t in lazy["top"]], [0.5, 0.5], rtol=1e-10)
+
+
+def write_start():
+    np.save("start.npy", np.array([1.0, 0.0]))
+    return "start.npy"
+
+
+def test_without_convergence_what_was_reached_is_written():
+    options = ["--nstart", write_start(), "--max-iter", "7", "-o", "p.csv"]
+    _, stderr = invoke("stationary", "periodic.zarr", *options, code=5)
+    assert "stationary vector ended as max_iter after 7 iterations" in stderr
+    assert "pass lazy=0.5 (--lazy 0.5)" in stderr
+    assert Path("p.csv").read_text() == "id,rank\n0,0\n1,1\n"
+    invoke("hits", "g.zarr", "--max-iter", "1", "--hubs", "few.csv", code=5)
+    assert Path("few.csv").read_text().startswith("id,rank\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_wrong_is_found_before_the_work(command, folder):
+    (folder / "taken.csv").write_text("")
+    for options, code, message in (
+        (["-o", "ranks.txt"], 2, "the name must end in .zarr, .parquet, .csv"),
+        (["-o", "taken.csv"], 4, "taken.csv exists already"),
+        (["--cluster", "cloud"], 2, "--cluster must be local, cuda"),
+        (["--tol", "-1"], 2, "tol must be a positive number"),
+        (["--tol-mode", "relative", "--tol", "1"], 2, "tol=1 with tol_mode='relative' is met by any elements that"),
+        (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
+        (["--drive", "superstep"], 2, "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
+        (["--nstart", "none.txt"], 3, "there is no such file"),
+    ):
+        _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
+        assert message in stderr
+    assert "--json" in invoke(command, "--help")[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_relative_changes_and_memory(command):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    options = ["--tol-mode", "relative", "--tol", "1e-7", "--max-iter", "1000"]
+    answer = invoke_json(command, store, *options)
+    for solution in (answer["hubs"], answer["authorities"]) if command == "hits" else (answer,):
+        assert solution["options"]["tol_mode"] == "relative"
+        assert solution["change"] < 1e-7
+        assert solution["memory"].keys() == {"host_peak_bytes", "held_bytes"}
+    stdout, _ = invoke(command, store, *options)
+    assert "memory" in stdout
+    assert "host peak" in stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("drive", ["auto", "scheduler"])
+def test_on_a_running_cluster(command, drive, cluster, client):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    options = ["--tol", "1e-3"]
+    wanted = invoke_json(command, store, *options)
+    answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--drive", drive)
+    found = [(a["hubs"], a["authorities"]) if command == "hits" else (a,) for a in (wanted, answer)]
+    for own, other in zip(*found, strict=True):
+        assert own["digest"] == other["digest"]
+        assert other["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+        assert len(other["memory"]["planned_bytes"]) == 4
+
+
+def test_kinds_and_files():
+    assert "is a store of kind 'graph'" in invoke("stationary", "g.zarr", code=2)[1]
+    assert "does not hold the transpose" in invoke("hits", "chain.zarr", code=2)[1]
+    assert "there is no such file" in invoke("katz", "g.zarr", "--beta", "many", code=3)[1]
+    assert "exists already" in invoke("hits", "g.zarr", "--hubs", "g.zarr", code=4)[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_profile_is_a_trace_of_the_run(command, tmp_path):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    answer = invoke_json(command, store, "--profile", str(tmp_path), *SURE)
+    [trace] = tmp_path.iterdir()
+    assert answer["trace"] == str(trace)
+    assert trace.name.startswith(command)
+    assert list(list_rows(read_trace(trace))) == ["phases", "worker 0"]
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr("mgspmv.api.katz", lambda *_, **__: pytest.fail("it was computed"))
+    Path("mine.txt").touch()
+    said = "error: --profile mine.txt is a file; name a folder, in which each run has a trace of its own\n"
+    assert invoke("katz", "g.zarr", "--profile", "mine.txt", code=2) == ("", said)

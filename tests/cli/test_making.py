@@ -1,0 +1,237 @@
+"""Commands that make stores."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+import mgspmv.api
+import mgspmv.partition
+from mgspmv.errors import CapacityError, OptionError, ProgressError, SourceError, StoreError, StoreExistsError
+from tests.support.commands import EDGES, invoke, invoke_json
+
+AGAIN = "what is read is kept; run the same command again to go on where it was\n"
+
+
+def test_ingest_and_info():
+    answer = invoke_json("ingest", "edges.txt", "g.zarr", "--transpose")
+    assert answer["store"]["shape"] == [4, 4]
+    assert answer["seconds"] > 0
+    described = invoke_json("info", "g.zarr")
+    assert described == answer["store"]
+    assert (described["kind"], described["nnz"], described["has_transpose"]) == ("graph", 5, True)
+    stdout, stderr = invoke("info", "g.zarr")
+    assert f"digest              {described['digest']}" in stdout
+    assert stderr == ""
+
+
+def test_update_and_versions(folder):
+    invoke("ingest", "edges.txt", "g.zarr", "--transpose")
+    (folder / "more.txt").write_text("5 1\n7 2\n")
+    (folder / "less.txt").write_text("1 3 0.5\n1 9 0.5\n")
+    answer = invoke_json("update", "g.zarr", "--insert", "more.txt", "--delete", "less.txt")
+    assert (answer["store"]["nnz"], answer["store"]["shape"]) == (6, [5, 5])
+    assert answer["store"]["provenance"]["updates"][0]["missing"] == 1
+    options = "--memory", "64GiB", "--threads", "1", "--keep", "3"
+    stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", *options)
+    lines = stdout.splitlines()
+    assert lines[0].startswith("g.zarr: graph, 5 x 5, 6 entries, a pattern, made in ")
+    assert lines[1:] == ["0 entries inserted, 0 deleted, 2 were not there"]
+    assert stderr == ""
+    listed = invoke_json("versions", "g.zarr")
+    assert listed["dropped"] == []
+    assert [(v["number"], v["nnz"], v["shape"], v["current"]) for v in listed["versions"]] == [
+        (1, 5, [4, 4], False),
+        (2, 6, [5, 5], False),
+        (3, 6, [5, 5], True),
+    ]
+    assert listed["versions"][1]["digest"] == answer["store"]["digest"]
+    table = invoke("versions", "g.zarr")[0].rstrip().splitlines()
+    assert table[-1].split()[:2] == ["3", listed["versions"][2]["version"]]
+    assert table[-1].endswith("current")
+    assert "current" not in table[-2]
+    kept = invoke_json("versions", "g.zarr", "--keep", "1")
+    assert kept["dropped"] == [v["version"] for v in listed["versions"][:2]]
+    assert kept["versions"] == listed["versions"][2:]
+    assert invoke("verify", "g.zarr")[0] == "g.zarr is whole\n"
+
+
+def test_options_of_update_are_given_on(folder, monkeypatch):
+    given = {}
+
+    def record(store, **options):
+        given.update(options)
+        raise CapacityError("enough")
+
+    monkeypatch.setattr(mgspmv.api, "update", record)
+    words = (
+        "--insert i --delete d --missing error --self-loops drop --symmetrize --ignore-weights --keep 2 --memory 2GiB "
+    )
+    words += "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --extra-columns ignore "
+    words += "--columns a,b --n-cols 5 --threads 3 --scratch ."
+    invoke("update", "g.zarr", *words.split(), code=6)
+    given.pop("on_progress")
+    assert given == {
+        "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
+        "ignore_weights": True, "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
+        "delimiter": ";", "weights": False, "ids": "int", "extra_columns": "ignore", "columns": ["a", "b"], "n_cols": 5,
+        "threads": 3, "scratch": ".",
+    }  # fmt: skip
+
+
+def test_what_update_refuses(folder):
+    invoke("ingest", "edges.txt", "g.zarr")
+    (folder / "names.txt").write_text("a b\n")
+    (folder / "none.txt").write_text("1 5\n")
+    for args, code, said in (
+        (["g.zarr"], 2, "pass insert (--insert), delete (--delete) or both"),
+        (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
+        (["g.zarr", "--insert", "names.txt"], 3, "names.txt: the ids are names, and those of the store are integers"),
+        (
+            ["g.zarr", "--delete", "none.txt", "--missing", "error"],
+            3,
+            "the entry (1, 5) is to be deleted and",
+        ),
+        (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
+    ):
+        assert said in invoke("update", *args, code=code)[1]
+    assert len(invoke_json("versions", "g.zarr")["versions"]) == 1
+
+
+def test_ingest_for_people():
+    stdout, stderr = invoke("ingest", "a.mtx", "a.zarr")
+    assert stdout.startswith("a.zarr: matrix, 2 x 3, 3 entries, float64, made in ")
+    assert stderr == ""
+
+
+def test_ingest_in_an_order():
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
+    lines = stdout.splitlines()
+    assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
+    assert lines[1:] == ["order: rcm, bandwidth 2, was 2"]
+    assert stderr == ""
+    invoke("ingest", "edges.txt", "h.zarr")
+    assert (
+        invoke_json("info", "g.zarr")["digest"]
+        == invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]["digest"]
+    )
+    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--order", "degree")["store"]
+    assert (answer["order"], answer["provenance"]["options"]["order"]) == ("degree", "degree")
+    for args, said in (
+        (["ingest", "a.mtx", "w.zarr", "--order", "dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
+        (["generate", "rmat", "w.zarr", "--scale", "5", "--order", "amd"], "order must be one of 'rcm', 'degree'"),
+    ):
+        stdout, stderr = invoke(*args, code=2)
+        assert said in stderr
+        assert stdout == ""
+
+
+def test_options_of_ingest_are_given_on():
+    with open("w.csv", "w") as file:
+        file.write("ann;bob;2;x\nann;bob;3;x\nbob;bob;1;x\n")
+    options = [
+        "--format",
+        "edge-list",
+        "--delimiter",
+        ";",
+        "--extra-columns",
+        "ignore",
+        "--ids",
+        "string",
+        "--duplicates",
+        "keep",
+    ]
+    answer = invoke_json("ingest", "w.csv", "w.zarr", *options, "--self-loops", "drop", "--dtype", "float32")["store"]
+    assert (answer["nnz"], answer["dtype"], answer["vertex_ids"], answer["duplicates"]) == (
+        2, "float32", "string", "keep",
+    )  # fmt: skip
+    answer = invoke_json("ingest", "edges.txt", "e.zarr", "--n-vertices", "9", "--symmetrize", "--kind", "matrix")
+    assert (answer["store"]["shape"], answer["store"]["kind"], answer["store"]["nnz"]) == ([9, 9], "matrix", 8)
+    Path("v.txt").write_text("1\n2\n3\n4\n5\n")
+    answer = invoke_json("ingest", "edges.txt", "v.zarr", "--vertices", "v.txt", "--format", "edge-list")
+    assert answer["store"]["shape"] == [5, 5]
+    answer = invoke_json("ingest", "a.mtx", "p.zarr", "--ignore-weights")
+    assert answer["store"]["dtype"] is None
+    group = zarr.open_group("plain", mode="w")
+    group.create_array("indptr", data=np.array([0, 1, 2]))
+    group.create_array("indices", data=np.array([1, 0]))
+    answer = invoke_json("ingest", "plain", "c.zarr", "--n-cols", "5", "--format", "csr")
+    assert (answer["store"]["shape"], answer["store"]["kind"]) == ([2, 5], "matrix")
+
+
+@pytest.mark.parametrize(
+    ("args", "shape", "nnz"),
+    [
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--seed", "7"], [32, 32], 96),
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--a", "0.25", "--b", "0.25", "--c",
+          "0.25", "--no-scramble", "--weights"], [32, 32], 96),
+        (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
+        (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
+        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--pattern"], [8, 8], 24),
+        (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
+    ],
+)  # fmt: skip
+def test_generate(args, shape, nnz):
+    answer = invoke_json("generate", args[0], "m.zarr", *args[1:])["store"]
+    assert (answer["shape"], answer["nnz"]) == (shape, nnz)
+
+
+def test_generate_within_a_given_memory():
+    given = ["--memory", "1GiB", "--scratch"]
+    assert (
+        "memory must be at least 1GiB"
+        in invoke("generate", "rmat", "m.zarr", "--scale", "5", "--memory", "1MB", code=2)[1]
+    )
+    assert "'none' is none" in invoke("generate", "rmat", "m.zarr", "--scale", "5", *given, "none", code=2)[1]
+    stores = [
+        invoke_json("generate", "rmat", f"{k}.zarr", "--scale", "5", *more)["store"]
+        for k, more in enumerate(([], ["--memory", "64GiB", "--scratch", "."]))
+    ]
+    assert stores[0]["digest"] == stores[1]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, f"interrupted; {AGAIN}"),
+        (StoreError("the disk is full"), 4, f"{AGAIN}error: the disk is full\n"),
+        (ProgressError("another process"), 4, "error: another process\n"),
+        (StoreExistsError("it is there"), 4, "error: it is there\n"),
+        (SourceError("a bad line"), 3, "error: a bad line\n"),
+        (OptionError("no folder"), 2, "error: no folder\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_how_to_go_on(monkeypatch, error, code, said):
+    given = {}
+
+    def fail(*args, **options):
+        given.update(options)
+        raise error
+
+    monkeypatch.setattr(mgspmv.api, "ingest", fail)
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=code)
+    assert (stdout, stderr) == ("", said)
+    assert given["resume"] is True
+    assert AGAIN not in invoke("ingest", "edges.txt", "g.zarr", code=code)[1]
+    assert given["resume"] is False
+
+
+def test_going_on(folder, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["mgspmv.ingest.write"].VersionWriter, "write", interrupt)
+        invoke("ingest", "edges.txt", "g.zarr", "--resume", code=130)
+    assert (folder / ".g.zarr.ingest").is_dir()
+    (folder / "edges.txt").open("a").write("7 8\n")
+    _, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=4)
+    assert "edges.txt was changed since" in stderr
+    invoke("ingest", "edges.txt", "g.zarr")
+    assert invoke_json("info", "g.zarr")["nnz"] == len(EDGES) + 1
+    assert not (folder / ".g.zarr.ingest").exists()

@@ -1,0 +1,92 @@
+"""Pipelines at the command line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.commands import invoke, invoke_json, start
+from tests.support.waiting import HANG_S
+
+QUICKSTART = """
+folder = "q"
+[matrix.g]
+generate = "rmat"
+parameters = {scale = 16, seed = 1}
+[run]
+tol = 1e-6
+top = 10
+"""
+
+
+def test_run():
+    Path("q.toml").write_text(QUICKSTART)
+    small = ["--set", "matrix.g.parameters.scale=7", "--set", "run.alpha=0.5"]
+    stdout, stderr = invoke("run", "q.toml", *small, "--dry-run")
+    assert "not made yet" in stdout
+    assert "q in q: 0 of 2 steps are kept; at most " in stdout
+    assert not Path("q").exists()
+    stdout, stderr = invoke("run", "q.toml", *small)
+    for shown in ("\n  10 ", "iterations", "128 x 128, ", "q/g.zarr", "q/g/pagerank", "q: 2 made, in "):
+        assert shown in stdout
+    assert stderr == ""
+    answer = invoke_json("run", "q.toml", *small)
+    assert [step["state"] for step in answer["steps"]] == ["kept", "kept"]
+    assert answer["steps"][1]["record"]["options"]["alpha"] == 0.5
+    answer = invoke_json("run", "q.toml", *small, "--set", "run.max_iter=1", "--dry-run")
+    assert [step["state"] for step in answer["steps"]] == ["kept", "to make"]
+    assert answer["steps"][1]["predicted_s"] > 0
+    answer = invoke_json("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
+    assert answer["error"]["type"] == "StepsFailedError"
+    assert [step["state"] for step in answer["steps"]] == ["kept", "failed"]
+    stdout, stderr = invoke("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
+    assert "PageRank ended as max_iter" in stdout
+    [line] = stderr.splitlines()
+    assert line.startswith("error: g/pagerank: PageRank ended as max_iter")
+    for wrong in ("alpha", "=0.9"):
+        assert f"--set {wrong}: wanted KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
+
+
+def test_a_terminal_shows_the_steps_of_a_run():
+    Path("q.toml").write_text(QUICKSTART)
+    Path("bad.txt").write_text("1 2\n1\n")
+    more = ["--set", "matrix.g.parameters.scale=7", "--set", "matrix.bad.path=bad.txt"]
+    terminal, stderr = pty.openpty()
+    with start("run", "q.toml", *more, stdout=subprocess.PIPE, stderr=stderr) as process:
+        os.close(stderr)
+        shown = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(terminal, 4096):
+                shown += part
+        stdout, _ = process.communicate(timeout=HANG_S)
+    os.close(terminal)
+    assert process.returncode == 3
+    assert b"bad failed: " in shown
+    assert b"4/4" in shown
+    assert "4/4" not in stdout
+
+
+def test_run_of_which_nothing_comes():
+    Path("q.toml").write_text(QUICKSTART)
+    more = ["--set", "matrix.g.parameters.scale=7", "--set", "run.personalization=none.txt"]
+    said = "g/pagerank: none.txt: there is no such file; check the path"
+    assert invoke("run", "q.toml", *more, code=3) == ("", f"error: {said}\n")
+    answer = invoke_json("run", "q.toml", *more, code=3)
+    assert answer["error"]["message"] == said
+    assert [step["state"] for step in answer["steps"]] == ["skipped", "failed"]
+    assert not Path("q").exists()
+
+
+def test_run_that_is_interrupted(monkeypatch):
+    from mgspmv.pipeline import execute
+
+    def interrupt(run, *_):
+        run.work.is_interrupted.set()
+
+    monkeypatch.setattr(execute._Run, "run", interrupt)
+    Path("q.toml").write_text(QUICKSTART)
+    _, stderr = invoke("run", "q.toml", code=130)
+    assert "interrupted; no step is done yet; run it again to go on" in stderr

@@ -1,0 +1,462 @@
+"""`mgspmv pagerank` and `spmv` on clusters: the embedded results, and nothing but the answer on stdout."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from distributed import Client
+
+import mgspmv.distribute.connect
+import mgspmv.distribute.matrix
+from mgspmv.batch_results import load_batch
+from mgspmv.cli.place import quieten_dask
+from mgspmv.errors import MissingDependencyError
+from mgspmv.results import load_solution
+from tests.support.clusters import find_left, start_cluster
+from tests.support.commands import invoke, invoke_json, start
+from tests.support.waiting import HANG_S, wait_for
+
+DASHBOARD = re.compile(r"dashboard: http://\S+:\d+/status\n")
+ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000")
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    """A folder with a graph, and with a matrix and its x."""
+    folder = tmp_path_factory.mktemp("stores")
+    invoke("generate", "rmat", str(folder / "g.zarr"), "--scale", "9", "--edge-factor", "8")
+    invoke("generate", "stencil2d", str(folder / "a.zarr"), "--nx", "20", "--ny", "30")
+    np.save(folder / "x.npy", np.random.default_rng(5).normal(size=600))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(stores, tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    for store in stores.iterdir():
+        Path(store.name).symlink_to(store)
+    return tmp_path
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_pagerank_on_local_workers(folder):
+    embedded = invoke_json("pagerank", "g.zarr", "-o", "e.zarr")
+    on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
+    log = ("--log", "log.jsonl", "--log-level", "debug")
+    with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, *log, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    answer = json.loads(stdout)
+    assert DASHBOARD.fullmatch(stderr)
+    assert (answer["options"]["drive"], embedded["options"]["drive"]) == ("superstep", "embedded")
+    assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
+    assert answer["digest"] == embedded["digest"]
+    assert load_solution("c.zarr").values.tobytes() == load_solution("e.zarr").values.tobytes()
+    assert answer["changes"] == embedded["changes"]
+    assert answer["top"] == embedded["top"]
+    lines = [json.loads(line) for line in Path("log.jsonl").read_text().splitlines()]
+    by_worker = [[line for line in lines if line.get("worker") == k and "change" in line] for k in (0, 1)]
+    assert [[line["change"] for line in own] for own in by_worker] == [answer["changes"]] * 2
+    assert len({line["run"] for own in by_worker for line in own}) == 1
+
+
+@pytest.mark.slow
+def test_local_workers_that_encrypt(folder):
+    invoke("certificates", "certificates", "--host", "gpu-1")
+    wanted = invoke_json("pagerank", "g.zarr")["digest"]
+    on_cluster = ("--cluster", "local", "--workers", "1", "--tls", "certificates")
+    with start("pagerank", "g.zarr", "--json", *on_cluster, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert stderr.startswith("dashboard: https://127.0.0.1:")
+    assert json.loads(stdout)["digest"] == wanted
+    assert "is there already; take it away" in invoke("certificates", "certificates", code=2)[1]
+
+
+@pytest.mark.slow
+def test_spmv_on_local_workers(folder):
+    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", "--alpha", "2")
+    on_cluster = ("--cluster", "local", "--workers", "3", "--timeout", "60")
+    with start("spmv", "a.zarr", "x.npy", "-o", "c.npy", "--alpha", "2", *on_cluster, **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert re.fullmatch(r"c\.npy: float64 of shape \(600,\) in \S+ m?s\n", stdout)
+    assert DASHBOARD.fullmatch(stderr)
+    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
+
+
+@pytest.mark.parametrize("drive", ["auto", "scheduler", "superstep"])
+def test_pagerank_on_a_running_cluster(cluster, client, drive):
+    embedded = invoke_json("pagerank", "g.zarr")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--drive", drive)
+    answer = invoke_json("pagerank", "g.zarr", *on_cluster)
+    assert answer["digest"] == embedded["digest"]
+    assert answer["changes"] == embedded["changes"]
+    assert answer["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+
+
+def test_many_vectors_on_a_running_cluster(cluster, client):
+    Path("seeds.csv").write_text("vector,vertex\na,1\na,2\nb,7\n")
+    options = ("--seeds", "seeds.csv", "--top", "3", "--width", "2", "--threads", "1")
+    embedded = invoke_json("pagerank-batch", "g.zarr", *options)
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "20", "--transport", "peer")
+    answer = invoke_json("pagerank-batch", "g.zarr", *options, *on_cluster, "-o", "c.parquet")
+    assert answer["digest"] == embedded["digest"]
+    assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
+    assert (answer["options"]["drive"], embedded["options"]["drive"]) == ("superstep", "embedded")
+    assert answer["matrix"]["hardware"] == "4 workers of 1 threads"
+    assert load_batch("c.parquet").top()["b"] == [(e["id"], e["rank"]) for e in embedded["vectors"][1]["top"]]
+
+
+def test_spmv_on_a_running_cluster(cluster, client):
+    np.save("y.npy", np.arange(600.0))
+    options = ("--beta", "-1", "--y", "y.npy", "--precision", "float32")
+    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", *options)
+    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *options, "--scheduler", cluster.scheduler_address)
+    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
+
+
+def test_ingest_on_a_running_cluster(cluster, client):
+    Path("edges.txt").write_text("\n".join(f"{7 * k % 31} {5 * k % 37}" for k in range(500)))
+    one = invoke_json("ingest", "edges.txt", "one.zarr", "--transpose")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--memory", "2GiB", "--scratch", ".")
+    made = invoke_json("ingest", "edges.txt", "made.zarr", "--transpose", *on_cluster)
+    assert made["store"]["digest"] == one["store"]["digest"]
+    _, stderr = invoke("ingest", "edges.txt", "other.zarr", "--order", "degree", *on_cluster, code=2)
+    assert "use `mgspmv reorder` afterwards" in stderr
+
+
+def test_plan_for_a_running_cluster(cluster, client):
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--backend", "cpu")
+    answer = invoke_json("plan", "g.zarr", *on_cluster)
+    with mgspmv.open_matrix("g.zarr").distribute(client, backend="cpu") as D:
+        assert [w["start"] for w in answer["workers"]] == list(D.bounds[:-1])
+        assert [w["memory_bytes"] for w in answer["workers"]] == [w.memory_bytes for w in D.plan.workers]
+    assert answer["workers"][-1]["stop"] == 512
+    stdout, stderr = invoke("plan", "g.zarr", *on_cluster)
+    assert len(re.findall(r"^ *\d +[\d,]+ \.\. [\d,]+ ", stdout, re.MULTILINE)) == 4
+    assert DASHBOARD.fullmatch(stderr)
+
+
+@pytest.mark.slow
+def test_plan_for_local_workers(folder):
+    with start("plan", "g.zarr", "--cluster", "local", "--workers", "2", "--json", **PIPES) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    answer = json.loads(stdout)
+    assert [w["held"] for w in answer["workers"]] == ["host"] * 2
+    assert [w["start"] for w in answer["workers"]] == [w.start for w in mgspmv.open_matrix("g.zarr").plan(2).workers]
+    assert answer["workers"][-1]["stop"] == 512
+
+
+def test_not_converged_on_a_cluster_is_written(cluster, client):
+    stdout, stderr = invoke(
+        "pagerank", "g.zarr", "--max-iter", "2", "-o", "r.zarr", "--scheduler", cluster.scheduler_address, code=5
+    )
+    assert "max_iter" in stdout
+    assert "\nerror: PageRank ended as max_iter after 2 iterations" in stderr
+    assert load_solution("r.zarr").iterations == 2
+
+
+def test_a_graph_is_made_on_a_running_cluster(cluster, client):
+    options = ("--scale", "9", "--duplicates", "keep", "--seed", "5")
+    invoke("generate", "rmat", "e.zarr", *options)
+    stdout, _ = invoke(
+        "generate", "rmat", "c.zarr", *options, "--scheduler", cluster.scheduler_address, "--timeout", "20"
+    )
+    assert "8,192 entries" in stdout
+    assert mgspmv.open_matrix("c.zarr").info.digest == mgspmv.open_matrix("e.zarr").info.digest
+    stdout, stderr = invoke(
+        "generate", "rmat", "d.zarr", *options, "--order", "degree", "--scheduler", cluster.scheduler_address, code=2
+    )
+    assert stdout == ""
+    assert "on a cluster a graph is made without transpose, order" in stderr
+
+
+def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "dask_cuda" else found(name, *a))
+    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"]):
+        _, stderr = invoke(*command, "--cluster", "cuda", code=MissingDependencyError.exit_code)
+        assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
+
+
+def test_options_reach_the_workers(monkeypatch, cluster, client):
+    given = []
+    distribute = mgspmv.distribute.matrix.distribute_matrix
+
+    def look(stored, client, **options):
+        given.append((options["threads"], options["timeout"]))
+        return distribute(stored, client, **options)
+
+    monkeypatch.setattr(mgspmv.distribute.matrix, "distribute_matrix", look)
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "17", "--threads", "2")
+    invoke("pagerank", "g.zarr", *on_cluster)
+    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)
+    invoke("pagerank-batch", "g.zarr", *on_cluster)
+    assert given == [(2, 17.0)] * 3
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
+        (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
+        (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
+        (["--cluster", "ssh"], "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
+        (["--cluster", "lokal"], "--cluster must be local, cuda, ssh, slurm or pbs, not 'lokal'; for a cluster that "
+         "runs use --scheduler"),
+        (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
+        (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
+        (["--tls", "temporary"], "--tls encrypts what the parts of a cluster say; add --cluster or --scheduler"),
+        (["--scheduler", "tls://a:1", "--tls", "temporary"], "a cluster that runs has certificates already; name"),
+        (["--cluster", "local", "--tls", "nowhere"], "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "command", [["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]]
+)
+def test_usage(monkeypatch, command, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    stdout, stderr = invoke(*command, *args, code=2)
+    assert stdout == ""
+    assert message in stderr
+    assert invoke_json(*command, *args, code=2)["error"]["type"] == "OptionError"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--cluster", "local", "--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (["--drive", "superstep"], "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
+        (["--drive", "scheduler"], "--drive scheduler needs a cluster"),
+        (["--drive", "embedded", "--cluster", "local"],
+         "--drive embedded computes in this process; leave out --cluster and --scheduler"),
+        (["--drive", "embedded", "--scheduler", "a:1"], "--drive embedded computes in this process"),
+        (["--drive", "peer", "--cluster", "local"],
+         "--drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'peer'"),
+    ],
+)  # fmt: skip
+def test_drives_that_a_place_does_not_have(monkeypatch, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    assert f"error: {message}" in invoke("pagerank", "g.zarr", *args, code=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (["--width", "5"], "--width must be one of 2, 4, 8, 16, 32, 64, not 5"),
+    ],
+)
+def test_what_is_refused_of_batches_before_workers_are_started(monkeypatch, args, message):
+    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
+    assert f"error: {message}" in invoke("pagerank-batch", "g.zarr", "--cluster", "local", *args, code=2)[1]
+
+
+def test_embedded_drive_is_the_default():
+    assert invoke_json("pagerank", "g.zarr", "--drive", "embedded")["options"]["drive"] == "embedded"
+
+
+@contextmanager
+def listen(reply: bytes) -> Iterator[str]:
+    """Address of a server that answers each connection with some bytes, or with silence."""
+    held = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connection.sendall(reply)
+            held.append(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    for connection in held:
+        connection.close()
+
+
+def refuse(address: str, code: int, timeout_s: int = 1) -> str:
+    """What is said of an address that no scheduler has; in the time that was given."""
+    began = time.monotonic()
+    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", str(timeout_s), code=code)
+    assert time.monotonic() - began < timeout_s + 8
+    assert stdout == ""
+    return stderr
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    stderr = refuse(address, code=7)
+    assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (")
+    assert "Connection refused" in stderr or "Timed out trying to connect" in stderr  # as the last try ended
+    assert stderr.endswith("; is it running, and is this its address, such as tcp://10.0.0.1:8786?\n")
+
+
+def test_somebody_listens_and_is_silent():
+    with listen(b"") as address:
+        stderr = refuse(address, code=7)
+    assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (silence); is it running")
+
+
+def test_somebody_answers_who_is_no_scheduler(cluster):
+    with listen(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
+        assert refuse(address, code=7).startswith(f"error: no Dask scheduler answers at {address} within 1 s")
+    address = cluster.workers[0].worker_address
+    said = refuse(address, code=2, timeout_s=30)  # it answers at once, but not while the whole machine stands still
+    assert said == f"error: {address} is the address of a worker, not of a scheduler\n"
+
+
+@pytest.mark.parametrize("address", ["", "scheduler", "udp://127.0.0.1:8786", "tls://127.0.0.1:8786"])
+def test_what_is_no_address(address):
+    stderr = refuse(address, code=2)
+    assert stderr.startswith(f"error: {address!r} is no address of a scheduler (")
+    assert stderr.endswith("), and no file of one; such as tcp://10.0.0.1:8786\n")
+
+
+def test_cluster_without_workers():
+    with start_cluster(0, processes=False, protocol="tcp") as empty:
+        address = empty.scheduler_address
+        _, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "6", code=7)
+    assert stderr.endswith(f"/status\nerror: {address} has no running workers (none came, after 6 s); start some\n")
+
+
+def test_scheduler_without_dashboard(monkeypatch, cluster, client):
+    """Dask serves one even where it is told not to, but its client allows for none."""
+    monkeypatch.setattr(Client, "dashboard_link", property(lambda self: {}["dashboard"]))
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    assert invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)[1] == ""
+
+
+def test_local_workers_that_do_not_start(monkeypatch):
+    def fail(**options):
+        assert (options["n_workers"], options["threads_per_worker"]) == (3, 2)
+        raise RuntimeError("Nanny failed to start.") from OSError("no processes are left")
+
+    monkeypatch.setattr(mgspmv.distribute.connect, "LocalCluster", fail)
+    on_cluster = ("--cluster", "local", "--workers", "3", "--threads", "2")
+    _, stderr = invoke("pagerank", "g.zarr", *on_cluster, code=7)
+    assert stderr == "error: a worker of the local cluster did not start: no processes are left\n"
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
+    terminal, stderr = pty.openpty()
+    shown = []
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    with start("pagerank", "g.zarr", "--json", *on_cluster, stdout=subprocess.PIPE, stderr=stderr) as process:
+        os.close(stderr)
+        reading = threading.Thread(target=read_all, args=(terminal, shown))
+        reading.start()
+        stdout, _ = process.communicate(timeout=120)
+    reading.join()
+    os.close(terminal)
+    text = b"".join(shown).decode()
+    assert process.returncode == 0, text
+    assert json.loads(stdout)["status"] == "converged"
+    assert DASHBOARD.search(text.replace("\r\n", "\n"))
+    for phase in ("connecting", "joining the workers", "load", "starting the run", "iterate", "bounding the error"):
+        assert phase in text
+
+
+def read_all(terminal: int, into: list[bytes]) -> None:
+    """Read until nobody writes to the terminal any more, which Linux tells by an error."""
+    while True:
+        try:
+            into.append(os.read(terminal, 100_000))
+        except OSError:
+            return
+
+
+def test_warnings_are_short_and_loggers_silent(capsys):
+    log = logging.getLogger("distributed.worker")
+    with quieten_dask():
+        warnings.warn("worker a does not answer", stacklevel=1)
+        log.error("Compute Failed")
+        assert not log.isEnabledFor(logging.CRITICAL)
+    assert capsys.readouterr().err == "warning: worker a does not answer\n"
+    assert log.isEnabledFor(logging.CRITICAL)
+    with pytest.warns(UserWarning, match="as usual"):
+        warnings.warn("as usual", stacklevel=1)
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+INTERRUPTED = r"interrupted; (after \d+ iterations, change \S+; )?nothing is written\n"
+
+
+def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    before = find_left(client)
+    with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
+        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), HANG_S)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=HANG_S)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert re.fullmatch(DASHBOARD.pattern + INTERRUPTED, stderr)
+    assert invoke_json("pagerank", "g.zarr", *on_cluster)["status"] == "converged"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["the workers start", "the run goes on"])
+def test_interrupt_ends_local_workers(moment):
+    """Ctrl-C in a terminal goes to the workers too."""
+    on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
+    with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
+        if moment == "the workers start":
+            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, HANG_S)  # and one counts resources
+            shown = ""
+        else:
+            shown = process.stderr.readline()
+            assert DASHBOARD.fullmatch(shown)
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=HANG_S)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert re.fullmatch(INTERRUPTED, stderr)
+    assert wait_for(lambda: not is_there(process.pid))
+
+
+def is_there(group: int) -> bool:
+    """Whether a process group has processes."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

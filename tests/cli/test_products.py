@@ -1,0 +1,94 @@
+"""What is planned, and one product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import scipy.io
+import scipy.sparse
+
+import mgspmv.api
+import mgspmv.partition
+from mgspmv.cli.products import _list_workers
+from tests.support.commands import TINY_RMAT, invoke, invoke_json
+
+
+def test_plan():
+    invoke(*TINY_RMAT)
+    answer = invoke_json("plan", "r.zarr", "--workers", "3", "--host-memory", "1GB")
+    starts, stops = zip(*((worker["start"], worker["stop"]) for worker in answer["workers"]), strict=True)
+    assert starts == (0, *stops[:2])
+    assert stops[2] == 64
+    stdout, _ = invoke("plan", "r.zarr", "--workers", "2", "--precision", "float32")
+    assert "received per iteration" in stdout
+    assert "float32" in stdout
+    assert "memory of a worker" in stdout
+    assert "held on" not in stdout
+
+
+def test_plan_of_rows_that_come_by():
+    invoke("generate", "uniform", "u.zarr", "--n-vertices", "500", "--n-edges", "4000", "--duplicates", "keep")
+    command = ["plan", "u.zarr", "--backend", "cpu", "--device-memory"]
+    [whole] = invoke_json(*command, "1GB")["workers"]
+    assert (whole["held"], whole["streaming"]) == ("device", None)
+    few = str(whole["vector_bytes"] + 15_000)
+    answer = invoke_json(*command, few)
+    [worker] = answer["workers"]
+    assert (worker["held"], worker["device_bytes"]) == ("host", int(few))
+    kept = 15_000 - 4 * (15_000 // 12)
+    assert worker["streaming"] == {
+        "held": "host",
+        "piece_entries": 15_000 // 12 // 4,
+        "kept_bytes": kept,
+        "passing_bytes": 15_000 - kept,
+        "streamed_bytes": 17_600 - kept,
+    }
+    assert (worker["seconds"], answer["seconds_per_iteration"]) == (None, None)
+    stdout, _ = invoke(*command, few)
+    lines = [line.split() for line in stdout.splitlines()]
+    assert " ".join(lines[1]) == (
+        "worker rows entries held on device memory host memory comes by per iteration received per iteration"
+    )
+    cells = [f"{worker['device_bytes'] / 1e3:.3g} kB", f"{worker['host_bytes'] / 1e3:.3g} kB", "7.6 kB", "0 B"]
+    assert " ".join(lines[3]) == " ".join(["0 0 .. 500 4,000 host", *cells])
+    assert "memory of a worker" not in stdout  # of one that computes on its host
+    assert "predicted time" not in stdout
+    [from_store] = invoke_json(*command, few, "--host-memory", str(worker["host_bytes"] - 1))["workers"]
+    assert (from_store["held"], from_store["streaming"]["held"]) == ("store", "store")
+    stdout, _ = invoke(*command, "1GB")
+    assert " ".join(stdout.splitlines()[3].split()).startswith("0 0 .. 500 4,000 device ")
+
+
+def test_a_plan_of_hosts_beside_devices_tells_what_each_takes():
+    hosts = mgspmv.partition.WorkerPlan(0, 10, 30, 1000, 2000, 500, 0, 100)
+    on_device = replace(hosts, start=10, stop=20, held="device")
+    plan = mgspmv.partition.Plan("m.zarr", "pagerank", "exact", (hosts, on_device), None)
+    _, rows = _list_workers(plan)
+    assert rows == [
+        (0, "0 .. 10", "30", "host", "", "3 kB", "0 B", "100 B"),
+        (1, "10 .. 20", "30", "device", "3 kB", "500 B", "0 B", "100 B"),
+    ]
+
+
+def test_spmv_is_that_of_scipy():
+    invoke("ingest", "a.mtx", "a.zarr")
+    matrix = scipy.sparse.csr_array([[1.5, 4.0, 0.0], [0.0, 0.0, -2.0]])
+    x, y = np.array([1.0, -2.0, 0.5]), np.array([3.0, 4.0])
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    answer = invoke_json("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--alpha", "2", "--beta", "-1", "--y", "y.npy")
+    expected = 2 * (matrix @ x) - y
+    np.testing.assert_allclose(np.load("out/z.npy"), expected, rtol=1e-15)
+    assert (answer["shape"], answer["dtype"], answer["output"]) == ([2], "float64", "out/z.npy")
+    np.save("x.npy", np.stack([x, x], axis=1))
+    stdout, _ = invoke("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--overwrite", "--precision", "float32")
+    assert stdout.startswith("out/z.npy: float32 of shape (2, 2) in ")
+    np.testing.assert_allclose(np.load("out/z.npy")[:, 1], matrix @ x, rtol=1e-6)
+
+
+def test_a_plan_for_no_workers_is_refused(tmp_path):
+    store = str(tmp_path / "g.zarr")
+    mgspmv.api.generate("rmat", store, scale=6)
+    _, stderr = invoke("plan", store, "--workers", "0", code=2)
+    assert "workers must be at least 1, not 0" in stderr

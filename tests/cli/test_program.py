@@ -1,0 +1,425 @@
+"""The program: help, versions, exit codes, and where each byte goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import platform
+import pty
+import re
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import zarr
+
+import mgspmv.api
+import mgspmv.partition
+from mgspmv import errors
+from mgspmv.cli import app
+from mgspmv.cli.mode import find_mode
+from mgspmv.errors import CapacityError, MgspmvError
+from mgspmv.model import Event
+from mgspmv.results import Solution, load_solution
+from tests.support.commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json, start
+from tests.support.waiting import HANG_S
+
+
+def test_help_does_not_wait_for_heavy_libraries():
+    heavy = ["numba", "zarr", "scipy", "pyarrow", "dask", "distributed", "numpy", "pydantic", "fsspec", "networkx"]
+    code = f"import sys, mgspmv.cli; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_help_is_quick():
+    """Processor seconds: those on the wall when nothing else runs. A machine whose processors are shared with others
+    takes more of them for the same, so there the libraries of the command line are what it is compared with."""
+    libraries = [sys.executable, "-c", "import typer, typer.rich_utils"]
+    seconds, least = [], []
+    for _ in range(5):
+        before = count_child_seconds()
+        with start("--help", stdout=subprocess.PIPE) as process:
+            stdout, _ = process.communicate()
+        between = count_child_seconds()
+        subprocess.run(libraries, check=True)
+        seconds.append(between - before)
+        least.append(count_child_seconds() - between)
+    assert process.returncode == 0
+    assert "pagerank" in stdout
+    assert min(seconds) < max(0.5, 3 * min(least))
+
+
+def count_child_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_help_says_the_exit_codes():
+    stdout, _ = invoke("--help")
+    text = " ".join(stdout.split())
+    assert (
+        "Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage, 3 malformed source, 4 un"
+        in text
+    )
+    commands = "ingest generate update versions reorder subgraph export info plan spmv pagerank pagerank-batch top"
+    commands += " verify run doctor"
+    for command in commands.split():
+        assert command in stdout
+        assert "--json" in invoke(command, "--help")[0]
+
+
+def test_version():
+    """That of the program first, then those of what computes."""
+    lines = [line.split() for line in invoke("--version")[0].splitlines()]
+    assert lines[0] == ["mgspmv", "0.1.0"]
+    assert lines[1] == ["python", platform.python_version()]
+    assert ["zarr", zarr.__version__] in lines
+    stdout, _ = invoke("--version", "--json")
+    assert json.loads(stdout)["numpy"] == np.__version__
+
+
+def test_version_names_the_gpus(monkeypatch):
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: 2,
+        getDeviceProperties=lambda k: {"name": b"NVIDIA H200", "totalGlobalMem": 139 << 30},
+        runtimeGetVersion=lambda: 13010,
+        driverGetVersion=lambda: 13000,
+        CUDARuntimeError=RuntimeError,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), __spec__=True))
+    shown = invoke("--version")[0]
+    for line in ("gpu 1  *NVIDIA H200, 139 GiB", "CUDA  *13.1", "CUDA of the driver  *13.0"):
+        assert re.search(line, shown)
+
+    def fail():
+        raise RuntimeError("no CUDA-capable device is detected")
+
+    runtime.getDeviceCount = fail
+    assert re.search("gpu  *none, no CUDA-capable device is detected", invoke("--version")[0])
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "type_name", "message"),
+    [
+        (["info", "g.zarr", "--wat"], 2, "UsageError", "No such option: --wat"),
+        (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError", "Invalid value for '--alpha'"),
+        (["pagerank", "g.zarr", "--alpha", "1.5"], 2, "OptionError", "alpha must be at least 0 and less than 1"),
+        (["pagerank", "g.zarr", "-o", "r.txt"], 2, "OptionError", "the name must end in .zarr, .parquet, .csv"),
+        (["pagerank", "a.zarr"], 2, "KindError", "PageRank needs a square one"),
+        (["ingest", "edges.txt", "h.zarr", "--kind", "grpah"], 2, "OptionError", "kind must be one of 'graph'"),
+        (["generate", "rmta", "h.zarr"], 2, "OptionError", "did you mean 'rmat'"),
+        (["generate", "rmat", "h.zarr", "--scale", "5", "--nx", "3"], 2, "OptionError", "rmat has no option 'nx'"),
+        (["spmv", "a.zarr", "x2.npy", "-o", "y.npy"], 2, "ShapeError", "x has 2 entries but the matrix has 3 columns"),
+        (["spmv", "a.zarr", "x2.npy", "-o", "y.txt"], 2, "OptionError", "must end in .npy"),
+        (["run", "bad.toml"], 2, "PipelineError", "unknown key"),
+        (["export", "a.zarr", "b.zarr"], 2, "OptionError", "may become anndata or binsparse; say which by"),
+        (["export", "a.zarr", "b.mtx", "--format", "csv"], 2, "OptionError", "format must be one of 'matrix-market'"),
+        (["export", "none.zarr", "b.mtx"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
+        (["export", "a.zarr", "a.mtx"], 4, "StoreExistsError", "a.mtx exists already; pass overwrite=True"),
+        (["ingest", "bad.txt", "h.zarr"], 3, "SourceError", "bad.txt, line 2"),
+        (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
+        (["pagerank", "g.zarr", "--nstart", "bad.txt"], 3, "SourceError", "bad.txt, line 2"),
+        (["pagerank", "g.zarr", "--dangling", "error"], 3, "DanglingError", "5"),
+        (["info", "none.zarr"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
+        (["ingest", "edges.txt", "g.zarr"], 4, "StoreExistsError", "--overwrite"),
+        (["verify", "other.zarr"], 4, "StoreFormatError", "not a matrix store"),
+        (["top", "none.zarr"], 4, "StoreNotFoundError", "there are no ranks at none.zarr"),
+        (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
+        (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
+        (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
+        (["plan", "g.zarr", "--device-memory", "12 parsecs"], 2, "OptionError", "a size is written like 141GB, 16GiB"),
+        (["pagerank", "g.zarr", "--backend", "cpu", "--device-memory", "1GB"], 2, "OptionError",
+         "device_memory and host_memory limit what a run on CUDA takes"),
+        (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--host-memory", "1GB"], 2, "OptionError",
+         "device_memory and host_memory limit what a run on CUDA takes"),
+    ],
+)  # fmt: skip
+def test_exit_codes(args, code, type_name, message):
+    invoke("ingest", "edges.txt", "g.zarr")
+    invoke("ingest", "a.mtx", "a.zarr")
+    np.save("x2.npy", np.ones(2))
+    np.save("x3.npy", np.ones(3))
+    Path("bad.txt").write_text("1 2\n1 x\n")
+    Path("bad.toml").write_text("[surce]\n")
+    Path("there.csv").write_text("")
+    zarr.open_group("other.zarr", attributes={"x": 1})
+    stdout, stderr = invoke(*args, code=code)
+    text = " ".join(stderr.split())
+    assert message in text
+    assert "Traceback" not in text
+    if type_name != "ConvergenceError":
+        assert stdout == ""
+    error = invoke_json(*args, code=code)["error"]
+    assert error["type"] == type_name
+    assert message in error["message"]
+
+
+def test_what_is_not_expected_is_an_error_of_one_line(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(mgspmv.api, "verify", fail)
+    said = "error: RuntimeError: a bug; this was not expected, --debug shows where it comes from\n"
+    assert invoke("verify", "g.zarr", code=1) == ("", said)
+    assert invoke_json("verify", "g.zarr", code=1) == {"error": {"type": "RuntimeError", "message": "a bug"}}
+
+
+@pytest.mark.parametrize("args", [("--debug", "info", "none.zarr"), ("info", "none.zarr", "--debug")])
+def test_debug_shows_where_an_error_comes_from(args):
+    _, stderr = invoke(*args, code=4)
+    assert stderr.startswith("Traceback (most recent call last)")
+    assert "in open_matrix" in stderr
+    assert stderr.splitlines()[-1].startswith("error: there is no matrix store at none.zarr")
+    stdout, _ = invoke(*args, "--json", code=4)
+    assert "in open_matrix" in "".join(json.loads(stdout)["error"]["traceback"])
+
+
+def test_quiet_says_nothing_but_errors(folder):
+    assert invoke(*TINY_RMAT, "--quiet") == ("", "")
+    assert invoke("pagerank", "r.zarr", "-q", "-o", "r.parquet", "--cluster", "local", "--workers", "1") == ("", "")
+    assert load_solution("r.parquet").status.value == "converged"
+    assert invoke("pagerank", "r.zarr", "-q", "-o", "-")[0].startswith("id,rank\n")
+    assert json.loads(invoke("--quiet", "info", "r.zarr", "--json")[0])["nnz"] > 0
+    stdout, stderr = invoke("pagerank", "r.zarr", "-q", "--max-iter", "1", code=5)
+    assert stdout == ""
+    assert stderr.startswith("error: PageRank ended as max_iter")
+    assert stderr.count("\n") == 1
+
+
+def read_log(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_a_log_has_what_the_command_calls():
+    invoke(*TINY_RMAT, "--log", "log.jsonl")
+    ranked = invoke_json("--log-level=debug", "--log=log.jsonl", "pagerank", "r.zarr", "--max-iter", "2", code=5)
+    made, *iterations, failed = read_log("log.jsonl")
+    assert (made["call"], failed["call"], failed["level"]) == ("generate", "pagerank", "ERROR")
+    assert [line["change"] for line in iterations] == ranked["changes"]
+    assert {line["run"] for line in (*iterations, failed)} == {failed["run"]}
+
+
+def test_a_log_of_a_pipeline_has_its_steps_and_nothing_of_others(folder, monkeypatch):
+    Path("p.toml").write_text(
+        'folder = "out"\n[matrix.r]\ngenerate = "rmat"\nparameters = {scale = 6}\nkind = "graph"\n[run]\ntol = 1e-3\n'
+    )
+    noise = []
+    rank = mgspmv.api.pagerank
+
+    def rank_noisily(*args, **options):
+        for name in ("distributed.worker", "zarr", "other"):
+            logging.getLogger(name).critical("noise")
+            noise.append(name)
+        return rank(*args, **options)
+
+    monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", rank_noisily)
+    _, stderr = invoke("run", "p.toml", "--log", "log.jsonl")
+    assert len(noise) == 3
+    assert "noise" not in stderr
+    assert {line["state"] for line in read_log("log.jsonl") if line["logger"] == "mgspmv.pipeline"} == {"made"}
+    assert "noise" not in Path("log.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--log", "."], 4, "cannot write the log .: Is a directory; name a file in a folder that there is"),
+        (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; name a file in a folder "),
+        (["--log", ""], 4, "cannot write the log : No such file or directory"),
+        (["--log-level", "debug"], 2, "--log-level says what --log writes; give it a file with --log FILE"),
+        (["--log", "l", "--log-level", "loud"], 2, "the level of a log is info or debug, not 'loud'"),
+        (["--log"], 2, "Option '--log' requires an argument."),
+    ],
+)
+def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, said):
+    stdout, stderr = invoke(*TINY_RMAT, *args, code=code)
+    assert stderr.startswith(f"error: {said}")
+    assert stderr.count("\n") == 1
+    assert stdout == ""
+    assert not Path("r.zarr").exists()
+
+
+def test_a_log_is_found_before_the_command_too():
+    mode = find_mode(["--log", "l.jsonl", "bench", "spmv", "--json"])
+    assert (mode.log, mode.as_json) == ("l.jsonl", True)
+
+
+def test_quiet_on_a_terminal():
+    invoke(*TINY_RMAT)
+    terminal, stderr = pty.openpty()
+    with start("pagerank", "r.zarr", "--quiet", stdout=subprocess.PIPE, stderr=stderr) as process:
+        assert process.communicate(timeout=HANG_S)[0] == ""
+    os.write(stderr, b"end")
+    os.close(stderr)
+    assert os.read(terminal, 100_000) == b"end"
+    os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["pagerankk"], "No such command 'pagerankk'. Did you mean 'pagerank'"),
+        (["pagerank", "g.zarr", "--tole", "1"], "No such option: --tole"),
+        (["pagerank"], "Missing argument 'STORE'. See `mgspmv pagerank --help`.\n"),
+        (["bench", "spmv", "--round", "1"], "No such option: --round"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line_with_a_hint(args, said):
+    stdout, stderr = invoke(*args, code=2)
+    assert stdout == ""
+    assert stderr.startswith(f"error: {said}")
+    assert stderr.endswith(" --help`.\n")
+    assert stderr.count("\n") == 1
+
+
+def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    for no_color, said in (("", "\x1b[31m\x1b[1merror:\x1b[0m"), ("1", "error:")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        terminal.truncate(terminal.seek(0))
+        with pytest.raises(SystemExit), redirect_stderr(terminal):
+            app(["info", "none.zarr"], prog_name="mgspmv")
+        assert terminal.getvalue().startswith(f"{said} there is no")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("mgspmv pager", ["pagerank", "pagerank-batch"]),
+        ("mgspmv pagerank g.zarr --tol-m", ["--tol-mode"]),
+        ("mgspmv pagerank g.zarr --tol-mode l", ["l1", "l1_per_node", "linf"]),
+        ("mgspmv pagerank g.zarr --dangling ", ["uniform", "drop", "error"]),
+        ("mgspmv bench pa", ["pagerank"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_choices(words, found):
+    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(PROGRAM, env=ENVIRONMENT | asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == found
+    assert "--install-completion" in invoke("--help")[0]
+
+
+def test_it_is_a_command_of_dask(monkeypatch):
+    from dask import cli
+
+    (entry,) = [e for e in entry_points(group="dask_cli") if e.name == "mgspmv"]
+    monkeypatch.setattr(cli.cli, "commands", dict(cli.cli.commands))
+    cli._register_command_ep(cli.cli, entry)
+    invoke(*TINY_RMAT)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    for args, code in ((["info", "r.zarr", "--json"], 0), (["info", "none.zarr"], 4), (["top", "--help"], 0)):
+        with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
+            cli.cli(["mgspmv", *args], prog_name="dask")
+        assert ended.value.code == code
+    assert json.loads(stdout.getvalue().splitlines()[0])["kind"] == "graph"
+    assert stderr.getvalue().startswith("error: there is no matrix store at none.zarr")
+    assert "Usage: dask mgspmv top" in stdout.getvalue()
+
+
+def test_capacity_while_running(monkeypatch):
+    def fail(*_, **__):
+        raise CapacityError("needs 3 GB")
+
+    monkeypatch.setattr(mgspmv.api, "verify", fail)
+    assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
+
+
+def test_interrupt(folder):
+    os.mkfifo("pipe.txt")
+    arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
+    process = start(*arguments, stdout=-1, stderr=-1)
+    with open("pipe.txt", "w") as pipe:  # waits until it is read
+        pipe.write("1 2\n")
+        pipe.flush()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=HANG_S)
+    assert process.returncode == 130
+    assert stderr == "interrupted; p.zarr is as it was; with --resume the next ingest would go on from here\n"
+    assert stdout == ""
+    assert not (folder / "p.zarr").exists()
+
+
+def test_an_interrupt_says_what_is_kept(monkeypatch):
+    invoke(*TINY_RMAT)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    rank = mgspmv.api.pagerank
+
+    def interrupt_third(A, *, on_event, **_):
+        for k in (1, 2, 3):
+            on_event(Event("run", 0, k, 0.5**k, (0.1,), (0.0,), (0.0,), (0,), (0,)))
+        raise KeyboardInterrupt
+
+    for call, args, said in (
+        ("update", ("update", "r.zarr"), "r.zarr is as it was"),
+        ("reorder", ("reorder", "r.zarr", "s.zarr"), "s.zarr is as it was"),
+        ("subgraph", ("subgraph", "r.zarr", "s.zarr"), "s.zarr is as it was"),
+        ("export", ("export", "r.zarr", "r.npz"), "r.npz is as it was"),
+        ("generate", TINY_RMAT, "r.zarr is as it was"),
+        ("pagerank", ("pagerank", "r.zarr"), "nothing is written"),
+    ):
+        monkeypatch.setattr(mgspmv.api, call, interrupt)
+        assert invoke(*args, code=130)[1] == f"interrupted; {said}\n"
+    monkeypatch.setattr(mgspmv.api, "pagerank", interrupt_third)
+    said = "interrupted; after 3 iterations, change 0.125; nothing is written\n"
+    assert invoke("pagerank", "r.zarr", "-o", "r.csv", code=130)[1] == said
+    monkeypatch.setattr(mgspmv.api, "pagerank", rank)
+    monkeypatch.setattr(Solution, "save", lambda self, path, **_: None if path == "a.csv" else interrupt())
+    args = ("pagerank", "r.zarr", "-o", "a.csv", "-o", "b.csv")
+    assert invoke(*args, code=130)[1] == "interrupted; a.csv is written\n"
+    assert invoke("info", "none.zarr", code=4)[1].startswith("error: there is no matrix store")
+
+
+def test_nobody_reads_the_answer():
+    invoke(*TINY_RMAT)
+    read, write = os.pipe()
+    os.close(read)
+    with start("info", "r.zarr", stdout=write, stderr=-1) as process:
+        os.close(write)
+        _, stderr = process.communicate(timeout=HANG_S)
+    assert process.returncode == 141
+    assert stderr == ""
+
+
+def test_progress_is_on_stderr_where_that_is_a_terminal():
+    invoke(*TINY_RMAT)
+    terminal, stderr = pty.openpty()
+    with start("pagerank", "r.zarr", "--json", stdout=subprocess.PIPE, stderr=stderr) as process:
+        stdout, _ = process.communicate(timeout=HANG_S)
+    os.close(stderr)
+    shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert json.loads(stdout)["status"] == "converged"
+    assert "iterate" in shown
+
+
+def test_no_command_gives_help():
+    with start(stdout=-1, stderr=-1) as process:
+        stdout, stderr = process.communicate(timeout=HANG_S)
+    assert process.returncode in (0, 2)  # as the version of Typer has it
+    assert "Usage" in stdout + stderr
+
+
+def test_exit_codes_on_the_page_are_those_of_the_errors():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\|(.*)\|$", page, flags=re.MULTILINE)
+    named = {name: int(code) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert named.pop("KeyboardInterrupt") == 130
+    assert named == {name: getattr(errors, name).exit_code for name in named}
+    assert {int(code) for code, _ in rows} == {0, 130} | {
+        kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MgspmvError)
+    }

@@ -1,0 +1,123 @@
+"""`mgspmv pagerank-batch`: a table of seeds in, ranks of each vector out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mgspmv as mg
+from mgspmv.cli.solutions import SHOWN_VECTORS
+from tests.support.commands import invoke, invoke_json
+from tests.support.traces import add_up, list_rows, read_trace
+
+EDGES = [(1, 2), (1, 5), (2, 1), (5, 9), (9, 1), (9, 2)]
+SEEDS = "vector,vertex,weight\nbirds,1,3\nbirds,2,1\nfish,9,5\n"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("edges.txt").write_text("".join(f"{a} {b}\n" for a, b in EDGES))
+    Path("seeds.csv").write_text(SEEDS)
+    invoke("ingest", "edges.txt", "g.zarr")
+
+
+def test_ranks_are_those_of_networkx():
+    options = ["--alpha", "0.85", "--alpha", "0.6", "--tol", "1e-13", "--max-iter", "500", "-o", "r.zarr"]
+    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options)
+    for described, alpha, p in zip(answer["vectors"], (0.85, 0.6), ({1: 3, 2: 1}, {9: 5}), strict=True):
+        wanted = nx.pagerank(nx.DiGraph(EDGES), alpha, p, tol=1e-15, max_iter=500)
+        assert {entry["id"]: entry["rank"] for entry in described["top"]} == pytest.approx(wanted, abs=1e-12)
+        assert (described["status"], described["alpha"]) == ("converged", alpha)
+    assert [v["label"] for v in answer["vectors"]] == ["birds", "fish"]
+    assert answer["saved"] == ["r.zarr"]
+    assert mg.load_batch("r.zarr")["fish"].options["tol"] == 1e-13
+
+
+def test_only_the_highest_are_written():
+    pq.write_table(pa.table({"vector": [4, 4, 6], "vertex": [1, 2, 9]}), "seeds.parquet")
+    options = ["--top", "2", "--dangling", "uniform", "--ignore-weights", "--precision", "float32", "--width", "2"]
+    answer = invoke_json(
+        "pagerank-batch", "g.zarr", "--seeds", "seeds.parquet", *options, "--threads", "1", "-o", "r.parquet"
+    )
+    table = pq.read_table("r.parquet").to_pydict()
+    assert table["vector"] == [4, 4, 6, 6]
+    assert table["id"] == [entry["id"] for v in answer["vectors"] for entry in v["top"]]
+    with mg.open_matrix("g.zarr") as A:
+        for label, p in ((4, [1, 2]), (6, [9])):
+            alone = mg.pagerank(A, personalization=dict.fromkeys(p, 1), dangling="uniform", precision="float32")
+            assert mg.load_batch("r.parquet").top()[label] == alone.top(2)
+    for name, value in {"top": 2, "dangling": "uniform", "weights": False, "precision": "float32", "width": 2}.items():
+        assert answer["options"][name] == value
+
+
+def test_options_are_given_on():
+    Path("w.txt").write_text("1 3\n2 1\n5 1\n9 4\n")
+    options = ["--out-weight", "w.txt", "--tol-mode", "relative", "--tol", "1e-4", "--dangling", "drop"]
+    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options)
+    out_weight = {1: 3, 2: 1, 5: 1, 9: 4}
+    with mg.open_matrix("g.zarr") as A:
+        asked = {"out_weight": out_weight, "tol_mode": "relative", "tol": 1e-4, "dangling": "drop"}
+        alone = mg.pagerank(A, personalization={9: 1}, **asked)
+    assert answer["vectors"][1]["iterations"] == alone.iterations
+    assert [(entry["id"], entry["rank"]) for entry in answer["vectors"][1]["top"]] == alone.top()
+    _, stderr = invoke("pagerank-batch", "g.zarr", "--reverse", code=2)
+    assert "does not hold the transpose" in stderr
+
+
+def test_for_people():
+    stdout, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "r.zarr")
+    assert stderr == ""
+    for shown in ("vector", "birds", "fish", "converged", "2, up to 2 in each of", "seconds", "saved    r.zarr\n"):
+        assert shown in stdout
+    Path("many.csv").write_text("vector,vertex\n" + "".join(f"v{k},1\n" for k in range(SHOWN_VECTORS + 3)))
+    stdout, _ = invoke("pagerank-batch", "g.zarr", "--seeds", "many.csv")
+    assert "3 vectors; see --json, or -o" in stdout
+    assert f"v{SHOWN_VECTORS - 1}" in stdout
+    assert f"v{SHOWN_VECTORS}" not in stdout
+
+
+def test_ids_that_look_like_numbers_may_be_strings():
+    Path("names.txt").write_text("a 7\n7 a\n7 b\n")
+    invoke("ingest", "names.txt", "n.zarr")
+    Path("n.csv").write_text("vector,vertex\n1,7\n")
+    answer = invoke_json("pagerank-batch", "n.zarr", "--seeds", "n.csv")
+    assert (answer["vectors"][0]["label"], answer["vectors"][0]["top"][0]["id"]) == (1, "7")
+
+
+def test_what_did_not_converge_is_written_too():
+    answer = invoke_json(
+        "pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--max-iter", "2", "-o", "r.parquet", code=5
+    )
+    assert [v["status"] for v in answer["vectors"]] == ["max_iter"] * 2
+    assert mg.load_batch("r.parquet").iterations.tolist() == [2, 2]
+    _, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--max-iter", "2", code=5)
+    assert "PageRank of 2 of 2 vectors did not converge: 'birds' ended as max_iter" in stderr
+
+
+def test_what_is_refused():
+    for options, message, code in (
+        (["-o", "r.csv"], "the name must end in .zarr, .parquet, not in .csv", 2),
+        (["--seeds", "none.csv"], "there is no such file", 3),
+        (["--width", "5"], "width must be one of", 2),
+        (["--backend", "gpu"], "backend must be one of", 2),
+        (["--alpha", "0.1", "--alpha", "0.2", "--alpha", "0.3", "--seeds", "seeds.csv"], "3 values of alpha but 2", 2),
+    ):
+        _, stderr = invoke("pagerank-batch", "g.zarr", *options, code=code)
+        assert message in stderr
+    invoke("pagerank-batch", "g.zarr", "-o", "r.zarr")
+    _, stderr = invoke("top", "r.zarr", code=4)
+    assert "holds the ranks of a batch of vectors; read it by load_batch" in stderr
+
+
+def test_a_profile_is_a_trace_of_the_batch(monkeypatch):
+    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--profile", "profiles")
+    assert answer["trace"].startswith("profiles/pagerank-batch-")
+    phases = add_up(list_rows(read_trace(answer["trace"]))["phases"])
+    assert sum(phases.values()) == pytest.approx(sum(answer["seconds"].values()))
+    monkeypatch.setattr("mgspmv.api.pagerank_batch", lambda *_, **__: pytest.fail("it was ranked"))
+    assert "--profile edges.txt is a file" in invoke("pagerank-batch", "g.zarr", "--profile", "edges.txt", code=2)[1]

@@ -1,0 +1,410 @@
+"""Faults in the middle of rounds, loads and products, beside those of `test_faults`; and what tasks do that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+
+import dask
+import numpy as np
+import psutil
+import pytest
+from distributed import Client, Event
+
+import mgspmv as mg
+from mgspmv.errors import (
+    ClosedError,
+    ClusterError,
+    SchedulerNotFoundError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from tests.support.waiting import HANG_S, wait_for
+
+DRIVES = ["scheduler", "superstep"]
+
+LONG = {"tol_mode": "fixed", "max_iter": 1_000_000, "recover": 0}
+"""A run that nothing ends but a fault, after which it does not go on."""
+LOST_S = 30.0
+"""Seconds in which a run ends when a worker is lost."""
+TIMEOUT_S = 8.0
+"""What users may ask for."""
+SLACK_S = 2.0
+"""Of a busy machine."""
+SOON_S = 0.3
+"""After the first event, when workers are iterating again."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    store = tmp_path_factory.mktemp("faults") / "graph.zarr"
+    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
+    return mg.open_matrix(store)
+
+
+@pytest.fixture(scope="module")
+def three():
+    """A cluster that is hurt again and again. Dask gives a worker up that is not there 15 s after it died, even when it
+    was there in between and has died again."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        start_cluster(3) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def fragile(three):
+    """The client of 3 workers that are all there, and on which a test must leave nothing."""
+    three.wait_for_workers(3, timeout=HANG_S)
+    before = find_left(three)
+    yield three
+    three.wait_for_workers(3, timeout=HANG_S)
+    check_left(three, before)
+
+
+def find_process(client, name):
+    """Process id of the worker of that name."""
+    [pid] = [
+        pid
+        for address, pid in client.run(os.getpid).items()
+        if client.scheduler_info(n_workers=-1)["workers"][address]["name"] == name
+    ]
+    return pid
+
+
+class Fault:
+    """Something done once, in the middle of a run."""
+
+    def __init__(self, action):
+        self._timer = threading.Timer(SOON_S, self._act, [action])
+        self.began = None
+
+    def _act(self, action):
+        self.began = time.monotonic()
+        action()
+
+    def on_event(self, event):
+        if event.iteration >= 3 and not self._timer.is_alive() and self.began is None:
+            self._timer.start()
+
+    @property
+    def elapsed_s(self):
+        return time.monotonic() - self.began
+
+
+def kill(client, name):
+    pid = find_process(client, name)
+    return lambda: os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def stopped(client, name):
+    """The action that stops a worker, which goes on at the end."""
+    pid = find_process(client, name)
+    try:
+        yield lambda: os.kill(pid, signal.SIGSTOP)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def check_served(client, A, n_workers, drive="superstep"):
+    """The next run has the right bits on so many workers."""
+    solution = mg.pagerank(A, client=client, drive=drive)
+    assert solution.digest() == mg.pagerank(A).digest()
+    assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
+
+
+# --- workers that die ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
+    fault = Fault(kill(fragile, 1))
+    with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.* (is gone|closed its connection)") as caught:
+        mg.pagerank(graph, client=fragile, drive=drive, on_event=fault.on_event, **LONG)
+    assert fault.elapsed_s < LOST_S
+    assert caught.value.worker == "1"
+    assert caught.value.phase.startswith("iteration")
+    fragile.wait_for_workers(3, timeout=HANG_S)
+    check_served(fragile, graph, 3, drive)
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(drive, graph, fragile, monkeypatch):
+    """They are submitted before the loss was noticed, when the scheduler knows no worker of that name."""
+    monkeypatch.setattr("mgspmv.distribute.cluster.LOOK_S", 0.5)
+    act, scheduler = kill(fragile, 0), fragile.cluster.scheduler
+    mine = fragile.submit(sum, [1, 2], workers=[2])
+    assert mine.result() == 3
+    n_before = len(scheduler.workers)
+
+    def lose(event):
+        if event.iteration == 3:
+            act()
+            assert wait_for(lambda: len(scheduler.workers) < n_before)
+
+    with pytest.raises(WorkerLostError, match=r"^worker 0 "):
+        mg.pagerank(graph, client=fragile, drive=drive, on_event=lose, **LONG)
+    assert (fragile.status, mine.status) == ("running", "finished")
+    assert mine.result() == 3
+    mine.release()  # which frames of the error keep from being forgotten
+
+
+def test_nothing_is_replicated(graph, fragile, monkeypatch):
+    """When a worker is lost meanwhile, the scheduler replicates nothing else for the 30 s in which it looks for it."""
+
+    def refuse(*args, **options):
+        raise AssertionError("the scheduler was asked to replicate")
+
+    monkeypatch.setattr(fragile.cluster.scheduler, "replicate", refuse)
+    with graph.distribute(fragile) as D:
+        check_served(fragile, graph, 3, "scheduler")
+        assert (D @ np.ones(3000)).tobytes() == (graph @ np.ones(3000)).tobytes()
+
+
+def multiply_until_it_fails(D, x):
+    while True:
+        D @ x
+
+
+def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragile):
+    x = np.ones(graph.shape[1])
+    D = graph.distribute(fragile)
+    killed = threading.Timer(SOON_S, kill(fragile, 2))
+    killed.start()
+    with pytest.raises(WorkerLostError) as caught:
+        multiply_until_it_fails(D, x)
+    assert caught.value.worker == "2"
+    fragile.wait_for_workers(3, timeout=HANG_S)
+    for use in (lambda: D @ x, *(partial(mg.pagerank, D, drive=drive, recover=0) for drive in DRIVES)):
+        with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
+            use()
+    began = time.monotonic()
+    D.close()
+    assert time.monotonic() - began < 5
+    with graph.distribute(fragile) as again:
+        assert (again @ x).tobytes() == (graph @ x).tobytes()
+
+
+# --- workers that hang -----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_stopped_while_it_loads(graph, fragile, monkeypatch):
+    with stopped(fragile, 1) as stop, slow_load(fragile, 1):
+
+        def act(phase, done, total):
+            if (phase, done) == ("load", 2):
+                stop()
+
+        began = time.monotonic()
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
+            graph.distribute(fragile, timeout=4, on_progress=act)
+        assert time.monotonic() - began < 4 + SLACK_S + SLACK_S
+    check_served(fragile, graph, 3)
+
+
+def test_a_worker_that_is_killed_while_it_loads(graph, fragile):
+    with slow_load(fragile, 1):
+        act = kill(fragile, 1)
+        with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
+            graph.distribute(fragile, on_progress=lambda phase, done, total: act() if done == 2 else None)
+    fragile.wait_for_workers(3, timeout=HANG_S)
+    check_served(fragile, graph, 3)
+
+
+# --- workers that are busy with something else -----------------------------------------------------------------------
+
+
+def hold(name):
+    """A task of somebody else's, until its event is set."""
+    return Event(name).wait(timeout=HANG_S)
+
+
+@contextmanager
+def busy(client, name):
+    """A foreign task on a worker, which ends when the event is set, or at the end."""
+    done, futures = Event(f"done-{time.monotonic()}", client=client), []
+    try:
+        futures.append(client.submit(hold, done.name, workers=[name], pure=False))
+        yield done
+    finally:
+        done.set()
+        client.gather(futures)
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_a_worker_that_is_busy_before_the_run_is_waited_for(drive, graph, fragile):
+    with graph.distribute(fragile, timeout=2) as D, busy(fragile, 0) as done:
+        released = threading.Timer(3.0, done.set)
+        released.start()
+        assert mg.pagerank(D, drive=drive).digest() == mg.pagerank(graph).digest()
+        assert not released.is_alive()
+
+
+# --- tasks that fail -------------------------------------------------------------------------------------------------
+
+
+def fail_in(dask_worker, method):
+    """Let the second call of a session's method fail."""
+    from mgspmv.distribute.session import RowsSession
+
+    calls, original = [], getattr(RowsSession, method)
+
+    def fail(self, *args):
+        calls.append(method)
+        if len(calls) == 2:
+            setattr(RowsSession, method, original)
+            raise ZeroDivisionError("of this worker alone")
+        return original(self, *args)
+
+    setattr(RowsSession, method, fail)
+
+
+@pytest.mark.parametrize(("drive", "method"), [("superstep", "advance"), ("scheduler", "step")])
+def test_the_cause_is_raised_and_not_what_follows_from_it(drive, method, graph, client):
+    last = list(client.scheduler_info(n_workers=-1)["workers"])[-1]
+    client.run(fail_in, method=method, workers=[last])
+    with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
+        mg.pagerank(graph, client=client, drive=drive, **LONG)
+    check_served(client, graph, 4)
+
+
+def compute_wrongly(dask_worker):
+    from dataclasses import replace
+
+    from mgspmv.distribute.session import RowsSession
+
+    original = RowsSession.advance
+
+    def change(self, n):
+        if n > 0:
+            RowsSession.advance = original
+        events, status = original(self, n)
+        return [replace(e, change=e.change / 2) for e in events], status
+
+    RowsSession.advance = change
+
+
+def test_workers_that_do_not_agree(graph, client):
+    last = list(client.scheduler_info(n_workers=-1)["workers"])[-1]
+    client.run(compute_wrongly, workers=[last])
+    with pytest.raises(ClusterError, match=r"^the workers do not agree on the changes of this superstep; one of them"):
+        mg.pagerank(graph, client=client)
+    check_served(client, graph, 4)
+
+
+def load_slowly(dask_worker):
+    from mgspmv.store.read import StoredMatrix
+
+    original = StoredMatrix.read_block
+
+    def read(self, *args):
+        StoredMatrix.read_block = original
+        time.sleep(1)
+        return original(self, *args)
+
+    StoredMatrix.read_block = read
+
+
+def fail_to_load(dask_worker):
+    from mgspmv.store.read import StoredMatrix
+
+    original = StoredMatrix.read_block
+
+    def read(self, *args):
+        StoredMatrix.read_block = original
+        raise ZeroDivisionError("of this worker alone")
+
+    StoredMatrix.read_block = read
+
+
+def count_running(dask_worker):
+    """Threads of tasks, those that were cancelled among them."""
+    return len(dask_worker.active_threads)
+
+
+def test_what_is_loaded_after_the_others_gave_up_is_not_kept(graph, client):
+    first, *_, last = client.scheduler_info(n_workers=-1)["workers"]
+    client.run(load_slowly, workers=[first])
+    client.run(fail_to_load, workers=[last])
+    with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
+        graph.distribute(client)
+    assert wait_for(lambda: not any(client.run(count_running).values()))
+    assert find_held(client) == {}
+    check_served(client, graph, 4)
+
+
+def wait_in_load(dask_worker):
+    from mgspmv.store.read import StoredMatrix
+
+    original = StoredMatrix.read_block
+
+    def read(self, *args):
+        StoredMatrix.read_block = original
+        time.sleep(6)
+
+    StoredMatrix.read_block = read
+
+
+@contextmanager
+def slow_load(client, name):
+    """A worker that will not have loaded when the others have."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    client.run(wait_in_load, workers=[a for a, w in workers.items() if w["name"] == name])
+    yield
+
+
+# --- schedulers that go ----------------------------------------------------------------------------------------------
+
+CLUSTER = """
+import sys, time
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0)
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def other_scheduler(tmp_path):
+    """A process with a scheduler that has two workers, and its address."""
+    script = tmp_path / "cluster.py"
+    script.write_text(CLUSTER)
+    arguments = [sys.executable, script]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        address = process.stdout.readline().strip()
+        workers = psutil.Process(process.pid).children(recursive=True)
+        try:
+            yield process, address
+        finally:
+            process.kill()
+            for worker in psutil.wait_procs(workers, timeout=0)[1]:
+                worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("drive", "sign"),
+    [("superstep", signal.SIGSTOP), pytest.param("scheduler", signal.SIGKILL, marks=pytest.mark.exhaustive)],
+)
+def test_a_scheduler_that_dies_or_hangs_ends_the_run(drive, sign, graph, tmp_path):
+    with other_scheduler(tmp_path) as (process, address), Client(address, set_as_default=False) as client:
+        fault = Fault(lambda: process.send_signal(sign))
+        with pytest.raises(SchedulerNotFoundError):
+            mg.pagerank(graph, client=client, drive=drive, timeout=5, on_event=fault.on_event, **LONG)
+        assert fault.elapsed_s < 3 * 5 + SLACK_S
+        if sign == signal.SIGSTOP:
+            process.send_signal(signal.SIGCONT)
+            check_served(client, graph, 2)

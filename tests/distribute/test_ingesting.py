@@ -1,0 +1,441 @@
+"""Sources that the workers of a cluster ingest together: the store that one process makes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+import zarr.storage
+from distributed import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mgspmv as mg
+from mgspmv.distribute import ingesting
+from mgspmv.errors import (
+    CapacityError,
+    ClusterError,
+    OptionError,
+    SourceError,
+    SourceNotFoundError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from mgspmv.ingest import parts, share
+from mgspmv.ingest.write import Room
+from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.stores import forget_checksums
+from tests.support.waiting import HANG_S
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 100)
+
+
+def write_lines(path: Path, lines: list[str]) -> str:
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> dict[str, Any]:
+    """Paths by what is there."""
+    folder, rng = tmp_path_factory.mktemp("sources"), np.random.default_rng(7)
+    src, dst = (400 * rng.random((2, 3000)) ** 3).astype(int)
+    weights = [f"{k % 13 - 4}.{k % 7}" for k in range(len(src))]
+    pairs = list(zip(src.tolist(), dst.tolist(), strict=True))
+    far = rng.integers(-(2**62), 2**62, 400)
+    triples = [(i, j, w) for (i, j), w in zip(pairs, weights, strict=True)]
+    found = {
+        "near": write_lines(folder / "near.txt", [f"{i} {j}" for i, j in pairs]),
+        "weighted": write_lines(folder / "weighted.csv", ["src,dst,weight", *(f"{i},{j},{w}" for i, j, w in triples)]),
+        "claimed": write_lines(folder / "claimed.txt", ["# Nodes: 450", *(f"{i}\t{j}" for i, j in pairs)]),
+        "sparse": write_lines(folder / "sparse.txt", [f"{3 * i + 2} {3 * j + 2}" for i, j in pairs]),
+        "far": write_lines(folder / "far.txt", [f"{far[i]} {far[j]} {w}" for i, j, w in triples]),
+        "names": write_lines(folder / "names.txt", [f"v{i} ä{j} {w}" for i, j, w in triples]),
+        "vertices": write_lines(folder / "vertices.v", [str(k) for k in range(600, -1, -1)]),
+        "matrix": write_lines(
+            folder / "a.mtx",
+            [
+                "%%MatrixMarket matrix coordinate real general",
+                "500 400 3000",
+                *(f"{i + 1} {j + 1} {w}" for i, j, w in triples),
+            ],
+        ),
+        "symmetric": write_lines(
+            folder / "b.mtx",
+            ["%%MatrixMarket matrix coordinate integer symmetric", "400 400 3000"]
+            + [f"{max(i, j) + 1} {min(i, j) + 1} {k}" for k, (i, j) in enumerate(pairs)],
+        ),
+        "several": str(folder / "several"),
+        "tables": str(folder / "tables"),
+    }
+    (folder / "several").mkdir()
+    (folder / "several" / "a.txt.gz").write_bytes(gzip.compress("\n".join(f"{i} {j}" for i, j in pairs[:900]).encode()))
+    write_lines(folder / "several" / "b.txt", [f"{i} {j}" for i, j in pairs[900:]])
+    (folder / "tables").mkdir()
+    for name, part in (("a", slice(0, 1000)), ("b", slice(1000, 3000))):
+        columns = {"src": src[part] - 50, "dst": dst[part] - 50, "weight": np.arange(3000.0)[part]}
+        pq.write_table(pa.table(columns), folder / "tables" / f"{name}.parquet", row_group_size=170)
+    return found
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "numbers": ("near", {}),
+    "numbers, all kept": ("near", {"duplicates": "keep"}),
+    "as a matrix": ("near", {"kind": "matrix", "self_loops": "drop", "symmetrize": True}),
+    "first weights": ("weighted", {"duplicates": "first"}),
+    "all weights, with the transpose": ("weighted", {"duplicates": "keep", "transpose": True}),
+    "summed weights": ("weighted", {"dtype": "float32", "transpose": True}),
+    "without weights": ("weighted", {"ignore_weights": True}),
+    "a number of vertices": ("near", {"n_vertices": 1000}),
+    "a claim": ("claimed", {}),
+    "a list of vertices": ("near", {"vertices": "vertices"}),
+    "ids with gaps": ("sparse", {"transpose": True}),
+    "far ids": ("far", {"duplicates": "first"}),
+    "far ids and both ways": ("far", {"duplicates": "first", "symmetrize": True, "transpose": True}),
+    "names": ("names", {"duplicates": "first"}),
+    "a matrix": ("matrix", {"transpose": True}),
+    "a symmetric matrix, first": ("symmetric", {"duplicates": "first"}),
+    "a symmetric matrix as graph": ("symmetric", {"kind": "graph"}),
+    "several files": ("several", {}),
+    "tables": ("tables", {"duplicates": "first"}),
+}
+
+
+def check_same(made: Path, wanted: Path) -> None:
+    """What both stores say of themselves, but for when they were made."""
+    infos = [mg.open_matrix(path).info for path in (made, wanted)]
+    for field in fields(infos[0]):
+        if field.name not in ("url", "version", "created", "provenance"):
+            assert getattr(infos[0], field.name) == getattr(infos[1], field.name), field.name
+    made_from, wanted_from = (forget_checksums(info.provenance) | {"created": ""} for info in infos)
+    assert made_from == wanted_from
+    assert mg.verify(made) == []
+
+
+def prepare(sources: dict[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    source, options = CASES[name]
+    return sources[source], options | ({"vertices": sources["vertices"]} if "vertices" in options else {})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_store_is_that_of_one_process(name, sources, client, tmp_path):
+    source, options = prepare(sources, name)
+    mg.ingest(source, tmp_path / "wanted", **options)
+    before = find_left(client)
+    mg.ingest(source, tmp_path / "made", **options, client=client)
+    check_same(tmp_path / "made", tmp_path / "wanted")
+    check_left(client, before)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_process, tmp_path, monkeypatch):
+    source, options = prepare(sources, name)
+    mg.ingest(source, tmp_path / "wanted", **options)
+    monkeypatch.setattr(ingesting, "make_room", lambda memory, free, threads, folder: Room(1 << 17, 2, folder))
+    monkeypatch.setattr(share, "PIECE_ENTRIES", 71)
+    monkeypatch.setattr(share, "NAME_BYTES", 10)
+    monkeypatch.setattr(ingesting, "SUM_BYTES", 1 << 8)  # 128 columns at a time
+    mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("n", [2, 7])
+def test_any_number_of_workers(n, sources, tmp_path):
+    mg.ingest(sources["several"], tmp_path / "wanted")
+    with start_cluster(n, processes=False) as cluster, Client(cluster) as client:
+        mg.ingest(sources["several"], tmp_path / "made", client=client, threads=2)
+        check_same(tmp_path / "made", tmp_path / "wanted")
+        mg.ingest(sources["far"], tmp_path / "wanted", overwrite=True)
+        mg.ingest(sources["far"], tmp_path / "made", client=client, overwrite=True)
+        check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    edges=st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9)] * 2), min_size=1, max_size=60),
+    duplicates=st.sampled_from(["first", "keep"]),
+    symmetrize=st.booleans(),
+    transpose=st.booleans(),
+)
+def test_any_edges(edges, duplicates, symmetrize, transpose, in_process, tmp_path):
+    source = write_lines(tmp_path / "edges.txt", [f"{i} {j}" for i, j in edges])
+    options = {"duplicates": duplicates, "symmetrize": symmetrize, "transpose": transpose, "overwrite": True}
+    mg.ingest(source, tmp_path / "wanted", **options)
+    mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+def test_a_dask_dataframe_is_read_by_partitions(client, tmp_path):
+    frames, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
+    table = pd.DataFrame({"a": np.arange(500) % 71, "b": np.arange(500) % 37, "w": np.arange(500.0)})
+    frame = frames.from_pandas(table, npartitions=6)
+    wanted = mg.ingest(frame, tmp_path / "wanted", duplicates="first")
+    made = mg.ingest(frame, tmp_path / "made", duplicates="first", client=client)
+    assert made.digest == wanted.digest
+    assert made.provenance["source"] == wanted.provenance["source"]
+    kept = client.persist(frame)
+    with pytest.raises(OptionError, match=r"held by a cluster already.*before persist\(\)"):
+        mg.ingest(kept, tmp_path / "other", client=client)
+    client.cancel(kept)
+
+
+def test_progress_goes_through_all_phases_and_counts_what_all_did(sources, client, tmp_path, monkeypatch):
+    told: list[tuple[str, int, int | None]] = []
+    mg.ingest(
+        sources["far"], tmp_path / "made", transpose=True, client=client, on_progress=lambda *args: told.append(args)
+    )
+    phases = [phase for phase in dict.fromkeys(phase for phase, _, _ in told) if phase != "begin"]
+    assert phases[:6] == ["join", "read", "number", "exchange", "sort", "add up columns"]
+    assert phases[6:] == ["write", "transpose", "sort the transpose", "write the transpose"]
+    assert max(done for phase, done, _ in told if phase == "exchange") <= 3000
+
+
+def test_overwriting(sources, client, tmp_path):
+    path = tmp_path / "graph"
+    first = mg.ingest(sources["near"], path, client=client)
+    with pytest.raises(StoreExistsError):
+        mg.ingest(sources["far"], path, client=client)
+    assert mg.open_matrix(path).info == first
+    mg.ingest(sources["far"], path, client=client, overwrite=True)
+    assert mg.open_matrix(path).info.vertex_ids == "int64"
+    assert len(list((path / "versions").iterdir())) - 1 == 1  # its zarr.json is there too
+
+
+SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "loops of vertices that nothing else has": (
+        ["1 2", "7 7", "2 1000000000000", *["3 4"] * 30],
+        {"self_loops": "drop"},
+    ),
+    "loops among names": (["a b", "z z", *["c d"] * 30], {"self_loops": "drop", "transpose": True}),
+    "loops in a matrix": (["1 2", "7 7", *["3 4"] * 30], {"self_loops": "drop", "kind": "matrix", "n_vertices": 9}),
+    "ids at the ends": ([f"{-(2**63)} {2**63 - 1}", *[f"{2**63 - 1} 0"] * 30], {"duplicates": "keep"}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_BYTES", 20)
+    lines, options = SMALL[name]
+    source = write_lines(tmp_path / "edges.txt", lines)
+    mg.ingest(source, tmp_path / "wanted", **options)
+    mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("values", [("1.0", "inf"), ("inf", "inf"), ("nan", "1.0"), ("-inf", "2.0")])
+def test_the_least_value_is_that_of_all_rows(values, in_process, tmp_path):
+    lines = ["%%MatrixMarket matrix coordinate real general", "4 4 2", f"1 1 {values[0]}", f"4 1 {values[1]}"]
+    source = write_lines(tmp_path / "a.mtx", lines)
+    mg.ingest(source, tmp_path / "wanted")
+    mg.ingest(source, tmp_path / "made", client=in_process(2))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("type", [pa.int64(), pa.string()])
+def test_tables_without_rows_or_row_groups(type, in_process, tmp_path):
+    schema = pa.schema([("a", type), ("b", type)])
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    pq.ParquetWriter(tmp_path / "b.parquet", schema).close()
+    for source in ("a.parquet", "b.parquet", "*.parquet"):
+        mg.ingest(str(tmp_path / source), tmp_path / "wanted", overwrite=True)
+        mg.ingest(str(tmp_path / source), tmp_path / "made", client=in_process(3), overwrite=True)
+        check_same(tmp_path / "made", tmp_path / "wanted")
+
+
+def test_a_client_has_nothing_of_an_ingest_that_is_over(sources, client, tmp_path):
+    mg.ingest(sources["near"], tmp_path / "graph", client=client)
+    with pytest.raises(SourceError):
+        mg.ingest(write_lines(tmp_path / "broken.txt", ["1 2", "x"]), tmp_path / "other", client=client)
+    assert not [topic for topic in client._event_handlers if topic.startswith("mgspmv")]
+
+
+def check_nothing_whole(path: Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        mg.open_matrix(path)
+    assert not path.exists()
+
+
+BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
+    "a line": (["1 2"] * 90 + ["1 x"], {}, SourceError, r"edges.txt, line 91: '1 x'"),
+    "a self loop": (["1 2"] * 90 + ["-7 -7"], {"self_loops": "error"}, SourceError, "vertex -7 has a self loop"),
+    "twice": (
+        ["5 7", *(f"{k} 3" for k in range(10, 90)), "5 7"],
+        {"duplicates": "error"},
+        SourceError,
+        r"the entry \(5, 7\) is there more than once",
+    ),
+    "twice, of names": (
+        ["a b", *(f"x{k} y" for k in range(90)), "a b"],
+        {"duplicates": "error"},
+        SourceError,
+        r"the entry \(a, b\) is there more than once",
+    ),
+    "a column": (
+        ["1 2 0.5", *(f"{k} 3 0.5" for k in range(10, 90))],
+        {"kind": "stochastic"},
+        SourceError,
+        "each column of a left-stochastic matrix sums to 1 or is empty, column",
+    ),
+    "no sums": (["1 2"] * 90, {"duplicates": "sum"}, OptionError, "is read without values"),
+    "a value": (["1 2 1e300"] * 90, {"dtype": "float32"}, SourceError, "does not fit into float32"),
+}
+
+
+def test_an_entry_of_listed_vertices_is_named_by_any_worker(client, tmp_path):
+    """Also by one that reads nothing."""
+    names = ["alpha", "beta", "gamma", "delta"]
+    listed = write_lines(tmp_path / "names.v", names)
+    for one in names:
+        for other in names:
+            source = write_lines(tmp_path / "edges.txt", ["beta alpha", f"{one} {other}", f"{one} {other}"])
+            with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) is there more than once"):
+                mg.ingest(source, tmp_path / "graph", vertices=listed, duplicates="error", client=client)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_is_said_and_leaves_nothing(name, client, tmp_path):
+    lines, options, error, message = BROKEN[name]
+    source = write_lines(tmp_path / "edges.txt", lines)
+    with pytest.raises(error, match=message):
+        mg.ingest(source, tmp_path / "graph", client=client, **options)
+    check_nothing_whole(tmp_path / "graph")
+
+
+@pytest.mark.parametrize(("size", "name"), [(f"{10**17} 5", "indptr"), (f"5 {10**17}", "transpose/indptr")])
+def test_a_size_that_no_disk_has_place_for(size, name, client, tmp_path):
+    lines = ["%%MatrixMarket matrix coordinate real general", f"{size} 1", "1 1 2.5"]
+    source = write_lines(tmp_path / "a.mtx", lines)
+    with pytest.raises(StoreError, match=f"its {name} would have 100,000,000,000,000,001 elements and take 3.14 PB"):
+        mg.ingest(source, tmp_path / "matrix", transpose=True, client=client)
+    check_nothing_whole(tmp_path / "matrix")
+
+
+def test_weights_that_are_not_finite_are_counted_over_all_rows(client, tmp_path):
+    columns = {"a": np.arange(100), "b": np.arange(100) // 2, "w": np.where(np.arange(100) % 30 == 1, np.inf, 1.0)}
+    pq.write_table(pa.table(columns), tmp_path / "edges.parquet", row_group_size=10)
+    with pytest.raises(SourceError, match="a graph needs finite weights, 4 are NaN or infinite"):
+        mg.ingest(str(tmp_path / "edges.parquet"), tmp_path / "graph", client=client)
+    check_nothing_whole(tmp_path / "graph")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": "degree"}, "use `mgspmv reorder` afterwards"),
+        ({"memory": "1MiB"}, "memory must be at least 1GiB"),
+        ({"scratch": "/no/such/folder"}, "scratch must be a folder that is there"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+        ({"n_vertices": -1}, "n_vertices must be 0 or more"),
+    ],
+)
+def test_options_that_do_not_suit(options, message, sources, client, tmp_path):
+    with pytest.raises(OptionError, match=message):
+        mg.ingest(sources["near"], tmp_path / "graph", client=client, **options)
+    check_nothing_whole(tmp_path / "graph")
+
+
+def test_what_only_this_process_has(client, tmp_path):
+    with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Ingest it without client"):
+        mg.ingest(sp.eye_array(5), tmp_path / "graph", client=client)
+    table = pa.table({"a": [1], "b": [2]})
+    with pytest.raises(OptionError, match=r"is in this process.*write it to Parquet"):
+        mg.ingest(table, tmp_path / "graph", client=client)
+    check_nothing_whole(tmp_path / "graph")
+
+
+def test_a_store_that_workers_cannot_reach(sources, client):
+    with pytest.raises(OptionError, match="is in the memory of this process, where the workers"):
+        mg.ingest(sources["near"], zarr.storage.MemoryStore(), client=client)
+
+
+def test_a_file_that_is_not_there(client, tmp_path):
+    with pytest.raises(SourceNotFoundError, match="there is no such file"):
+        mg.ingest(str(tmp_path / "none.txt"), tmp_path / "graph", client=client, format="edge-list")
+    check_nothing_whole(tmp_path / "graph")
+
+
+def test_more_ids_than_a_worker_has_memory_for(sources, in_process, tmp_path, monkeypatch):
+    monkeypatch.setattr(share, "ID_BYTES", 1e12)
+    with pytest.raises(CapacityError, match=r"the [\d,]+ ids that one worker reads, or merges .* use more workers"):
+        mg.ingest(sources["far"], tmp_path / "graph", client=in_process(2))
+    check_nothing_whole(tmp_path / "graph")
+
+
+@pytest.mark.parametrize("phase", ["read", "number", "exchange", "sort", "write"])
+def test_an_interrupt_leaves_nothing(phase, sources, client, tmp_path):
+    def on_progress(reached: str, done: int, total: int | None) -> None:
+        if reached == phase:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mg.ingest(sources["far"], tmp_path / "graph", client=client, on_progress=on_progress)
+    check_nothing_whole(tmp_path / "graph")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", [pytest.param("read", marks=pytest.mark.exhaustive), "exchange"])
+def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_path):
+    with start_cluster(3) as cluster, Client(cluster) as client:
+        pids = client.run(os.getpid)
+
+        def on_progress(reached: str, done: int, total: int | None) -> None:
+            if reached == phase and pids:
+                os.kill(pids.pop(sorted(pids)[0]), signal.SIGKILL)
+
+        with pytest.raises(ClusterError):
+            mg.ingest(sources["far"], tmp_path / "graph", client=client, timeout=8, on_progress=on_progress)
+        check_nothing_whole(tmp_path / "graph")
+        client.wait_for_workers(3, timeout=HANG_S)
+        mg.ingest(sources["far"], tmp_path / "graph", client=client)
+    assert mg.verify(tmp_path / "graph") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_keep_to_the_memory(tmp_path):
+    """0.6 GB of text with weights and ids that are far apart, with the transpose, by two workers within 1 GiB each."""
+    rng, n_batches = np.random.default_rng(2), 12
+    ids = np.sort(rng.integers(-(2**62), 2**62, 1_000_000))
+    degrees, weight = np.zeros(len(ids), np.int64), pa.array(rng.random(1 << 20).round(3))
+    with (tmp_path / "edges.txt").open("wb") as file:
+        for _ in range(n_batches):
+            ends = rng.integers(0, len(ids), (2, 1 << 20))
+            degrees += np.bincount(ends[0], minlength=len(ids))
+            table = pa.table([*map(pa.array, ids[ends]), weight], ["source", "target", "weight"])
+            options = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
+            pa.csv.write_csv(table, file, options)
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        made = mg.ingest(
+            str(tmp_path / "edges.txt"),
+            tmp_path / "graph",
+            client=client,
+            memory="1GiB",
+            duplicates="keep",
+            transpose=True,
+        )
+        peaks = client.run(_find_peak).values()
+    assert max(peaks) <= 1.1 * (1 << 30)
+    assert made.nnz == n_batches << 20
+    stored = mg.open_matrix(tmp_path / "graph").stored
+    assert (np.diff(stored.transpose().read_array("indptr")) == degrees).all()
+    assert (stored.read_array("vertex_ids", 0, 1000) == ids[:1000]).all()
+
+
+def _find_peak() -> int:
+    """Most bytes that this process had at a time."""
+    line = next(own for own in Path("/proc/self/status").read_text().splitlines() if own.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])

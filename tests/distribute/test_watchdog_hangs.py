@@ -1,0 +1,396 @@
+"""Tasks that hang while their workers answer: an error in bounded time that says where, and workers that are left out
+until they go on. And what is only slow."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.errors import SchedulerNotFoundError, WorkerTimeoutError
+from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
+TIMEOUT_S = 2.0
+SLACK_S = 6.0
+"""For who looks every 0.5 s, who asks every 0.25 s, who tells the others, and a machine that is busy."""
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    store = tmp_path_factory.mktemp("hangs") / "graph.zarr"
+    mg.generate("rmat", store, scale=10, edge_factor=8)
+    return mg.open_matrix(store)
+
+
+@pytest.fixture(scope="module")
+def wanted(graph):
+    return mg.pagerank(graph).digest()
+
+
+@pytest.fixture(scope="module")
+def two(graph):
+    """The client of two workers that have compiled what they need, which would keep them silent for too long."""
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client, graph.distribute(client) as D:
+        for drive in ("superstep", "scheduler"):
+            mg.pagerank(D, drive=drive)
+        mg.eigenvector_centrality(D)
+        mg.pagerank_batch(D, [None, {1: 1.0}])
+        D @ np.ones(graph.shape[1])
+        yield client
+
+
+@pytest.fixture
+def fragile(two):
+    """The same client, on which a test must leave nothing, and nothing that waits for the garbage collector."""
+    before = find_left(two)
+    gc.disable()
+    try:
+        yield two
+        check_left(two, before)
+    finally:
+        gc.enable()
+
+
+def patch_method(dask_worker, where, name, call, seconds):
+    """Let a call of a method, counted from 1, wait for a sign, or all later ones take so many seconds."""
+    import importlib
+
+    module, kind = where.split(":")
+    owner = getattr(importlib.import_module(module), kind)
+    original, go_on, calls = getattr(owner, name), threading.Event(), []
+
+    def delayed(self, *args, **options):
+        calls.append(name)
+        if seconds is None and len(calls) == call:
+            go_on.wait(120)
+        elif seconds is not None and len(calls) >= call:
+            time.sleep(seconds)
+        return original(self, *args, **options)
+
+    def restore():
+        setattr(owner, name, original)
+        go_on.set()
+
+    setattr(owner, name, delayed)
+    dask_worker.mgspmv_restore = restore
+
+
+def restore_method(dask_worker):
+    dask_worker.mgspmv_restore()
+
+
+def set_limit(dask_worker, begin_s):
+    from mgspmv.distribute import watchdog
+
+    watchdog.BEGIN_S = begin_s
+
+
+def set_chunks(n):
+    from mgspmv.store import chunks
+
+    chunks.CHUNK_ELEMENTS = n
+
+
+def count_busy(dask_worker):
+    return len(dask_worker.active_threads)
+
+
+@contextmanager
+def patched(client, worker, where, name, call, seconds=None):
+    """On one worker; everything is as before at the end."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    [address] = [a for a, w in workers.items() if w["name"] == worker]
+    client.run(patch_method, where=where, name=name, call=call, seconds=seconds, workers=[address])
+    try:
+        yield
+    finally:
+        client.run(restore_method, workers=[address])
+        assert wait_for(lambda: not any(client.run(count_busy).values()))
+
+
+@contextmanager
+def limited(client, begin_s):
+    """How long tasks may be without a mark, out of iterations."""
+    client.run(set_limit, begin_s=begin_s)
+    try:
+        yield
+    finally:
+        client.run(set_limit, begin_s=300.0)
+
+
+STEPS = ("mgspmv.iterate.pagerank:LocalSteps", "step")
+READS = ("mgspmv.store.read:StoredMatrix", "read_block")
+PRODUCTS = ("mgspmv.distribute.part:Part", "multiply")
+POWERS = ("mgspmv.distribute.power_session:PowerSession", "_multiply_all")
+PASSES = ("mgspmv.iterate.batch:Batch", "advance")
+
+
+def rank(graph, client, **options):
+    return mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0, **ENDLESS, **options)
+
+
+@pytest.mark.parametrize(
+    ("where", "run", "phase"),
+    [
+        (STEPS, rank, "iteration 7"),
+        (POWERS, lambda A, c: mg.eigenvector_centrality(A, client=c, timeout=TIMEOUT_S, **ENDLESS), "iteration 7"),
+        (PASSES, lambda A, c: mg.pagerank_batch(A, [None, {1: 1.0}], client=c, timeout=TIMEOUT_S, tol=1e-15), "pass 7"),
+    ],
+    ids=["pagerank", "eigenvector", "batch"],
+)
+def test_a_task_that_hangs_in_an_iteration_ends_the_run(where, run, phase, graph, wanted, fragile):
+    with patched(fragile, 1, *where, call=7):
+        began = time.monotonic()
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\) got no further for ") as caught:
+            run(graph, fragile)
+        assert time.monotonic() - began < 2 * TIMEOUT_S + SLACK_S
+        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, phase)
+        assert f"(during {phase}, rank 1); its log has the stacks of its threads" in str(caught.value)
+        logs = fragile.get_worker_logs()
+        stacks = [text for of_worker in logs.values() for _, text in of_worker if "got no further" in text]
+        assert any("go_on.wait(120)" in text for text in stacks)
+        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it goes on or is restarted"):
+            left = mg.pagerank(graph, client=fragile)
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
+    caught = None  # its traceback holds what the run held
+    again = mg.pagerank(graph, client=fragile)
+    assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
+
+
+def test_a_run_goes_on_without_a_worker_that_hangs(graph, wanted, fragile):
+    with patched(fragile, 1, *STEPS, call=7):
+        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it goes on or is restarted"):
+            left = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S)
+        [recovery] = left.recoveries
+        assert (left.digest(), recovery.worker, recovery.workers_after) == (wanted, "1", 1)
+    assert mg.pagerank(graph, client=fragile).digest() == wanted
+
+
+def test_a_round_of_tasks_one_of_which_hangs(graph, wanted, fragile):
+    with limited(fragile, 2.0), patched(fragile, 1, *STEPS, call=3):
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during iteration, rank 1\)") as caught:
+            rank(graph, fragile, drive="scheduler")
+        assert (caught.value.worker, caught.value.rank) == ("1", 1)
+    caught = None
+    assert mg.pagerank(graph, client=fragile, drive="scheduler").digest() == wanted
+
+
+def test_a_worker_that_hangs_while_it_loads(graph, fragile):
+    with limited(fragile, 2.0), patched(fragile, 0, *READS, call=1):
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 0 \(tcp://.*\(during load, rank 0\)") as caught:
+            graph.distribute(fragile, timeout=TIMEOUT_S)
+        assert caught.value.phase == "load"
+        caught = None
+
+
+def test_a_product_that_hangs_and_the_matrix_after_it(graph, fragile):
+    x = np.ones(graph.shape[1])
+    with graph.distribute(fragile, timeout=TIMEOUT_S) as D:
+        with limited(fragile, 2.0), patched(fragile, 1, *PRODUCTS, call=2):
+            first = D @ x
+            for use in (lambda: D @ x, lambda: mg.pagerank(D, recover=0)):  # the second one ends as soon as it asks
+                began = time.monotonic()
+                with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*, rank 1\)"):
+                    use()
+                assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert (D @ x).tobytes() == first.tobytes()
+
+
+def test_the_only_worker_hangs(graph, wanted):
+    with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
+        with patched(client, 0, *STEPS, call=9):
+            with pytest.raises(WorkerTimeoutError, match=r"^worker 0 .*\(during iteration 9, rank 0\)"):
+                rank(graph, client)
+            with pytest.raises(WorkerTimeoutError, match=r"has nobody to compute \(during join\): worker 0 \("):
+                mg.pagerank(graph, client=client)
+        assert mg.pagerank(graph, client=client).digest() == wanted
+
+
+def kill_thread(dask_worker):
+    """End the thread that does the tasks of a worker, as it ends where it gets no memory for a lock."""
+
+    def run():
+        raise MemoryError
+
+    executor = dask_worker.executors["default"]
+    executor.submit(int).result()
+    [thread] = executor._threads
+    executor._work_queue.put(SimpleNamespace(run=run))
+    thread.join()
+
+
+def lose_thread(dask_worker):
+    """Let its next part wait for a thread that ends before it begins, as it ends where it gets no memory."""
+    from mgspmv.distribute.part import Part
+
+    def run():
+        raise MemoryError
+
+    def begin(self, *args):
+        thread = threading.Thread()
+        thread._bootstrap = run
+        thread.start()
+
+    Part.__init__ = begin
+
+
+@pytest.mark.parametrize(
+    ("break_worker", "said", "left_out"),
+    [
+        (kill_thread, "was not at its task for 1.5 s", "does not do the tasks that it takes, and is left out"),
+        (lose_thread, "found no memory for a thread", r"found no memory for a thread, .* and is left out"),
+    ],
+)
+def test_a_worker_without_memory_for_threads(break_worker, said, left_out, graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        assert mg.pagerank(graph, client=client).digest() == wanted
+        client.run(break_worker, workers=[cluster.workers[1].worker_address])
+        began = time.monotonic()
+        with pytest.raises(WorkerTimeoutError, match=rf"^worker 1 \(tcp://.*\) {said}") as caught:
+            mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0)
+        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "load")
+        assert str(caught.value).endswith("restart it")
+        with pytest.warns(UserWarning, match=f"^worker 1 .* {left_out}"):
+            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
+        caught = None
+        client.restart_workers([cluster.workers[1].worker_address])
+        again = mg.pagerank(graph, client=client)
+        assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
+
+
+def do_for(seconds):
+    time.sleep(seconds)
+
+
+def test_a_task_that_waits_for_its_turn_is_waited_for(graph, wanted, fragile):
+    [address, _] = fragile.scheduler_info(n_workers=-1)["workers"]
+    other = fragile.submit(do_for, 3 * TIMEOUT_S, workers=[address], pure=False)
+    assert mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, recover=0).digest() == wanted
+    other.result()
+
+
+def test_an_ingest_that_hangs(tmp_path, fragile):
+    lists = tmp_path / "edges.tsv"
+    lists.write_text("".join(f"{k}\t{k * 7 % 100}\n" for k in range(100)))
+    mg.ingest(lists, tmp_path / "first.zarr", client=fragile)  # who imports what that takes answers nobody
+    with (
+        limited(fragile, 2.0),
+        patched(fragile, 1, "mgspmv.ingest.share:Share", "group", call=1),
+        pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during number, rank 1\)"),
+    ):
+        mg.ingest(lists, tmp_path / "store.zarr", client=fragile, timeout=4 * TIMEOUT_S, memory=1 << 30)
+    assert mg.ingest(lists, tmp_path / "store.zarr", client=fragile).shape == (100, 100)
+
+
+# --- what is slow ----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_slow_is_waited_for(graph, fragile):
+    """Each of its iterations takes longer than it might be silent."""
+    with patched(fragile, 1, *STEPS, call=1, seconds=1.5 * TIMEOUT_S):
+        solution = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, tol_mode="fixed", max_iter=3)
+    assert solution.digest() == mg.pagerank(graph, tol_mode="fixed", max_iter=3).digest()
+
+
+def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch):
+    """All of it takes longer than a task may be without a mark, and no piece does; others wait for it."""
+    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 1 << 12)
+    fragile.run(set_chunks, n=1 << 12)
+    try:
+        mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)
+        A = mg.open_matrix(tmp_path / "slow.zarr")
+        with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store.chunks:_ChunkFiles", "read", call=1, seconds=0.3):
+            began = time.monotonic()
+            with A.distribute(fragile, timeout=TIMEOUT_S, threads=1):
+                assert time.monotonic() - began > 4.0
+    finally:
+        fragile.run(set_chunks, n=1 << 20)
+
+
+# --- messages that do not arrive -------------------------------------------------------------------------------------
+
+
+def put_back(sender):
+    """Let a stream of Dask's messages be as where the clock was put back by an hour just after one was sent."""
+    assert wait_for(lambda: sender.next_deadline is None)
+    sender.next_deadline = time.time() + 3600
+
+
+async def put_worker_back(dask_worker):
+    while dask_worker.batched_stream.next_deadline is not None:
+        await asyncio.sleep(0.01)
+    put_back(dask_worker.batched_stream)
+
+
+def test_streams_that_wait_for_a_time_of_day(graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        addresses = [worker.worker_address for worker in cluster.workers.values()]
+        streams = [
+            lambda: put_back(client.scheduler_comm),
+            lambda: put_back(cluster.scheduler.client_comms[client.id]),
+            lambda: put_back(cluster.scheduler.stream_comms[addresses[0]]),
+            lambda: client.run(put_worker_back, workers=[addresses[1]]),
+        ]
+        for break_stream in streams:
+            break_stream()
+            found = mg.pagerank(graph, client=client, timeout=3 * TIMEOUT_S)
+            assert (found.digest(), found.recoveries) == (wanted, ())
+
+
+def hold_up(sender):
+    """Let no message of a stream arrive."""
+    sender.send = lambda *messages: None
+
+
+def hold_up_worker(dask_worker):
+    hold_up(dask_worker.batched_stream)
+
+
+@pytest.mark.parametrize(
+    "find_sender",
+    [
+        lambda cluster, client: cluster.scheduler.client_comms[client.id],
+        lambda cluster, client: client.scheduler_comm,
+    ],
+    ids=["scheduler to client", "client to scheduler"],
+)
+def test_client_and_scheduler_that_do_not_hear_of_each_other(find_sender, graph, wanted):
+    with start_cluster(2) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            assert mg.pagerank(graph, client=client).digest() == wanted
+            hold_up(find_sender(cluster, client))
+            began = time.monotonic()
+            with pytest.raises(
+                SchedulerNotFoundError, match=r"did not hear of each other's tasks for 1.5 s \(during load"
+            ):
+                mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+            assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert mg.pagerank(graph, client=cluster).digest() == wanted
+
+
+@pytest.mark.parametrize("by_worker", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+def test_a_worker_and_the_scheduler_that_do_not_hear_of_each_other(by_worker, graph, wanted):
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        assert mg.pagerank(graph, client=client).digest() == wanted
+        address = cluster.workers[1].worker_address
+        if by_worker:
+            client.run(hold_up_worker, workers=[address])
+        else:
+            hold_up(cluster.scheduler.stream_comms[address])
+        with pytest.warns(UserWarning, match="worker 1 .* does not do the tasks that it takes, and is left out"):
+            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")

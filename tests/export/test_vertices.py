@@ -1,0 +1,55 @@
+"""Lists of vertices, as they are ingested."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from zarr.storage import MemoryStore
+
+from mgspmv.errors import OptionError
+from mgspmv.export.vertices import read_ids, write_vertices
+from mgspmv.store.read import open_store
+from mgspmv.store.write import write_store
+from tests.support.stores import make_arrays
+
+
+def make_store(ids, n=None):
+    place = MemoryStore()
+    n = len(ids) if n is None else n
+    write_store(place, make_arrays(sp.csr_array((n, n)), "graph", ids=ids))
+    return open_store(place)
+
+
+def write(stored):
+    file = io.BytesIO()
+    write_vertices(stored, file)
+    return file.getvalue().decode()
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 20])
+def test_ids_in_pieces(monkeypatch, chunk):
+    for module in ("store.chunks", "export.vertices"):
+        monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
+    names = np.array(["a", "b", "çé", "d'e", "x" * 100, "2", "-7"], object)
+    for ids in (names, np.arange(7) ** 3 - 5):
+        stored = make_store(ids)
+        pieces = [piece.to_pylist() for piece in read_ids(stored, 7)]
+        assert [len(piece) for piece in pieces] == ([3, 3, 1] if chunk == 3 else [7])
+        assert [one for piece in pieces for one in piece] == ids.tolist()
+        assert write(stored) == "".join(f"{one}\n" for one in ids)
+    assert write(make_store(None, 7)) == "0\n1\n2\n3\n4\n5\n6\n"
+
+
+def test_no_vertices():
+    assert write(make_store(None, 0)) == ""
+
+
+@pytest.mark.parametrize("name", ["", "#a", "%a", "a b", "a\tb", "a\nb", "a,b", '"a"', "a\rb", "a\vb", " "])
+def test_ids_that_are_no_lines(name):
+    with pytest.raises(OptionError, match="cannot stand in a list of vertices") as raised:
+        write(make_store(np.array(["a", name, "z"], object)))
+    assert f"the id {name!r} " in str(raised.value)

@@ -1,0 +1,489 @@
+"""Several files that are one graph: which ones a source names, that they are read as one, and what is refused."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+from contextlib import closing
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.ingest import streams
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.files import find_files
+from mgspmv.ingest.open import open_source
+from mgspmv.ingest.parquet import ParquetSource
+from tests.support.commands import invoke, invoke_json
+
+COMPRESS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_files(**contents):
+        """Files by names in which two underscores are a dot, and one a slash."""
+        for name, content in contents.items():
+            path = tmp_path / name.replace("__", ".").replace("_", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return tmp_path
+
+    return write_files
+
+
+def read(source):
+    """All arcs with their weights, as ids, and the layout."""
+    batches = list(source.batches())
+    layout = source.layout()
+    rows, cols = (np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols"))
+    if layout.positions is not None:
+        rows, cols = layout.positions[rows], layout.positions[cols]
+    if layout.vertex_ids is not None:
+        rows, cols = layout.vertex_ids[rows], layout.vertex_ids[cols]
+    values = [] if batches[0].values is None else [np.concatenate([b.values for b in batches]).tolist()]
+    return list(zip(rows.tolist(), cols.tolist(), *values, strict=True)), layout
+
+
+# --- which files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.csv", "a.csv", "a10.csv", "a9.csv", "_SUCCESS", ".b.csv.crc", "c.txt", "x/d.csv", "x/_tmp/e.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1 2\n")
+    return tmp_path
+
+
+PATTERNS = {
+    "*.csv": ["a.csv", "a10.csv", "a9.csv", "b.csv"],
+    "*": ["a.csv", "a10.csv", "a9.csv", "b.csv", "c.txt"],
+    "a?.csv": ["a9.csv"],
+    "[ab].csv": ["a.csv", "b.csv"],
+    "**/*.csv": ["a.csv", "a10.csv", "a9.csv", "b.csv", "x/d.csv"],
+    "x/*": ["x/d.csv"],
+    "*/*": ["x/d.csv"],
+    "x/_tmp/*": ["x/_tmp/e.csv"],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns(tree, pattern):
+    assert find_files(tree / pattern) == [f"{tree}/{name}" for name in PATTERNS[pattern]]
+    assert find_files(f"{tree}/{pattern}") == find_files(tree / pattern)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_patterns_of_urls(tree, pattern, protocol):
+    if protocol == "memory":
+        for path in tree.glob("**/*"):
+            if path.is_file():
+                fsspec.filesystem("memory").pipe(str(path), path.read_bytes())
+    assert find_files(f"{protocol}://{tree}/{pattern}") == [f"{protocol}://{tree}/{name}" for name in PATTERNS[pattern]]
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_folder(tree, prefix):
+    for slash in ("", "/"):
+        assert find_files(f"{prefix}{tree}/x{slash}") == [f"{prefix}{tree}/x/d.csv"]
+    with pytest.raises(
+        SourceError, match=rf"this folder has folders \(x\); name .* by a pattern \('{prefix}.*/\*\*/\*'\)"
+    ):
+        find_files(f"{prefix}{tree}")
+
+
+def test_the_folder_that_one_is_in(tree, monkeypatch):
+    monkeypatch.chdir(tree / "x")
+    assert find_files(".") == ["./d.csv"]
+    assert find_files("*.csv") == ["d.csv"]
+    assert find_files(Path("d.csv")) == ["d.csv"]
+
+
+def test_lists_keep_their_order(tree):
+    assert find_files([tree / "b.csv", f"{tree}/a*.csv", tree / "x"]) == [
+        f"{tree}/{name}" for name in ("b.csv", "a.csv", "a10.csv", "a9.csv", "x/d.csv")
+    ]
+
+
+def test_a_file_is_named_once(tree):
+    with pytest.raises(OptionError, match=r"/a9.csv is named more than once; name each file once"):
+        find_files([tree / "a9.csv", tree / "a*.csv"])
+
+
+def test_a_file_is_named_once_whatever_the_path(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    with pytest.raises(OptionError, match=r"a9.csv is named more than once; name each file once"):
+        find_files(["a9.csv", "b.csv", "./a9.csv"])
+
+
+@pytest.mark.parametrize("name", ["a*.csv", "[ab].csv", "what?", "**"])
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_file_of_the_name_of_a_pattern(tree, name, prefix):
+    (tree / name).write_text("7 8\n")
+    assert find_files(f"{prefix}{tree}/{name}") == [f"{prefix}{tree}/{name}"]
+
+
+def test_a_folder_of_the_name_of_a_pattern(tree):
+    (tree / "[ab]").mkdir()
+    (tree / "[ab]" / "e").write_text("7 8\n")
+    assert find_files(tree / "[ab]") == [f"{tree}/[ab]/e"]
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+@pytest.mark.parametrize("name", ["*.tsv", "nothing/*", "_S*", "x/**/_*"])
+def test_a_pattern_that_nothing_matches(tree, prefix, name):
+    with pytest.raises(SourceNotFoundError, match=r"no file matches this pattern; those whose names begin with '_' or"):
+        find_files(f"{prefix}{tree}/{name}")
+
+
+def test_folders_without_files(tmp_path):
+    for name in ("_SUCCESS", ".part.crc"):
+        with pytest.raises(SourceNotFoundError, match=r"there are no files in this folder; those whose names begin"):
+            find_files(tmp_path)
+        (tmp_path / name).write_text("")
+    with pytest.raises(SourceNotFoundError, match="there are no files in this folder"):
+        find_files(tmp_path)
+
+
+def test_an_empty_list():
+    for none in ([], ()):
+        with pytest.raises(OptionError, match="the list of files to ingest is empty; name at least one"):
+            open_source(none)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", ".zgroup", ".zattrs"])
+def test_a_zarr_group(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    (tmp_path / "indptr").mkdir()
+    with pytest.raises(UnsupportedSourceError, match="this folder is a Zarr group, and no folder of edge lists or"):
+        find_files(tmp_path)
+
+
+@pytest.mark.parametrize(("log", "what"), [("_delta_log", "a Delta table"), (".hoodie", "a Hudi table")])
+def test_tables_whose_files_are_not_all_current(tmp_path, log, what):
+    (tmp_path / log).mkdir()
+    (tmp_path / "part.parquet").write_bytes(b"")
+    with pytest.raises(UnsupportedSourceError, match=f"this folder is {what}, of which not all files are current"):
+        find_files(tmp_path)
+
+
+def test_what_is_not_there_is_left_to_the_reader(tmp_path):
+    assert find_files(tmp_path / "none.csv") == [f"{tmp_path}/none.csv"]
+    with pytest.raises(SourceNotFoundError, match=r"none.csv: there is no such file; check the path"):
+        find_files(f"file://{tmp_path}/none.csv")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert find_files(tmp_path) == [f"{tmp_path}/gone"]
+
+
+def test_chained_urls_name_one_file():
+    assert find_files("simplecache::s3://bucket/*.csv") == ["simplecache::s3://bucket/*.csv"]
+
+
+def test_a_protocol_that_is_not_known():
+    with pytest.raises(OptionError, match=r"gopherish://a\*: .*pass a local path or a URL of a protocol"):
+        find_files("gopherish://a*")
+
+
+# --- edge lists ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 16, 2**20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_edge_lists_follow_each_other(write, threads, batch_bytes):
+    """Each with its own comments, columns' names, line ends, and compression."""
+    folder = write(
+        a__csv="# of 2024\nsrc,dst,w\n5,7,1.5\n7,5,2\n",
+        b__csv=b"\xef\xbb\xbfsrc,dst,w\r\n7,9,3\r\n",
+        c__csv="",
+        d__csv=gzip.compress(b"# nothing\n"),
+        e__csv=bz2.compress(b"% no names\n9,5,4"),
+        f__csv="src,dst,w\n",
+    )
+    arcs, layout = read(EdgeListSource(find_files(folder), threads=threads, batch_bytes=batch_bytes))
+    assert arcs == [(5, 7, 1.5), (7, 5, 2.0), (7, 9, 3.0), (9, 5, 4.0)]
+    assert layout.provenance["header"] == {"columns": ["src", "dst", "w"]}
+
+
+@pytest.mark.parametrize("n_files", [2, 7, 60])
+@pytest.mark.parametrize("ids", ["integers", "names"])
+def test_the_store_is_that_of_one_file(tmp_path, n_files, ids):
+    rng = np.random.default_rng(n_files)
+    ends = rng.integers(0, 300, (4000, 2)) ** 3
+    letter = "" if ids == "integers" else "v"
+    lines = [f"{letter}{a}\t{letter}{b}\t{k}\n" for k, (a, b) in enumerate(ends.tolist())]
+    (tmp_path / "whole").write_text("".join(lines))
+    (tmp_path / "parts").mkdir()
+    for k, places in enumerate(np.array_split(np.arange(4000), n_files)):
+        suffix = list(COMPRESS)[k % len(COMPRESS)]
+        text = "".join(lines[i] for i in places).encode()
+        (tmp_path / f"parts/part-{k:03}{suffix}").write_bytes(COMPRESS[suffix](text))
+    wanted = mg.ingest(tmp_path / "whole", MemoryStore(), duplicates="first")
+    for source in (tmp_path / "parts", f"{tmp_path}/parts/part-*", sorted((tmp_path / "parts").iterdir())):
+        assert mg.ingest(source, MemoryStore(), duplicates="first", threads=2).digest == wanted.digest
+
+
+def test_the_first_edge_decides_for_all(write):
+    folder = write(a="# no edge\n", b="New York\tRome\n", c="Rome\tBonn\n", d="1\t2\n")
+    arcs, _ = read(EdgeListSource(find_files(folder), ids="string"))
+    assert arcs == [("New York", "Rome"), ("Rome", "Bonn"), ("1", "2")]
+
+
+def test_columns_may_be_named_in_some_files_only(write):
+    folder = write(a="1 2\n", b="from to\n2 3\n", c="3 1\n", d="from to\n")
+    arcs, layout = read(EdgeListSource(find_files(folder)))
+    assert arcs == [(1, 2), (2, 3), (3, 1)]
+    assert layout.provenance["header"] == {"columns": ["from", "to"]}
+
+
+def test_a_first_file_of_one_line_of_words(write):
+    """Without edges, as Spark writes empty parts, or with one edge of names."""
+    folder = write(a="from to\n", b="from to\n2 3\n")
+    with pytest.raises(SourceError, match=r"a, line 1: 'from to': the only line of this file may be an edge of names"):
+        read(EdgeListSource(find_files(folder)))
+    assert read(EdgeListSource(find_files(folder), ids="int"))[0] == [(2, 3)]
+    assert read(EdgeListSource(find_files(folder), ids="string"))[0] == [("from", "to")] * 2 + [("2", "3")]
+
+
+CLAIMS = {
+    "all the same": ({"a": "# Nodes: 9\n0 1\n", "b": "# Nodes: 9\n1 2\n"}, 9),
+    "one without": ({"a": "# Nodes: 9\n0 1\n", "b": "1 2\n"}, 3),
+    "others": ({"a": "# Nodes: 9\n0 1\n", "b": "# Nodes: 8\n1 2\n"}, 3),
+    "one without edges": ({"a": "# Nodes: 9\n", "b": "# Nodes: 9\n1 2\n0 1\n"}, 9),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_number_of_vertices_is_that_which_all_files_state(write, name):
+    files, n_vertices = CLAIMS[name]
+    _, layout = read(EdgeListSource(find_files(write(**files))))
+    assert (layout.shape, layout.vertex_ids) == ((n_vertices, n_vertices), None)
+    assert layout.provenance["header"] == ({"nodes": 9} if n_vertices == 9 else {})
+
+
+def test_no_edge_in_any_file(write):
+    folder = write(a="# one\n", b="", c="\n\n")
+    with pytest.raises(SourceError, match=r"a and 2 more: there is no edge in these files; pass n_vertices or a list"):
+        list(open_source(folder).batches())
+    arcs, layout = read(open_source(folder, n_vertices=3))
+    assert (arcs, layout.shape, len(layout.provenance["files"])) == ([], (3, 3), 3)
+
+
+def test_provenance_names_every_file(write):
+    contents = {"a": b"1 2\n", "b": gzip.compress(b"2 3\n"), "c": b""}
+    folder = write(**contents)
+    source = mg.ingest(folder, MemoryStore()).provenance["source"]
+    assert source == {
+        "format": "edge-list",
+        "name": f"{folder}/a and 2 more",
+        "bytes": sum(map(len, contents.values())),
+        "files": [
+            {
+                "name": f"{folder}/{name}",
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "compression": "gzip" if name == "b" else None,
+            }
+            for name, content in contents.items()
+        ],
+        "header": {},
+    }
+
+
+def test_one_file_of_a_pattern_is_told_as_that_file(write):
+    folder = write(a__csv="1,2\n")
+    pattern, plain = (mg.ingest(folder / name, MemoryStore()).provenance["source"] for name in ("*.csv", "a.csv"))
+    assert pattern == plain
+
+
+REFUSED = {
+    "fewer columns": (
+        "1 2 0.5\n",
+        "1 2 3\n1 2\n",
+        "b, line 2: '1 2': expected 'source target weight', found 2",
+    ),
+    "more columns": ("1 2\n", "# a comment\n1 2 3\n", r"b, line 2: '1 2 3': expected 'source target', found 3 columns"),
+    "another delimiter": ("1,2\n", "1 2\n", r"b, line 1: '1 2': expected 'source target', found 1 columns"),
+    "a line of words": ("1 2\n", "a b\n", "b, line 1: 'a b': expected source to be a 64-bit integer, found 'a'"),
+    "names": ("1 2\n", "a 2\n", r"b, line 1: 'a 2': expected source to be a 64-bit integer, found 'a'; pass ids="),
+    "columns in another order": (
+        "s t\n1 2\n",
+        "t s\n1 2\n",
+        "b: the columns are t, s, and those of .*/a are s, t",
+    ),
+    "Matrix Market": (
+        "1 2\n",
+        "%%MatrixMarket matrix coordinate pattern general\n",
+        "b, line 1: .*a Matrix Market file",
+    ),
+    "cut short": ("1 2\n", gzip.compress(b"1 2\n" * 100)[:-5], "b: the gzip data are damaged or cut short"),
+    "a line that goes on in the next file": (
+        "1 2\n3",
+        "4 5\n",
+        "a, line 2: '3': expected 'source target', found 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_that_do_not_go_together(write, tmp_path, name):
+    first, second, message = REFUSED[name]
+    write(e_a=first, e_b=second)
+    with pytest.raises(SourceError, match=message):
+        mg.ingest(tmp_path / "e", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_file_that_is_gone(write):
+    folder = write(a="1 2\n", b="2 3\n", c="3 4\n")
+    source = open_source(folder)
+    (folder / "b").unlink()
+    with pytest.raises(SourceNotFoundError, match=r"/b: there is no such file"):
+        list(source.batches())
+
+
+def test_files_are_closed_whatever_happens(write, monkeypatch):
+    """Those that were opened ahead too."""
+    opened = []
+    real = streams.open_bytes
+    monkeypatch.setattr(streams, "open_bytes", lambda name: opened.append(real(name)) or opened[-1])
+    folder = write(a="1 2\n", b="2 x\n", c="3 4\n", d="3 4\n", e="3 4\n")
+    with pytest.raises(SourceError, match="b, line 1"):
+        list(EdgeListSource(find_files(folder)).batches())
+    assert len(opened) >= 2
+    assert all(file.closed for file in opened)
+
+
+def test_some_files_are_opened_ahead_and_no_more(write, monkeypatch):
+    opened = []
+    real = streams.open_bytes
+    monkeypatch.setattr(streams, "open_bytes", lambda name: opened.append(name) or real(name))
+    folder = write(**{f"e{k}": "1 2\n" for k in range(9)})
+    with closing(streams.open_texts(find_files(folder), 2**20, 1)) as texts:
+        for k, text in enumerate(texts):
+            assert text.name == f"{folder}/e{k}"
+            assert len(opened) <= k + 1 + streams.FILES_AHEAD
+            assert text.read_line().data == b"1 2"
+    assert sorted(opened) == find_files(folder)
+
+
+# --- other formats ---------------------------------------------------------------------------------------------------
+
+
+def write_table(path, *columns, names=("src", "dst", "weight")):
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table(list(columns), names=list(names[: len(columns)])), path)
+
+
+@pytest.mark.parametrize("batch_rows", [3, 2**20])
+def test_parquet_tables_follow_each_other(tmp_path, batch_rows):
+    rng = np.random.default_rng(3)
+    ends, weights = rng.integers(0, 10**6, (2, 100)), rng.random(100)
+    for k, places in enumerate((slice(0, 40), slice(40, 40), slice(40, 100))):
+        write_table(tmp_path / f"e/{k}.parquet", *ends[:, places], weights[places])
+    arcs, layout = read(ParquetSource(find_files(tmp_path / "e"), batch_rows=batch_rows))
+    assert arcs == list(zip(*ends.tolist(), weights.tolist(), strict=True))
+    source = layout.provenance
+    assert source["header"] == {"columns": ["src", "dst", "weight"], "rows": 100, "row_groups": 3}
+    assert [file["name"] for file in source["files"]] == [f"{tmp_path}/e/{k}.parquet" for k in range(3)]
+    for file in source["files"]:
+        data = Path(file["name"]).read_bytes()
+        assert (file["bytes"], file["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+    assert source["bytes"] == sum(file["bytes"] for file in source["files"])
+
+
+def test_parquet_of_urls(tmp_path):
+    for k in range(2):
+        write_table(tmp_path / f"e/{k}.parquet", [k], [k + 1])
+        with fsspec.open(f"memory://{tmp_path}/e/{k}.parquet", "wb") as file:
+            file.write((tmp_path / f"e/{k}.parquet").read_bytes())
+    info = mg.ingest(f"memory://{tmp_path}/e/*.parquet", MemoryStore())
+    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).digest
+    assert info.provenance["source"]["files"] == [{"name": f"memory://{tmp_path}/e/{k}.parquet"} for k in range(2)]
+
+
+TABLES = {
+    "no such column": (([1], [2]), {"names": ("src", "to")}, {"columns": ("src", "dst")}, "expected one column 'dst'"),
+    "names": ((["a"], ["b"]), {}, {}, "ids are string.* int64 .*/a.parquet"),
+    "weights": (([1], [2], [0.5]), {}, {}, "weights are float64.*/a.parquet"),
+    "nothing as id": (([1, None], [2, 3]), {}, {}, "row 1 has nothing in column 'src'"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_do_not_go_together(tmp_path, name):
+    columns, written, options, message = TABLES[name]
+    write_table(tmp_path / "e/a.parquet", [5, 6], [6, 5])
+    write_table(tmp_path / "e/b.parquet", *columns, **written)
+    with pytest.raises(SourceError, match=rf"b.parquet: {message}"):
+        list(open_source(tmp_path / "e", **options).batches())
+
+
+def test_a_table_that_is_damaged(tmp_path):
+    write_table(tmp_path / "e/a.parquet", [5], [6])
+    (tmp_path / "e/b.parquet").write_bytes((tmp_path / "e/a.parquet").read_bytes()[:-9])
+    with pytest.raises(SourceError, match=r"b.parquet: this is no Parquet file, or it is damaged or cut short"):
+        list(open_source(tmp_path / "e").batches())
+
+
+def test_files_of_mixed_formats(write):
+    folder = write(a__csv="1,2\n", b__parquet="", c__csv="2,3\n")
+    with pytest.raises(
+        SourceError, match=r"a.csv and .*/b.parquet are of different formats by their names; name files of"
+    ):
+        open_source(folder)
+    with pytest.raises(SourceError, match=r"a.csv: this is no Parquet file"):
+        list(open_source(folder, format="parquet").batches())
+
+
+def test_matrices_are_read_one_at_a_time(tmp_path):
+    for name in ("a", "b"):
+        scipy.io.mmwrite(tmp_path / f"{name}.mtx", sp.eye_array(2))
+        sp.save_npz(tmp_path / f"{name}.npz", sp.eye_array(2))
+    for suffix, format in (("mtx", "matrix-market"), ("npz", "npz")):
+        with pytest.raises(UnsupportedSourceError, match=f"2 files of the format {format} are no single matrix"):
+            open_source(tmp_path / f"*.{suffix}")
+        assert mg.ingest(tmp_path / f"a*.{suffix}", MemoryStore()).nnz == 2
+
+
+# --- commands and definitions ----------------------------------------------------------------------------------------
+
+
+SOURCES = [["edges/*.csv"], ["edges"], ["edges/a.csv", "edges/b.csv"], ["edges/a.csv", "edges/b*"]]
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
+def test_the_command(write, monkeypatch, sources):
+    monkeypatch.chdir(write(edges_a__csv="1,2\n", edges_b__csv="2,3\n"))
+    assert invoke_json("ingest", *sources, "out.zarr")["store"]["nnz"] == 2
+
+
+def test_a_command_without_a_store(write, monkeypatch):
+    """As a shell makes it of an unquoted pattern, with the store forgotten: nothing is overwritten."""
+    folder = write(a__csv="1,2\n", b__csv="2,3\n")
+    monkeypatch.chdir(folder)
+    for more in ((), ("--overwrite",)):
+        _, said = invoke("ingest", "a.csv", "b.csv", *more, code=4)
+        assert "b.csv" in said
+        assert (folder / "b.csv").read_text() == "2,3\n"
+    _, said = invoke("ingest", "a.csv", code=2)
+    assert "Missing argument" in said

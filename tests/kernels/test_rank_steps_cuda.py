@@ -1,0 +1,313 @@
+"""PageRank on a device by each of its kernels beside the CPU's, from stores."""
+
+from __future__ import annotations
+
+import gc
+from itertools import product
+
+import networkx as nx
+import numpy as np
+import pytest
+import zarr
+
+import mgspmv as mg
+from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
+from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.model import Status
+from tests.support.matrices import GRAPHS
+from tests.support.oracles import rank_by_pushing, sum_arcs
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = ("auto", "row-blocks", "row-slices", "csr-split")
+LAYOUTS = KERNELS[1:3]
+N = 3000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_reach():
+    """In graphs as small as these every column would be near the diagonal, and rows would never be sorted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mgspmv.kernels.row_blocks.REACH", 8)
+        yield
+
+
+def make_graph(arcs, **options):
+    store = zarr.storage.MemoryStore()
+    mg.ingest(arcs, store, **{"kind": "graph", **options})
+    return mg.open_matrix(store)
+
+
+def make_arcs(n=N, n_arcs=40_000, seed=4):
+    """Sources, targets and weights: vertices of very different degrees, some without out-edges."""
+    rng = np.random.default_rng(seed)
+    return rng.zipf(1.4, n_arcs) % (n - 200), rng.zipf(1.5, n_arcs) % n, rng.random(n_arcs) + 0.01
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """By what it is: the graph with weights, without, renumbered, and with duplicates kept."""
+    arcs = make_arcs()
+    made = {
+        "weights": make_graph(arcs, n_vertices=N),
+        "pattern": make_graph(arcs, n_vertices=N, ignore_weights=True),
+        "multigraph": make_graph(arcs, n_vertices=N, duplicates="keep"),
+    }
+    for order in ("rcm", "degree", "dealt"):
+        made[order] = make_graph(arcs, n_vertices=N, order=order)
+    return made
+
+
+def check_bits(on_device, on_cpu) -> None:
+    assert on_device.values.tobytes() == on_cpu.values.tobytes()
+    assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
+    assert (on_device.digest(), on_device.iterations) == (on_cpu.digest(), on_cpu.iterations)
+    assert "NVIDIA" in on_device.matrix["hardware"]
+
+
+def check_close(on_device, on_cpu) -> None:
+    """In float32: as near as the bounds of both say, and as near as the rounding of ranks has it."""
+    assert on_device.status is on_cpu.status
+    assert abs(on_device.iterations - on_cpu.iterations) <= 1
+    distance = np.abs(on_device.values.astype(np.float64) - on_cpu.values)
+    assert distance.sum() <= on_device.error_bound_l1 + on_cpu.error_bound_l1
+    if on_device.iterations == on_cpu.iterations:
+        assert (distance <= 2e-6 * (on_cpu.values + 1 / len(distance))).all()
+        np.testing.assert_allclose(on_device.changes, on_cpu.changes, rtol=1e-3, atol=2e-6)
+
+
+def run_both(A, kernel, **options):
+    given = {"throw": False, **options}
+    return mg.pagerank(A, backend="cuda", kernel=kernel, **given), mg.pagerank(A, backend="cpu", **given)
+
+
+def check_runs(A, kernel, **options) -> None:
+    """The bits of both; and bounds that differ by what the CPU's allows for float64 sums, and that of layouts for fixed
+    point."""
+    on_device, on_cpu = run_both(A, kernel, **options)
+    check_bits(on_device, on_cpu)
+    if on_cpu.status is Status.NON_FINITE:
+        assert on_device.error_bound_l1 == on_cpu.error_bound_l1 == np.inf
+        return
+    longest = np.diff(A.stored.read_array("indptr")).max(initial=0)
+    sums, products = 2.0**-53 * (longest + 9), 2.0**-62 * (A.nnz + 9)
+    less, more = (rounding / (1 - options.get("alpha", 0.85)) + 1e-14 for rounding in (sums, products))
+    assert (1 - 1e-3) * on_cpu.error_bound_l1 - less <= on_device.error_bound_l1
+    assert on_device.error_bound_l1 <= (1 + 1e-3) * on_cpu.error_bound_l1 + more
+
+
+# --- beside the CPU --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_ranks_of_hard_graphs(name, kernel):
+    hard = GRAPHS[name]
+    A = make_graph(
+        (np.array(hard.rows, int), np.array(hard.cols, int), np.array(hard.values)), n_vertices=hard.shape[0]
+    )
+    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"tol_mode": "fixed"}):
+        check_runs(A, kernel, **options)
+    check_close(*run_both(A, kernel, weights=False, precision="float32"))
+    if kernel not in LAYOUTS or min(hard.values, default=1.0) > 0:
+        check_close(*run_both(A, kernel, precision="float32"))
+
+
+VECTORS = {
+    "uniform": {},
+    "personalization": {"personalization": np.arange(N) % 5, "alpha": 0.95},
+    "mappings": {"personalization": {7: 1.0, 2999: 2.0}, "dangling": {0: 1, 5: 3}, "nstart": {1: 1, 2: 1, 2998: 5}},
+    "dangling uniform": {"personalization": np.arange(N) ** 2, "dangling": "uniform"},
+    "dangling dropped": {"dangling": "drop"},
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("vectors", VECTORS)
+@pytest.mark.parametrize("name", ["weights", "pattern", "multigraph", "rcm", "degree", "dealt"])
+def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
+    A = skewed[name]
+    modes = [{"tol": 1e-9}, {"tol": 1e-9, "tol_mode": "linf"}, {"tol": 1e-5, "tol_mode": "relative"}]
+    for mode in (*modes, {"tol_mode": "fixed", "max_iter": 27}):
+        check_runs(A, kernel, **VECTORS[vectors], **mode)
+    check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **VECTORS[vectors]))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_solution_tells_what_it_took(skewed, kernel):
+    memory = mg.pagerank(skewed["weights"], kernel=kernel, backend="cuda").memory
+    assert memory.keys() == {"host_peak_bytes", "device_bytes", "held_bytes"}
+    assert memory["device_bytes"][0] >= memory["held_bytes"][0] > 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["weights", "pattern", "dealt"])
+def test_out_weights_that_are_given(skewed, name, kernel):
+    weight = N + 1.25 * np.bincount(make_arcs()[0], make_arcs()[2], minlength=N)
+    check_runs(skewed[name], kernel, out_weight=weight, tol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+def test_ranks_beside_scipy(skewed, precision, kernel):
+    arcs = sum_arcs(*make_arcs(), (N, N))
+    solution = mg.pagerank(
+        skewed["weights"], kernel=kernel, precision=precision, backend="cuda", tol=1e-6, max_iter=300
+    )
+    distance = np.abs(solution.values - rank_by_pushing(arcs)).sum()
+    assert distance <= solution.error_bound_l1
+    assert solution.error_bound_l1 < 2e-5
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("is_string", [False, True], ids=["integers", "strings"])
+def test_ids_are_those_of_the_source(kernel, is_string):
+    """Of vertices that are named, in a store that is renumbered."""
+    source, target, weight = make_arcs(300, 3000)
+    ids = np.random.default_rng(1).permutation(10**6)[:300]
+    ids = np.array([f"v{k}" for k in ids]) if is_string else ids
+    edges = [*zip(ids[source].tolist(), ids[target].tolist(), weight.tolist(), strict=True)]
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from(edges)
+    A = make_graph(graph, order="degree")
+    named = A.vertex_ids.tolist()
+    given = {"personalization": {named[3]: 2.0, named[-1]: 1.0}, "dangling": {named[5]: 1.0}}
+    on_device, on_cpu = run_both(A, kernel, **given)
+    check_bits(on_device, on_cpu)
+    assert on_device.top(20) == on_cpu.top(20)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_stochastic_matrices(kernel):
+    weights = np.random.default_rng(3).random((70, 70)) * (np.random.default_rng(4).random((70, 70)) < 0.2)
+    weights[:, 5] = 0
+    total = weights.sum(axis=0)
+    A = make_graph(np.divide(weights, total, out=np.zeros_like(weights), where=total > 0), kind="stochastic")
+    check_runs(A, kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtypes_of_stored_weights(dtype, kernel):
+    source, target, weight = make_arcs(500, 6000)
+    A = make_graph((source, target, weight.astype(dtype)), n_vertices=500)
+    assert A.info.dtype == np.dtype(dtype).name
+    check_runs(A, kernel)
+    check_close(*run_both(A, kernel, precision="float32"))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float32_has_the_same_bits_in_each_run(skewed, kernel):
+    given = {"precision": "float32", "kernel": kernel, "backend": "cuda", "tol": 1e-5}
+    runs = []
+    for _ in range(3):
+        runs.append(mg.pagerank(skewed["weights"], **given))
+        skewed["weights"].close()
+    assert len({(s.digest(), s.changes, s.error_bound_l1) for s in runs}) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_matrix_that_is_read_piece_by_piece_has_the_same_ranks(skewed, layout, monkeypatch):
+    for name, precision in product(("weights", "pattern", "rcm"), ("exact", "float32")):
+        runs = []
+        for piece_entries in (1 << 27, 20_000, 1000):
+            monkeypatch.setattr("mgspmv.api.matrix.choose_piece", lambda *_, n=piece_entries: n)
+            skewed[name].close()
+            runs.append(mg.pagerank(skewed[name], kernel=layout, backend="cuda", precision=precision, tol=1e-5))
+        skewed[name].close()
+        assert len({(s.digest(), s.changes, s.error_bound_l1) for s in runs}) == 1
+
+
+# --- how runs end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_more_iterations_than_the_device_keeps_sums_of(skewed, kernel):
+    given = {"alpha": 0.999, "tol_mode": "fixed", "max_iter": 601}
+    on_device, on_cpu = run_both(skewed["weights"], kernel, **given)
+    check_bits(on_device, on_cpu)
+    assert [e.iteration for e in on_device.events] == list(range(1, 602))
+    assert all(e.product_s[0] > 0 and e.memory_bytes[0] > 0 for e in on_device.events)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_max_iter_comes_first(skewed, kernel):
+    free = mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7)
+    for max_iter in (1, free.iterations - 1):
+        with pytest.raises(ConvergenceError) as caught:
+            mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7, max_iter=max_iter)
+        reached = caught.value.solution
+        assert (reached.status, reached.changes) == (Status.MAX_ITER, free.changes[:max_iter])
+    last = mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7, max_iter=free.iterations)
+    assert last.digest() == free.digest()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("weight", "precision"), [(5e-324, "exact"), (1e39, "float32"), (1e300, "float32")], ids=["tiny", "large", "huge"]
+)
+def test_non_finite_is_never_a_success(weight, precision, kernel):
+    """A rank over next to nothing, and weights that float32 takes for infinite."""
+    A = make_graph((np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2]), np.array([1.0, weight, 1.0, 1.0])))
+    on_device, on_cpu = run_both(A, kernel, precision=precision)
+    assert on_device.status is on_cpu.status is Status.NON_FINITE
+    assert on_device.error_bound_l1 == np.inf
+
+
+# --- what is refused, and what is kept -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_a_layout_cannot_do(skewed, layout):
+    with pytest.raises(FormatError, match=rf"^kernel '{layout}' adds in fixed point, .*; pass kernel='csr-split' or"):
+        mg.pagerank(skewed["weights"], backend="cuda", kernel=layout, precision="float64")
+    with pytest.raises(OptionError, match=rf"^kernel '{layout}' makes the steps of PageRank; pass 'auto' or one of"):
+        mg.spmv(skewed["weights"], np.ones(N), backend="cuda", kernel=layout)
+    tiny = make_graph((np.array([0, 1]), np.array([1, 0]), np.array([1.1e-38, 1.0])))
+    with pytest.raises(FormatError, match=rf"^kernel '{layout}' bounds the rounding of float32 values from 1.18e-38"):
+        mg.pagerank(tiny, backend="cuda", kernel=layout, precision="float32")
+    check_close(*run_both(tiny, "auto", precision="float32"))
+
+
+def test_float64_takes_csr(skewed):
+    for name in ("weights", "pattern"):
+        auto, split = (
+            mg.pagerank(skewed[name], backend="cuda", kernel=kernel, precision="float64") for kernel in KERNELS[::3]
+        )
+        assert auto.digest() == split.digest()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layout, monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    made = []
+    monkeypatch.setattr("mgspmv.api.matrix.LaidRows", lambda *a, **k: made.append(k["layout"]) or LaidRows(*a, **k))
+    A = skewed["pattern"]
+    A.close()
+    gc.collect()
+    pool = cupy.get_default_memory_pool()
+    before = pool.used_bytes()
+    for precision in ("exact", "float32", "exact"):
+        mg.pagerank(A, backend="cuda", kernel=layout, precision=precision)
+    assert made == [layout]
+    gc.collect()
+    assert pool.used_bytes() >= before + 4 * A.nnz
+    A.close()
+    gc.collect()
+    assert pool.used_bytes() <= before + 4096
+    mg.pagerank(A, backend="cuda", kernel=layout)
+    assert made == [layout] * 2
+
+
+def test_a_full_device():
+    cupy = pytest.importorskip("cupy")
+    n = 200_000
+    A = make_graph((np.arange(n), (np.arange(n) * 7 + 1) % n), n_vertices=n)
+    pool = cupy.cuda.MemoryPool()
+    pool.set_limit(size=2**20)
+    with cupy.cuda.using_allocator(pool.malloc):
+        for layout in LAYOUTS:
+            with pytest.raises(CapacityError, match="does not fit into the"):
+                mg.pagerank(A, backend="cuda", kernel=layout)
+    for layout in LAYOUTS:
+        check_runs(A, layout)

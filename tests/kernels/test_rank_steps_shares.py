@@ -1,0 +1,216 @@
+"""PageRank steps of several devices, played by one: the bits that one device makes."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgspmv.exchange.digests import digest_slices, find_difference
+from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules
+from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices, Streaming
+from tests.kernels.test_rank_steps import (
+    MANY,
+    UNSTOPPED,
+    VALUES,
+    check_bits,
+    check_close,
+    make_graph,
+    make_steps,
+    make_vectors,
+    run_beside,
+)
+from tests.support.blocks import read_to_device
+from tests.support.played import PlayedDevice
+from tests.support.shares import Shares, cut_evenly
+
+BLOCKS, ORDERED, SLICES = (
+    {"layout": "row-blocks", "order": "degree"},
+    {"layout": "row-blocks", "order": "none"},
+    {"layout": "row-slices"},
+)
+MIXTURES = {
+    "blocks by degree": [BLOCKS],
+    "blocks in order": [ORDERED],
+    "slices": [SLICES],
+    "what suits": [{}],
+    "all kinds": [BLOCKS, SLICES, ORDERED],
+    "in pieces": [{**BLOCKS, "piece_entries": 700}, {**SLICES, "piece_entries": 900}],
+}
+PIECE = 4000
+COMES_BY = [{**kind, "piece_entries": PIECE} for kind in (BLOCKS, ORDERED, SLICES)]
+MIXTURES |= {
+    "from the host": [{**kind, "streaming": Streaming("host", PIECE, 0, 0, 0)} for kind in COMES_BY],
+    "from the store": [{**kind, "streaming": Streaming("store", PIECE, 0, 0, 0)} for kind in COMES_BY],
+    "some of each": [
+        BLOCKS,
+        {**COMES_BY[0], "streaming": Streaming("host", PIECE, 30_000, 0, 0)},
+        {**COMES_BY[1], "streaming": Streaming("store", PIECE, 30_000, 0, 0)},
+    ],
+}
+BY_MIXTURE = pytest.mark.parametrize("mixture", MIXTURES)
+DIRECTLY = pytest.mark.parametrize("mixture", ["blocks by degree", "all kinds", "in pieces"])
+"""Shares of one device that wait for each other there must not wait for the host, as where pieces come by."""
+
+
+def make_shares(block, n, mixture, precision, *, is_direct=False) -> Shares:
+    options = list(islice(cycle(MIXTURES[mixture]), n))
+    bounds, read = cut_evenly(block.n_rows, n), read_to_device(block)
+    return Shares(block, bounds, read, precision, options, is_direct=is_direct)
+
+
+@pytest.mark.parametrize(
+    ("counts", "tails", "starts"),
+    [
+        ((8,), (8,), (0, 16)),
+        ((0, 1, 4, 5), (4, 4, 4, 8), (0, 12, 24, 36, 52)),
+    ],
+)
+def test_slices(counts, tails, starts):
+    assert (SLICE_UNIT, SLICE_SUMS) == (4, 8)
+    slices = Slices(counts)
+    assert (slices.tails, slices.starts) == (tails, starts)
+
+
+@pytest.mark.gpu
+@VALUES
+@BY_MIXTURE
+@pytest.mark.parametrize("name", MANY)
+def test_exact_steps_have_the_bits_of_the_cpu(name, mixture, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    for n, kind in ((1, "uniform"), (2, "all"), (5, "dangling")):
+        steps, played = make_shares(block, n, mixture, "exact"), PlayedDevice(block)
+        vectors = make_vectors(block.n_rows, weight, kind=kind)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        mass = 0.25
+        assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.gpu
+@VALUES
+@DIRECTLY
+@pytest.mark.parametrize("name", MANY)
+def test_shares_that_write_into_the_memory_of_all(name, mixture, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern)
+    for n, kind in ((2, "all"), (3, "dangling")):
+        steps, played = make_shares(block, n, mixture, "exact", is_direct=True), PlayedDevice(block)
+        vectors = make_vectors(block.n_rows, weight, kind=kind)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        assert all(s.writes_there for s in steps.steps)
+        assert steps.residual(0.25) == pytest.approx(played.residual(0.25), rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_digests_of_slices(is_direct, precision, is_pattern):
+    """Those of the host; and a bit that flips where a slice is held, or was made, says who sent it and who holds it."""
+    dtype = np.float32 if precision == "float32" else np.float64
+    block, weight = make_graph("skewed rows", is_pattern=is_pattern, dtype=dtype)
+    steps = make_shares(block, 3, "what suits", precision, is_direct=is_direct)
+    steps.start(make_vectors(block.n_rows, weight, dtype=dtype), UNSTOPPED)
+    for n in (0, 1, 6):
+        steps.advance(n)
+        digests = [s.digest() for s in steps.steps]
+        assert find_difference(digests) is None
+        held = [s._arrays.z[s._made % 2] for s in steps.steps]
+        for own, z in zip(digests, held, strict=True):
+            assert own.held == digest_slices(z.get()[:-1], steps.slices.starts)
+    for receiver, sender in ((1, 0), (2, 2)):
+        words = held[receiver].view(f"uint{8 * held[receiver].itemsize}")
+        words[steps.slices.starts[sender] + 1] ^= 1
+        assert find_difference([s.digest() for s in steps.steps]) in ((sender, receiver), (sender, 0))
+        assert steps.check_rows().n_off == int(sender == receiver)
+        words[steps.slices.starts[sender] + 1] ^= 1
+    assert find_difference([s.digest() for s in steps.steps]) is None
+
+
+@pytest.mark.gpu
+def test_shares_that_write_stop_together_and_run_again():
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors, rules = make_vectors(block.n_rows, weight), RankRules(0.85, 1e-9, False)
+    steps, played = make_shares(block, 3, "what suits", "exact", is_direct=True), PlayedDevice(block)
+    for _ in range(2):
+        sums = run_beside(steps, played, vectors, rules, 200)
+        assert 5 < len(sums[0]) < 100
+        check_bits(steps, played, sums)
+        assert steps.advance(3) == []
+    n = KEPT_SUMS + 61
+    check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED, n))
+    assert all(len(s.seconds) == n for s in steps.steps)
+
+
+@pytest.mark.gpu
+def test_a_share_that_nobody_meets_ends_when_it_is_given_up():
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    steps = make_shares(block, 2, "what suits", "exact", is_direct=True)
+    steps.start(make_vectors(block.n_rows, weight), UNSTOPPED)
+    left = steps.steps[0]
+    shared: Any = left._shared
+    giving_up = Timer(0.5, lambda: shared.given_up.fill(1))
+    giving_up.start()
+    assert left.advance(4) == []
+    giving_up.join()
+
+
+@pytest.mark.gpu
+@VALUES
+@pytest.mark.parametrize(("mixture", "layout"), [("blocks by degree", "blocks by degree"), ("slices", "slices")])
+@pytest.mark.parametrize("name", MANY)
+def test_float32_ranks_do_not_depend_on_the_number_of_devices(name, mixture, layout, is_pattern):
+    block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
+    vectors = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32)
+    one, played = make_steps(layout, block, "float32"), PlayedDevice(block, "float32")
+    sums = run_beside(one, played, vectors, UNSTOPPED)
+    check_close(one, played, sums)
+    for n in (2, 3):
+        steps = make_shares(block, n, mixture, "float32")
+        assert [steps.start(vectors, UNSTOPPED), *steps.advance(12)] == sums[0]
+        assert steps.ranks().tobytes() == one.ranks().tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_largest", [False, True])
+@BY_MIXTURE
+def test_all_stop_at_the_same_step(mixture, by_largest):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight)
+    rules = RankRules(0.85, 1e-9, by_largest)
+    steps, played = make_shares(block, 3, mixture, "exact"), PlayedDevice(block)
+    sums = run_beside(steps, played, vectors, rules, 200)
+    assert 5 < len(sums[0]) < 100
+    check_bits(steps, played, sums)
+    assert steps.advance(3) == []
+    assert all(len(s.seconds) == 0 for s in steps.steps)
+
+
+@pytest.mark.gpu
+@BY_MIXTURE
+def test_portions_and_a_second_run(mixture):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight)
+    steps, played = make_shares(block, 2, mixture, "exact"), PlayedDevice(block)
+    comes_by = any("streaming" in own for own in MIXTURES[mixture])
+    n = 40 if comes_by else KEPT_SUMS + 61  # where pieces are made anew a step takes its time
+    wanted = run_beside(steps, played, vectors, UNSTOPPED, n)
+    check_bits(steps, played, wanted)
+    assert all(len(s.seconds) == n and min(min(pair) for pair in s.seconds) > 0 for s in steps.steps)
+    sums = [steps.start(vectors, UNSTOPPED)]
+    for portion in (1, 2, 4, 0, n // 2, n - 7 - n // 2):
+        sums += steps.advance(portion)
+    assert sums == wanted[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("begin", "wanted"), [(np.nan, 1), (np.inf, 1), (-1.0, 1), (3.0, 1)])
+def test_ranks_that_are_not_finite_stop_all(begin, wanted):
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors = make_vectors(block.n_rows, weight, kind="all")
+    vectors.x[5000] = begin
+    steps = make_shares(block, 3, "all kinds", "exact")
+    assert steps.start(vectors, UNSTOPPED).n_wrong == wanted
+    assert len(steps.advance(10)) == 1

@@ -1,0 +1,121 @@
+"""What the process of a cluster starts, where it listens and what it tells, with clusters that are played.
+
+tests/cli/test_clusters.py and tests/deploy/test_systemd.py start real ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import dask
+import pytest
+
+from mgspmv.distribute.connect import Serving
+from mgspmv.launching import serving
+from mgspmv.launching.serving import Asked
+from mgspmv.launching.state import find_cluster, list_clusters
+from tests.support.commands import invoke, invoke_json
+
+
+class PlayedCluster(nullcontext):
+    """As dask-cuda's, which names workers by their devices."""
+
+    workers: ClassVar = {device: {"options": {"nthreads": 6}} for device in (2, 3)}
+    worker_spec = workers
+    scheduler_address, dashboard_link = "tcp://127.0.0.1:1", "http://127.0.0.1:2/status"
+    scheduler = SimpleNamespace(identity=lambda: {"address": "tcp://127.0.0.1:1"})
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch):
+    """What is started, and what is known of it while it is served."""
+    told = SimpleNamespace(started=[], launched=None, config={}, files=[])
+
+    def start(kind):
+        return lambda *given: told.started.append((kind, *given)) or PlayedCluster()
+
+    def look():
+        [told.launched] = list_clusters()
+        told.config = dask.config.get("distributed.comm.require-encryption")
+        told.files = [path.name for path in Path(told.launched.certificates or "/nowhere").glob("*")]
+
+    monkeypatch.setenv("MGSPMV_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(serving, "start_cuda", start("cuda"))
+    monkeypatch.setattr(serving, "start_local", start("cpu"))
+    monkeypatch.setattr(serving, "has_devices", lambda: True)
+    monkeypatch.setattr(serving, "_catch_signals", lambda: SimpleNamespace(wait=look))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield told
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def start(*options: str) -> str:
+    """What the command says."""
+    return invoke("cluster", "start", "--foreground", *options)[1]
+
+
+LOCAL = Serving(log_level=logging.WARNING)
+
+
+def test_workers_are_on_gpus_where_there_are_any(played, monkeypatch):
+    said = start("--workers", "2", "--protocol", "ucxx")
+    assert played.started.pop() == ("cuda", 2, None, "ucxx", LOCAL)
+    assert said.startswith("cluster default runs: 2 GPU workers of 6 threads, process ")
+    launched = played.launched
+    assert (launched.state, launched.backend, launched.n_workers, launched.threads) == ("running", "cuda", 2, 6)
+    assert list_clusters() == []
+    monkeypatch.setattr(serving, "has_devices", lambda: False)
+    start("--threads", "3", "--port", "8786", "--name", "other")
+    assert played.started.pop() == ("cpu", None, 3, Serving(port=8786, log_level=logging.WARNING))
+    assert played.launched.name == "other"
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("cpu", "cpu"), ("cuda", "cuda")])
+def test_a_backend_that_is_asked_for_is_taken(played, backend, kind):
+    start("--backend", backend)
+    assert played.started.pop()[0] == kind
+
+
+def test_its_answer_is_that_it_is_stopped(played):
+    assert invoke_json("cluster", "start", "--foreground") == {"cluster": "default", "state": "stopped"}
+
+
+def test_others_are_let_in_by_certificates(played):
+    pytest.importorskip("cryptography", reason="certificates are made with it")
+    said = start("--host", "10.0.0.1", "--tls", "temporary")
+    assert played.started.pop()[-1] == Serving("10.0.0.1", 0, "10.0.0.1", logging.WARNING)
+    assert played.config is True
+    assert sorted(played.files) == ["ca.pem", "cert.pem", "dask.yaml", "key.pem"]
+    assert f"--scheduler tcp://127.0.0.1:1 --tls {played.launched.certificates}   ranks a store on it" in said
+    assert "warning" not in said
+    assert not Path(played.launched.certificates).exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "gpu-1.example.org", "::"])
+def test_others_are_let_in_without_and_that_is_said(played, host):
+    said = start("--host", host)
+    assert said.endswith(
+        f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate\n"
+    )
+    assert played.started.pop()[-1] == Serving(host, 0, "127.0.0.1", logging.WARNING), "the dashboard has no password"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2", "::1"])
+def test_addresses_that_only_this_machine_reaches(host):
+    assert Asked(host=host).is_local
+
+
+def test_nothing_is_left_when_it_fails(played, monkeypatch):
+    def fail():
+        assert find_cluster("default").state == "running"
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(serving, "_catch_signals", lambda: SimpleNamespace(wait=fail))
+    assert "error: RuntimeError: no more" in invoke("cluster", "start", "--foreground", code=1)[1]
+    assert list_clusters() == []

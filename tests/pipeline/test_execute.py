@@ -1,0 +1,800 @@
+"""Running pipelines: what is made, what is kept, what fails, and what is left when it ends early."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import zarr
+from scipy.io import mmread
+
+import mgspmv as mg
+from mgspmv.errors import (
+    CapacityError,
+    ConvergenceError,
+    MissingChunkError,
+    PipelineBusyError,
+    SourceError,
+    SourceNotFoundError,
+    StepsFailedError,
+    StoreError,
+    StoreUnfinishedError,
+)
+from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
+from mgspmv.pipeline.execute import Ledger
+from mgspmv.pipeline.locks import hold
+from mgspmv.report import load_run, render_report
+from mgspmv.report.record import read_run
+from mgspmv.results import load_solution
+from tests.support.definitions import THREE, WEB, find_digests, find_states, list_files, write_definition, write_sources
+from tests.support.waiting import HANG_S
+
+RUN = WEB + "[run]\ntol = 1e-14\ntop = 2\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    return tmp_path
+
+
+def run(text=None, **options):
+    return run_pipeline("p.toml" if text is None else write_definition(text), **options)
+
+
+def read_ranks(name="web/pagerank"):
+    solution = load_solution(f"out/{name}/ranks.parquet")
+    return dict(zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True))
+
+
+def fail(text=None, **options) -> StepsFailedError:
+    with pytest.raises(StepsFailedError) as caught:
+        run(text, **options)
+    return caught.value
+
+
+class TestWhatIsMade:
+    def test_ranks_are_those_of_networkx(self):
+        record = run(RUN)
+        expected = nx.pagerank(nx.DiGraph([(1, 2), (2, 3), (3, 1), (1, 3)]), tol=1e-15)
+        assert read_ranks() == pytest.approx(expected, abs=1e-13)
+        assert find_states(record) == {"web": "made", "web/pagerank": "made"}
+        assert record.is_success
+        matrix, ranks = (step.record for step in record.steps)
+        assert matrix.degrees == {"in": [[1, 3], [2, 1]], "out": [[1, 3], [2, 1]]}
+        assert [row[0] for row in ranks.top] == [3, 1]
+        assert ranks.result["status"] == "converged"
+        assert len(ranks.result["events"]) == ranks.result["iterations"]
+        assert ranks.inputs == {"matrix": mg.open_matrix("out/web.zarr").info.digest}
+        assert ranks.provenance["matrix"]["source"]["sha256"]
+        assert ranks.provenance["versions"]["mgspmv"] == mg.__version__
+        assert json.loads(Path("out/web/pagerank/record.json").read_text())["key"] == ranks.key
+        [kept] = Path("out/.mgspmv/runs").glob("*.json")
+        assert find_states(read_run(json.loads(kept.read_text()), "")) == find_states(record)
+        assert ranks.comparison == {}
+        assert not Path("out/web/pagerank/comparison.json").exists()
+
+    def test_vectors_are_files(self):
+        Path("p.txt").write_text("1 3\n2 1\n")
+        np.save("start.npy", [1.0, 0.0, 0.0])
+        run(RUN + 'personalization = "p.txt"\ndangling = "uniform"\nnstart = "start.npy"\n')
+        graph = nx.DiGraph([(1, 2), (2, 3), (3, 1), (1, 3)])
+        assert read_ranks() == pytest.approx(nx.pagerank(graph, personalization={1: 3, 2: 1}, tol=1e-15), abs=1e-13)
+
+    def test_uniform_jumps_beside_a_file(self):
+        Path("p.txt").write_text("1 3\n2 1\n")
+        run(RUN + 'personalization = ["uniform", "p.txt"]\n')
+        run(RUN, overrides={"folder": "other"})
+        plain = load_solution("other/web/pagerank/ranks.parquet").digest()
+        folders = [f"out/web/pagerank/personalization={name}" for name in ("uniform", "p")]
+        found = [load_solution(f"{own}/ranks.parquet").digest() for own in folders]
+        assert found[0] == plain != found[1]
+
+    def test_out_weights_are_a_file(self):
+        """Of 1, half of whose edges lead elsewhere."""
+        Path("w.txt").write_text("1 4\n2 1\n3 1\n")
+        run(RUN + 'tol_mode = "relative"\nout_weight = "w.txt"\n')
+        share = np.array([[0, 0, 1], [0.25, 0, 0], [0.25, 1, 0]])
+        expected = np.linalg.solve(np.eye(3) - 0.85 * share, np.full(3, 0.05))
+        assert [read_ranks()[k] for k in (1, 2, 3)] == pytest.approx(expected.tolist(), abs=1e-13)
+
+    def test_the_reversed_graph(self):
+        record = run(RUN + "reverse = true\n", overrides={"matrix.web.transpose": True})
+        expected = nx.pagerank(nx.DiGraph([(2, 1), (3, 2), (1, 3), (3, 1)]), tol=1e-15, max_iter=200)
+        assert read_ranks() == pytest.approx(expected, abs=1e-13)
+        assert record.steps[1].record.matrix["reversed"] is True
+
+    def test_string_ids_and_labels(self):
+        Path("edges.txt").write_text("07 bob\nbob cy\ncy 07\n07 cy\n")
+        Path("p.csv").write_text("name,weight\nbob,1\n")
+        Path("names.csv").write_text("id,label\n07,Ann\nbob,Bob\nzoe,Zoe\n")
+        more = {"matrix.web.labels": "names.csv", "matrix.web.ids": "string", "run.top": 3}
+        run(RUN + 'personalization = "p.csv"\n', overrides=more)
+        rows = json.loads(Path("out/web/pagerank/top.json").read_text())
+        assert {row["id"]: row["label"] for row in rows} == {"07": "Ann", "bob": "Bob", "cy": None}
+        lines = Path("out/web/pagerank/top.csv").read_text().splitlines()
+        assert lines[0] == "place,id,rank,label"
+        assert [line.split(",")[1] for line in lines[1:]] == [row["id"] for row in rows]
+
+    def test_scores(self):
+        run(RUN)
+        plain = load_solution("out/web/pagerank/ranks.parquet")
+        record = run(RUN + '[output]\nscaler = "l2norm"\n')
+        scaled = load_solution("out/web/pagerank/ranks.parquet")
+        assert scaled.digest() == plain.scale("l2norm").digest()
+        assert record.steps[1].record.comparison["l1"] is None
+        assert record.steps[1].record.comparison["spearman"] == pytest.approx(1.0)
+
+    def test_products(self):
+        Path("a.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 2\n1 3 -1\n2 2 4\n")
+        np.save("x.npy", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        zarr.create_array("in.zarr", data=np.array([1.0, -1.0]))
+        run(
+            'folder = "out"\n[matrix.a]\npath = "a.mtx"\ntranspose = true\n'
+            '[product.y]\nx = "x.npy"\nalpha = [1.0, 2.0]\n'
+            '[product.z]\nx = "in.zarr"\ntranspose = true\nformat = "zarr"\nbeta = 0.5\ny = "y.npy"\n',
+            throw=False,
+        )
+        a = mmread("a.mtx").toarray()
+        x = np.load("x.npy")
+        assert np.load("out/a/y/alpha=1.0/y.npy").tolist() == (a @ x).tolist()
+        assert np.load("out/a/y/alpha=2.0/y.npy").tolist() == (2 * a @ x).tolist()
+        assert not Path("out/a/z").exists()
+        np.save("y.npy", [10.0, 20.0, 30.0])
+        record = run()
+        expected = a.T @ [1.0, -1.0] + 0.5 * np.load("y.npy")
+        assert zarr.open_array("out/a/z/y.zarr", mode="r")[...].tolist() == expected.tolist()
+        assert list(find_states(record).values()) == ["kept", "kept", "kept", "made"]
+        assert list(find_states(run()).values()) == ["kept"] * 4
+
+    @pytest.mark.parametrize("order", ["none", "degree"])
+    def test_products_as_text(self, order):
+        """With the ids of the rows, whatever their order in the store."""
+        Path("edges.txt").write_text("07 bob\nbob c,y\nc,y 07\n07 c,y\n")
+        np.save("x.npy", x := np.array([0.1, 1e-30, 3.0]))
+        np.save("many.npy", np.stack([x, [0.0, np.inf, 1.0]], axis=1))
+        text = WEB + f'ids = "string"\ndelimiter = " "\norder = "{order}"\n'
+        products = {"one": ("x", "csv"), "some": ("many", "csv"), "line": ("x", "jsonl"), "lines": ("many", "jsonl")}
+        text += "".join(f'[product.{k}]\nx = "{v[0]}.npy"\nformat = "{v[1]}"\n' for k, v in products.items())
+        run(text)
+        with mg.open_matrix("out/web.zarr") as A:
+            ids, y, many = A.vertex_ids.tolist(), (A @ x).tolist(), (A @ np.load("many.npy")).tolist()
+        head, *rows = csv.reader(Path("out/web/one/y.csv").read_text().splitlines())
+        assert head == ["id", "y"]
+        assert [(row[0], float(row[1])) for row in rows] == list(zip(ids, y, strict=True))
+        head, *rows = csv.reader(Path("out/web/some/y.csv").read_text().splitlines())
+        assert head == ["id", "y0", "y1"]
+        assert [[float(value.replace("Infinity", "inf")) for value in row[1:]] for row in rows] == many
+        lines = [json.loads(line) for line in Path("out/web/line/y.jsonl").read_text().splitlines()]
+        assert lines == [{"id": name, "y": value} for name, value in zip(ids, y, strict=True)]
+        lines = [json.loads(line) for line in Path("out/web/lines/y.jsonl").read_text().splitlines()]
+        assert [line["y"] for line in lines] == json.loads(json.dumps(many).replace("Infinity", '"Infinity"'))
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_batches(self):
+        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
+        Path("names.csv").write_text("id,label\n1,one\n")
+        text = WEB + '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\ntol = 1e-12\n'
+        text += '[output]\nformats = ["csv", "jsonl", "zarr"]\n'
+        run(text, overrides={"matrix.web.labels": "names.csv"})
+        with mg.open_matrix("out/web.zarr") as A:
+            expected = mg.pagerank(A, personalization={2: 1.0}, tol=1e-12).top(2)
+        batch = mg.load_batch("out/web/topics/ranks.zarr")
+        assert batch.top()["b"] == expected
+        lines = [json.loads(line) for line in Path("out/web/topics/ranks.jsonl").read_text().splitlines()]
+        assert [(line["id"], line["rank"]) for line in lines if line["vector"] == "b"] == expected
+        rows = Path("out/web/topics/ranks.csv").read_text().splitlines()
+        assert rows[0] == "vector,id,rank"
+        assert len(rows) == len(lines) + 1 == 5
+        [record] = [step.record for step in run(overrides={"matrix.web.labels": "names.csv"}).steps[1:]]
+        assert [own["pace"] for own in record.result["vectors"]] == ["slowest", "fastest"]
+        assert [tuple(own["changes"]) for own in record.result["vectors"]] == list(batch.changes)
+        top = Path("out/web/topics/top.csv").read_text().splitlines()
+        assert top[0] == "vector,place,id,rank,label"
+        assert find_states(run(overrides={"matrix.web.labels": "names.csv"}))["web/topics"] == "kept"
+
+    def test_all_ranks_of_a_batch(self):
+        run(WEB + '[batch.all]\nalpha = [0.5, 0.85]\nkeep = "all"\ntop = 1\n[output]\nformats = ["csv", "parquet"]\n')
+        assert mg.load_batch("out/web/all/ranks.parquet").values.shape == (2, 3)
+        assert len(Path("out/web/all/ranks.csv").read_text().splitlines()) == 7
+        assert len(Path("out/web/all/top.csv").read_text().splitlines()) == 3
+
+    def test_formats(self):
+        run(RUN + '[output]\nformats = ["zarr", "parquet", "csv", "jsonl"]\n')
+        solution = load_solution("out/web/pagerank/ranks.zarr")
+        assert solution.digest() == load_solution("out/web/pagerank/ranks.parquet").digest()
+        lines = [json.loads(line) for line in Path("out/web/pagerank/ranks.jsonl").read_text().splitlines()]
+        assert [(line["id"], line["rank"]) for line in lines] == list(
+            zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True)
+        )
+        top = [json.loads(line) for line in Path("out/web/pagerank/top.jsonl").read_text().splitlines()]
+        assert top == json.loads(Path("out/web/pagerank/top.json").read_text())
+        assert "out/web/pagerank/top.jsonl" in plan_pipeline("p.toml").steps[1].outputs
+        rows = [line.split(",") for line in Path("out/web/pagerank/ranks.csv").read_text().splitlines()]
+        assert [(int(name), float(rank)) for name, rank in rows[1:]] == [(line["id"], line["rank"]) for line in lines]
+        assert find_states(run())["web/pagerank"] == "kept"
+        run(RUN)
+        assert sorted(path.name for path in Path("out/web/pagerank").iterdir()) == [
+            "comparison.json",
+            "ranks.parquet",
+            "record.json",
+            "top.csv",
+            "top.json",
+        ]
+
+
+class TestKept:
+    def test_a_finished_pipeline_writes_nothing(self, folder):
+        first = run(THREE)
+        before = list_files(folder)
+        began = time.perf_counter()
+        second = run()
+        elapsed_s = time.perf_counter() - began
+        assert list_files(folder) == before
+        assert set(find_states(second).values()) == {"kept"}
+        assert find_digests(second) == find_digests(first)
+        assert elapsed_s < 2.0
+
+    def test_sources_are_not_read_again(self, folder, monkeypatch):
+        run(RUN)
+        monkeypatch.setattr("mgspmv.pipeline.sources.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
+        monkeypatch.setattr("mgspmv.pipeline.outputs.digest_output", lambda path: pytest.fail(f"{path} is read"))
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_a_file_that_was_only_touched(self, folder):
+        run(RUN)
+        time.sleep(0.01)
+        for path in ("edges.txt", "out/web/pagerank/ranks.parquet", "out/web/pagerank/top.csv"):
+            Path(path).touch()
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_another_place(self, folder):
+        run(RUN)
+        shutil.move("out", "moved")
+        (folder / "data").mkdir()
+        shutil.move("edges.txt", "data/e.txt")
+        record = run(overrides={"folder": "moved", "matrix.web.path": "data/e.txt"})
+        assert set(find_states(record).values()) == {"kept"}
+
+    def test_another_source(self):
+        run(THREE)
+        Path("edges.txt").write_text("1 2\n2 1\n2 3\n")
+        record = run()
+        assert {name: state for name, state in find_states(record).items() if state == "made"}.keys() == {
+            "web",
+            "web/damping/alpha=0.5",
+            "web/damping/alpha=0.85",
+            "web/plain",
+            "web/warm",
+        }
+        assert record.steps[3].record.comparison["n_common"] == 3
+
+    def test_a_source_that_makes_the_same_matrix(self):
+        run(RUN)
+        Path("edges.txt").write_text("1 3\n1 2\n3 1\n2 3\n")
+        assert find_states(run()) == {"web": "made", "web/pagerank": "kept"}
+
+    def test_another_option_makes_what_depends_on_it(self):
+        run(THREE)
+        record = run(overrides={"run.plain.max_iter": 99})
+        assert [name for name, state in find_states(record).items() if state == "made"] == [
+            "web/plain",
+            "rmat/plain",
+            "ring/plain",
+        ]
+        plan = plan_pipeline("p.toml", overrides={"run.plain.max_iter": 98})
+        assert [step.why for step in plan.steps if step.state != "kept"] == ["max_iter was 99 and is to be 98"] * 3
+
+    def test_threads_and_limits_do_not_count(self):
+        run(RUN)
+        record = run(overrides={"limits.threads": 1, "limits.memory": "4GB", "limits.side_by_side": 1})
+        assert set(find_states(record).values()) == {"kept"}
+
+    @pytest.mark.parametrize("name", ["ranks.parquet", "top.csv"])
+    @pytest.mark.parametrize("damage", ["gone", "cut"])
+    def test_damaged_results_are_made_again(self, name, damage):
+        first, path = run(RUN), Path("out/web/pagerank", name)
+        content = path.read_bytes()
+        path.unlink() if damage == "gone" else path.write_bytes(content[:-3])
+        plan = plan_pipeline("p.toml")
+        assert plan.steps[1].why == f"out/web/pagerank/{name} is not there as it was written"
+        second = run()
+        assert find_states(second) == {"web": "kept", "web/pagerank": "made"}
+        new = {path: digest for path, digest in find_digests(second).items() if "comparison" not in path}
+        assert new == find_digests(first)
+
+    def test_a_damaged_store_is_made_again(self, folder):
+        first = run(RUN)
+        next(folder.glob("out/web.zarr/versions/*/indices/c/0")).unlink()
+        second = run()
+        assert find_states(second) == {"web": "made", "web/pagerank": "kept"}
+        assert find_digests(second) == find_digests(first)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"key": "k"}'])
+    def test_notes_that_cannot_be_read_are_as_if_they_were_not_there(self, text):
+        run(RUN)
+        kept = Path("out/.mgspmv")
+        for note in (kept / "sources.json", kept / "begun/web.json"):
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(text.replace("x", os.path.abspath("edges.txt")))
+        assert set(find_states(run()).values()) == {"kept"}
+        Path("edges.txt").write_text("1 2\n2 1\n")
+        assert find_states(run()) == {"web": "made", "web/pagerank": "made"}
+
+    def test_records_of_another_program_do_not_count(self, monkeypatch):
+        run(RUN)
+        monkeypatch.setattr("mgspmv.pipeline.identity.__version__", "99")
+        assert set(find_states(run()).values()) == {"made"}
+        Path("out/.mgspmv/steps/web/pagerank.json").write_text('{"mgspmv_step": 99}')
+        assert find_states(run())["web/pagerank"] == "made"
+
+
+class TestComparison:
+    def test_with_the_ranks_that_are_replaced(self):
+        run(RUN)
+        before = load_solution("out/web/pagerank/ranks.parquet")
+        Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n3 2\n4 1\n")
+        record = run().steps[1].record
+        now = load_solution("out/web/pagerank/ranks.parquet")
+        found = json.loads(Path("out/web/pagerank/comparison.json").read_text())
+        assert found == record.comparison
+        assert (found["n_common"], found["n_new"], found["n_gone"]) == (3, 1, 0)
+        assert found["l1"] == pytest.approx(np.abs(now.values[:3] - before.values).sum() + now.values[3])
+        assert set(found["before"]) == {"key", "ended"}
+
+    def test_it_stays_when_nothing_changes(self):
+        run(RUN)
+        first = run(overrides={"run.tol": 1e-12}).steps[1].record
+        assert first.comparison
+        assert run(overrides={"run.tol": 1e-12}).steps[1].record == first
+
+    @pytest.mark.parametrize("keep", ["top", "all"])
+    def test_of_batches(self, keep):
+        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
+        text = WEB + f'[batch.topics]\nseeds = "seeds.csv"\ntop = 2\nkeep = "{keep}"\n'
+        assert run(text).steps[1].record.comparison == {}
+        before = mg.load_batch("out/web/topics/ranks.parquet").top(2)
+        Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n2 4\n2 5\n4 2\n")
+        Path("seeds.csv").write_text("vector,vertex\nc,1\nb,2\n")
+        record = run().steps[1].record
+        now = mg.load_batch("out/web/topics/ranks.parquet").top(2)
+        found = record.comparison
+        assert json.loads(Path("out/web/topics/comparison.json").read_text()) == found
+        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (1, 1, 1)
+        entered = {name for name, _ in now["b"]} - {name for name, _ in before["b"]}
+        assert {row[0] for row in found["vectors"][0]["entered"]} == entered == {2}
+        assert found["before"].keys() == {"key", "ended"}
+        assert (found["vectors"][0]["spearman"] is None) == (keep == "top")
+        assert find_states(run()) == {"web": "kept", "web/topics": "kept"}
+
+    def test_not_where_nobody_wants_it(self):
+        run(RUN)
+        record = run(RUN + "[output]\ncompare = false\n", overrides={"run.tol": 1e-12})
+        assert record.steps[1].record.comparison == {}
+        text = RUN + '[output]\nformats = ["csv"]\n'
+        assert run(text).steps[1].record.comparison == {}
+
+    def test_a_warm_start(self):
+        assert run(RUN + 'nstart = "previous"\n').steps[1].record.result["start"] == "uniform"
+        assert set(find_states(run()).values()) == {"kept"}
+        cold = run(overrides={"run.alpha": 0.849, "folder": "cold"}).steps[1].record.result
+        warm = run(overrides={"run.alpha": 0.849}).steps[1].record.result
+        assert (cold["start"], warm["start"]) == ("uniform", "previous")
+        assert warm["iterations"] < cold["iterations"]
+
+    def test_changes_are_followed_where_there_is_a_start(self):
+        assert run(RUN + 'nstart = "previous"\nfollow_changes = true\n').is_success
+        assert load_solution("out/web/pagerank/ranks.parquet").followed is None
+        run(overrides={"run.tol": 1e-12})
+        solution = load_solution("out/web/pagerank/ranks.parquet")
+        assert solution.followed.residual_before < 1e-12
+        assert solution.iterations == 1
+
+    def test_ranks_of_other_vertices_start_nothing(self):
+        run(RUN + 'nstart = "previous"\n')
+        Path("edges.txt").write_text("a b\nb a\nb c\n")
+        record = run().steps[1].record
+        assert record.result["start"] == "uniform"
+        assert record.comparison["n_common"] == 0
+
+
+class TestCheckpoints:
+    """Of a run that was broken off: here, because it made too few iterations."""
+
+    KEPT = Path("out", ".mgspmv", "checkpoints")
+
+    def break_off(self):
+        assert fail(RUN + "checkpoint = true\n", overrides={"run.max_iter": 5}).exit_code == 5
+        assert len(list(self.KEPT.iterdir())) == 1
+
+    def test_it_goes_on(self):
+        whole = run(RUN, overrides={"folder": "whole"}).steps[1].record
+        self.break_off()
+        record = run(RUN + "checkpoint = true\n").steps[1].record
+        assert (record.result["resumed_after"], whole.result["resumed_after"]) == (5, 0)
+        assert [record.result[name] for name in ("digest", "changes")] == [
+            whole.result[name] for name in ("digest", "changes")
+        ]
+        assert record.key == whole.key
+        assert not list(self.KEPT.iterdir())
+
+    def test_what_is_of_something_else_is_not_gone_on_with(self):
+        self.break_off()
+        record = run(RUN + "checkpoint = true\n", overrides={"run.alpha": 0.5}).steps[1].record
+        assert (record.result["status"], record.result["resumed_after"]) == ("converged", 0)
+
+
+class TestFailures:
+    def test_a_matrix_that_fails_fails_its_runs_and_nothing_else(self):
+        Path("ring.mtx").unlink()
+        error = fail(THREE)
+        states = find_states(error.record)
+        assert {name: state for name, state in states.items() if state != "made"} == {
+            "ring": "failed",
+            **{f"ring/{name}": "skipped" for name in ("damping/alpha=0.5", "damping/alpha=0.85", "plain", "warm")},
+        }
+        assert isinstance(error.__cause__, SourceNotFoundError)
+        assert error.exit_code == 3
+        assert str(error) == "ring: ring.mtx: there is no such file; check the path"
+        assert error.record.steps[-1].error == "needs ring, which failed"
+        write_sources(Path("."))
+        assert [name for name, state in find_states(run()).items() if state == "made"] == [
+            "ring",
+            "ring/damping/alpha=0.5",
+            "ring/damping/alpha=0.85",
+            "ring/plain",
+            "ring/warm",
+        ]
+
+    def test_a_run_that_fails_fails_alone_and_leaves_what_was_there(self):
+        run(THREE)
+        before = load_solution("out/web/plain/ranks.parquet").digest()
+        record = run(overrides={"run.plain.max_iter": 2}, throw=False)
+        failed = [step for step in record.steps if step.state != "kept"]
+        assert [(step.name, step.state) for step in failed] == [
+            (f"{matrix}/plain", "failed") for matrix in ("web", "rmat", "ring")
+        ]
+        assert "PageRank ended as max_iter after 2 iterations" in failed[0].error
+        assert load_solution("out/web/plain/ranks.parquet").digest() == before
+        error = fail(overrides={"run.plain.max_iter": 2})
+        assert isinstance(error.__cause__, ConvergenceError)
+        assert error.exit_code == 5
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_what_did_not_converge_says_how_far_it_came(self):
+        run(RUN)
+        before, steps = list_files("out/web/pagerank"), list_files("out/.mgspmv/steps")
+        error = fail(overrides={"run.max_iter": 2})
+        [said] = str(error).splitlines()
+        assert said.startswith("web/pagerank: PageRank ended as max_iter after 2 iterations")
+        assert said.endswith("; how far it came is in the report of this run: mgspmv report out")
+        assert list_files("out/web/pagerank") == before
+        assert list_files("out/.mgspmv/steps") == steps
+        newest = load_run("out")
+        assert newest == read_run(error.record.to_dict(), "")
+        step = newest.steps[1]
+        assert (step.state, step.record.outputs, step.record.top) == ("failed", [], [])
+        assert (step.record.result["status"], len(step.record.result["changes"])) == ("max_iter", 2)
+        assert step.record.options["max_iter"] == 2
+        assert step.record.seconds["product"] > 0
+        text = render_report(newest)
+        assert "web: convergence" in text
+        assert "PageRank ended as max_iter after 2 iterations" in text
+        assert find_states(run()) == {"web": "kept", "web/pagerank": "kept"}
+
+    def test_vectors_that_did_not_converge(self):
+        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\nd,1\n")
+        error = fail(WEB + '[batch.topics]\nseeds = "seeds.csv"\nmax_iter = 3\nalpha = [0.0, 0.85, 0.85, 0.5]\n')
+        assert "web/topics: PageRank of 3 of 4 vectors did not converge: 'b' ended as max_iter" in str(error)
+        assert not Path("out/web/topics").exists()
+        vectors = error.record.steps[1].record.result["vectors"]
+        assert [own["status"] for own in vectors] == ["converged", "max_iter", "max_iter", "max_iter"]
+        assert [own.get("pace") for own in vectors] == ["fastest", "slowest", None, "median"]
+        assert [len(own.get("changes", ())) for own in vectors] == [vectors[0]["iterations"], 3, 0, 3]
+
+    def test_an_error_of_the_program_fails_its_step(self, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr("mgspmv.pipeline.make_results.save_ranks", lambda *_: 1 / 0)
+            error = fail(RUN)
+        assert str(error) == "web/pagerank: ZeroDivisionError: division by zero"
+        assert not list(Path("out/.mgspmv/made").iterdir())
+        assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
+
+    def test_files_that_are_not_there(self):
+        error = fail(RUN + 'personalization = "none.txt"\n')
+        assert str(error) == "web/pagerank: none.txt: there is no such file; check the path"
+
+    def test_a_store_that_is_not_there(self):
+        assert "there is no matrix store at x.zarr; make one with" in str(fail('[matrix.web]\nopen = "x.zarr"\n'))
+
+    @pytest.mark.parametrize(
+        ("damage", "error", "said"),
+        [
+            ("unfinished", StoreUnfinishedError, "was begun and never finished"),
+            ("lacking", MissingChunkError, "has 0 of its 1 chunks"),
+        ],
+    )
+    def test_a_store_that_cannot_be_used_says_why(self, damage, error, said):
+        mg.ingest("edges.txt", "x.zarr")
+        if damage == "lacking":
+            next(Path("x.zarr").glob("versions/*/indices/c/0")).unlink()
+        else:
+            root = json.loads(Path("x.zarr/zarr.json").read_text())
+            root["attributes"]["mgspmv"]["current"] = None
+            Path("x.zarr/zarr.json").write_text(json.dumps(root))
+        failed = fail('folder = "out"\n[matrix.web]\nopen = "x.zarr"\n[run]\n')
+        assert isinstance(failed.__cause__, error)
+        assert said in str(failed)
+        [matrix, ranks] = plan_pipeline("p.toml").steps
+        assert (matrix.state, matrix.why) == ("failing", str(failed.__cause__))
+        assert ranks.state == "failing"
+
+    def test_a_kind_that_has_no_ranks(self):
+        error = fail(RUN.replace("edges.txt", "ring.mtx"))
+        assert "web/pagerank: out/web.zarr is a store of kind 'matrix'" in str(error)
+
+    def test_labels_that_are_none(self):
+        Path("names.csv").write_text("number,name\n1,x\n")
+        error = fail(RUN, overrides={"matrix.web.labels": "names.csv"})
+        assert "names.csv: labels have the columns id and label; id and label is not there" in str(error)
+        Path("names.txt").write_text("")
+        assert "labels are read from .csv or .parquet, not from .txt" in str(
+            fail(overrides={"matrix.web.labels": "names.txt"})
+        )
+
+    def test_a_source_that_changes_while_it_is_read(self, monkeypatch):
+        from mgspmv.pipeline import make_matrix
+
+        def ingest(source, store, **options):
+            info = mg.ingest(source, store, **options)
+            Path(source).write_text("1 2\n")
+            return info
+
+        with monkeypatch.context() as patch:
+            patch.setattr(make_matrix, "ingest", ingest)
+            error = fail(RUN)
+        assert isinstance(error.__cause__, SourceError)
+        assert "source was changed while web was made of it; run again" in str(error)
+        assert set(find_states(run()).values()) == {"made"}
+        assert mg.open_matrix("out/web.zarr").nnz == 1
+
+    def test_more_memory_than_there_is(self):
+        error = fail(RUN, overrides={"limits.memory": "1MB"})
+        assert isinstance(error.__cause__, CapacityError)
+        assert "bytes and memory in [limits] is 1,000,000; allow more" in str(error)
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        Path("out").write_text("")
+        with pytest.raises(StoreError, match=r"cannot write to out/\.mgspmv"):
+            run(RUN)
+
+
+class TestNothingComesOfIt:
+    """Nothing that is asked for can be made, or was made."""
+
+    RUNS = Path("out", ".mgspmv", "runs")
+
+    @pytest.mark.parametrize(
+        ("overrides", "failed", "skipped"),
+        [
+            ({"matrix.web.path": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
+            ({"matrix.web.update.insert": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
+            ({"run.nstart": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
+            ({"matrix.web.labels": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
+        ],
+    )
+    def test_a_run_without_its_files_is_refused(self, overrides, failed, skipped, folder):
+        text, before = write_definition(RUN), list_files(folder)
+        error = fail(RUN, overrides=overrides)
+        assert str(error) == f"{failed}: none.txt: there is no such file; check the path"
+        assert (error.exit_code, type(error.__cause__)) == (3, SourceNotFoundError)
+        assert find_states(error.record) == {failed: "failed"} | dict.fromkeys(skipped, "skipped")
+        assert {step.name: step.error for step in error.record.steps if step.state == "skipped"} == skipped
+        assert run_pipeline(text, overrides=overrides, throw=False).steps == error.record.steps
+        assert list_files(folder).keys() == before.keys()
+
+    def test_files_that_may_not_be_read(self, monkeypatch):
+        monkeypatch.setattr("mgspmv.pipeline.sources.os.access", lambda path, how: path != "edges.txt")
+        assert str(fail(RUN)) == "web: edges.txt: cannot be read: permission denied; let this user read it"
+        assert not Path("out").exists()
+
+    def test_a_matrix_of_somebody_else_is_not_replaced(self, folder):
+        mg.ingest("ring.mtx", "w.zarr")
+        write_definition(RUN)
+        before = list_files(folder)
+        error = fail(RUN, overrides={"matrix.web.store": "w.zarr"})
+        assert "w.zarr holds a matrix that this pipeline did not make" in str(error)
+        assert list_files(folder).keys() == before.keys()
+
+    def test_several_reasons_are_listed(self):
+        error = fail(RUN + '[batch.b]\nseeds = "b.csv"\n[product.p]\nx = "x.npy"\n', overrides={"run.nstart": "n.npy"})
+        assert str(error).splitlines() == ["3 of 4 steps failed"] + [
+            f"{name}: {path}: there is no such file; check the path"
+            for name, path in [("web/pagerank", "n.npy"), ("web/b", "b.csv"), ("web/p", "x.npy")]
+        ]
+
+    def test_one_reason_is_said_once(self):
+        error = fail(RUN + 'alpha = [0.5, 0.6, 0.7]\nnstart = "none.txt"\n')
+        assert str(error) == "web/pagerank/alpha=0.5 and 2 more: none.txt: there is no such file; check the path"
+
+    def test_where_something_can_be_made_it_is(self):
+        error = fail(RUN + '[batch.b]\nseeds = "none.txt"\n')
+        assert find_states(error.record) == {"web": "made", "web/pagerank": "made", "web/b": "failed"}
+
+    def test_the_record_of_the_run_alone_is_left(self, folder):
+        Path("edges.txt").write_text("1 2\n2\n")
+        write_definition(RUN)
+        before = list_files(folder)
+        for count in (1, 2):
+            assert str(fail(RUN)).startswith("web: edges.txt, line 2: '2': ")
+            left = sorted(list_files(folder).keys() - before.keys())
+            assert [path for path in left if Path(path).is_file()] == sorted(map(str, (folder / self.RUNS).glob("*")))
+            assert len(left) == 3 + count
+        write_sources(folder)
+        assert run(RUN).is_success
+
+    def test_the_lock_of_a_run_that_was_killed_stays(self):
+        Path("out/.mgspmv").mkdir(parents=True)
+        Path("out/.mgspmv/lock").write_text('{"pipeline": "p"}')
+        Path("edges.txt").write_text("1 2\n2\n")
+        fail(RUN)
+        assert json.loads(Path("out/.mgspmv/lock").read_text())["pipeline"] == "p"
+
+    def test_a_place_elsewhere_is_left_as_it_was(self, folder):
+        Path("edges.txt").write_text("1 2\n2\n")
+        Path("stores").mkdir()
+        fail(RUN, overrides={"matrix.web.store": "stores/web.zarr", "output.folder": "ranks/today"})
+        assert list(Path("stores").iterdir()) == []
+        assert not Path("ranks").exists()
+
+    def test_a_place_that_cannot_be_written_to(self):
+        Path("ranks").write_text("")
+        with pytest.raises(StoreError, match="name another folder"):
+            run(RUN, overrides={"output.folder": "ranks"})
+        assert not Path("out").exists()
+
+    def test_checksums_that_took_long_are_kept(self, monkeypatch):
+        Path("edges.txt").write_text("1 2\n2\n")
+        monkeypatch.setattr("mgspmv.pipeline.sources.QUICK_BYTES", 1)
+        fail(RUN)
+        assert Path("out/.mgspmv/sources.json").exists()
+
+    def test_a_matrix_that_was_made_before_stays(self):
+        run(RUN)
+        Path("edges.txt").write_text("1 2\n2\n")
+        before = list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")
+        fail()
+        assert (list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")) == before
+        write_sources(Path("."))
+        assert set(find_states(run()).values()) == {"kept"}
+
+    def test_what_is_being_made_stays_known(self):
+        """Of a matrix that was made and whose update failed."""
+        Path("more.txt").write_text("1\n")
+        change = {"matrix.web.update.insert": "more.txt"}
+        fail(RUN, overrides=change)
+        assert Path("out/.mgspmv/begun/web.json").exists()
+        Path("more.txt").write_text("2 1\n")
+        assert run(RUN, overrides=change).is_success
+
+
+class TestEndsEarly:
+    def test_two_runs_of_one_folder(self):
+        run(RUN)
+        with hold(Path("out")):
+            with pytest.raises(PipelineBusyError, match=r"another run works in out: process \d+ on .*, since 2"):
+                run(overrides={"run.tol": 1e-9})
+            assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
+        assert find_states(run(overrides={"run.tol": 1e-9}))["web/pagerank"] == "made"
+
+    def test_an_interrupted_run_says_what_is_kept(self):
+        text = THREE + "[limits]\nside_by_side = 1\n"
+        sent = []
+
+        def interrupt(phase, done, total):
+            if phase.startswith("rmat/plain") and not sent:
+                sent.append(phase)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+
+        with pytest.raises(RunInterrupted) as caught:
+            run(text, on_progress=interrupt)
+        states = find_states(caught.value.record)
+        assert states["rmat/plain"] == "failed"
+        assert states["ring"] == "skipped"
+        assert "web, web/damping/alpha=0.5" in str(caught.value)
+        assert str(caught.value).endswith("run it again to go on")
+        record = run()
+        kept = [name for name, state in find_states(record).items() if state == "kept"]
+        assert kept == [name for name, state in states.items() if state == "made"]
+
+    def test_what_was_whole_is_put_in_place_and_not_computed_again(self, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr("mgspmv.pipeline.outputs._move", lambda *_: 1 / 0)
+            fail(RUN)
+        assert not Path("out/web/pagerank").exists()
+        assert plan_pipeline("p.toml").steps[1].why == "made, and not all in place"
+        monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", lambda *_, **__: pytest.fail("computed again"))
+        record = run()
+        assert read_ranks()
+        assert set(find_states(record).values()) == {"kept"}
+        assert not list(Path("out/.mgspmv/made").iterdir())
+
+
+class TestSideBySide:
+    def test_matrices_at_a_time(self):
+        """Each of two waits for the other in its first iteration."""
+        together = threading.Barrier(2, timeout=30)
+        waited = set()
+
+        def meet(phase, done, total):
+            name = phase.split("/")[0]
+            if "iterate" in phase and name not in waited:
+                waited.add(name)
+                together.wait()
+
+        run(THREE.replace('[matrix.ring]\npath = "ring.mtx"\nkind = "graph"\n', ""), on_progress=meet)
+        assert waited == {"web", "rmat"}
+
+    def test_one_at_a_time(self):
+        order = []
+        one = {"limits.side_by_side": 1}
+        run(THREE, overrides=one, on_progress=lambda phase, *_: order.append(phase.split(":")[0].split("/")[0]))
+        assert list(dict.fromkeys(order)) == ["web", "rmat", "ring"]
+
+    def test_memory_is_waited_for(self):
+        ledger, stop, taken = Ledger(100, is_given=True), threading.Event(), threading.Event()
+        ledger.take(60, stop)
+
+        def take():
+            ledger.take(50, stop)
+            taken.set()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert not taken.wait(0.05)
+        ledger.give_back(60)
+        assert taken.wait(HANG_S)
+        thread.join()
+        with pytest.raises(CapacityError):
+            ledger.take(101, stop)
+        stop.set()
+        with pytest.raises(KeyboardInterrupt):
+            ledger.take(60, stop)
+
+    def test_without_a_limit_one_may_take_more(self):
+        ledger = Ledger(100, is_given=False)
+        ledger.take(1000, threading.Event())
+
+
+def test_on_a_cluster(in_process):
+    """To the bits of this process; matrices are made by the workers, and what they hold is let go of."""
+    Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\n")
+    text = THREE.replace('nstart = "previous"', "tol = 1e-7")
+    text += '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\n[batch.dampings]\nalpha = [0.5, 0.85]\nkeep = "all"\n'
+    client = in_process(2)
+    there = run(text, overrides={"cluster.ingest": True}, client=client)
+    here = run(text, overrides={"folder": "here"})
+    assert [digest for _, digest in sorted(find_digests(there).items())] == [
+        digest for _, digest in sorted(find_digests(here).items())
+    ]
+    assert {step.name for step in there.steps if "exchange" in step.record.seconds} == {
+        step.name for step in there.steps if step.kind in ("pagerank", "batch")
+    }
+    assert set(find_states(run(text)).values()) == {"kept"}
+
+
+def test_a_checked_definition_runs_too():
+    definition = read_pipeline(write_definition(RUN))
+    assert mg.run_pipeline(definition).is_success
+    assert mg.plan_pipeline(definition).is_finished

@@ -1,0 +1,319 @@
+"""Chunks of a store: their sizes, checksums, and what is refused that is not as it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+import zarr
+from numcodecs import blosc
+from zarr.buffer.cpu import buffer_prototype
+from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError, StoreError
+from mgspmv.model import CsrArrays
+from mgspmv.store import chunks
+from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, find_chunks
+from mgspmv.store.digests import digest_array
+from mgspmv.store.read import open_store
+from mgspmv.store.versions import check_target
+from mgspmv.store.write import write_array, write_store
+from tests.support.memory import measure_peak
+from tests.support.stores import ARRAYS, WatchingStore, change_json, find_group, make_arrays, make_scipy
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_compressed_checked_and_all_written(tiny_chunks):
+    zeros = CsrArrays("matrix", (40, 9), np.zeros(41, np.int64), np.zeros(0, np.int32), None, "first")
+    full = make_arrays(make_scipy(40, 9), "matrix")
+    for arrays in (zeros, dataclasses.replace(full, data=np.zeros(len(full.indices)))):
+        place = MemoryStore()
+        write_store(place, arrays)
+        for name, array in open_store(place).group.arrays():
+            codecs = array.metadata.to_dict()["codecs"]
+            assert [codec["name"] for codec in codecs] == ["bytes", "blosc", "crc32c"]
+            assert codecs[1]["configuration"]["cname"] == "lz4"
+            assert array.chunks == (min(7, max(1, len(getattr(arrays, name)))),)
+            assert array.shards is None
+            assert array.nchunks_initialized == array.nchunks == -(-array.shape[0] // array.chunks[0])
+
+
+def test_chunks_hold_4_to_8_mib(tmp_path):
+    n = chunks.CHUNK_ELEMENTS + 1
+    arrays = CsrArrays("matrix", (1, n), np.array([0, n]), np.arange(n, dtype=np.int32), np.ones(n), "sum")
+    write_store(tmp_path / "m", arrays)
+    group = open_store(tmp_path / "m").group
+    sizes = {name: array.chunks[0] * array.dtype.itemsize for name, array in group.arrays() if name != "indptr"}
+    assert sizes == {"indices": 4 * 2**20, "data": 8 * 2**20}
+
+
+def test_digests_do_not_depend_on_chunks_in_flight(tiny_chunks):
+    arrays = make_arrays(make_scipy(30, 30), "graph")
+    infos = [write_store(MemoryStore(), arrays, threads=threads) for threads in (1, 2, 5)]
+    assert len({info.digest for info in infos}) == 1
+    assert digest_array(arrays.data, threads=1) == digest_array(arrays.data, threads=4)
+
+
+def test_array_digest_is_sha256_of_the_pieces_sha256(tiny_chunks):
+    values = np.arange(17, dtype=np.int64)
+    pieces = [hashlib.sha256(values[k : k + 7].tobytes()).digest() for k in (0, 7, 14)]
+    assert digest_array(values) == hashlib.sha256(b"".join(pieces)).hexdigest()
+    assert digest_array(values.astype(">i8")) == digest_array(values)
+    assert digest_array(np.array(["ab", "c"], object)) != digest_array(np.array(["a", "bc"], object))
+    assert digest_array(np.array(["ab", "c"], object)) == digest_array(np.array(["ab", "c"]))
+
+
+@pytest.mark.parametrize("n", [0, 3, 20])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64, str])
+def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, n, tiny_chunks):
+    ours, theirs = (zarr.open_group(WatchingStore(), mode="w").create_group("a") for _ in range(2))
+    ours.store.calls.clear()
+    chunks.create_array(ours, "x", n, dtype)[:] = np.zeros(n, object if dtype is str else dtype)
+    keys = [f"a/x/c/{k}" for k in range(-(-n // tiny_chunks))]  # those that hold zeros alone, too
+    described, *written = [key for operation, key in ours.store.calls if operation == "set"]
+    assert (described, sorted(written)) == ("a/x/zarr.json", keys)
+    assert [key for operation, key in ours.store.calls if operation == "get" and "/c/" not in key] == []
+    theirs.create_array(
+        "x",
+        shape=(n,),
+        chunks=(min(tiny_chunks, max(n, 1)),),
+        dtype=dtype,
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        attributes={
+            "encoding-type": "string-array" if dtype is str else "array",
+            "encoding-version": "0.2.0",
+        },
+    )
+    left, right = (sync(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs))
+    assert left == right
+
+
+# --- chunks that are read past Zarr ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ByZarr:
+    """Chunks as Zarr decodes them."""
+
+    array: zarr.Array[Any]
+
+    def read(self, piece: slice, target: np.ndarray) -> None:
+        target[:] = self.array[piece]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch, dtype):
+    write_store(tmp_path / "store", make_arrays(make_scipy(150, 40, 0.3)))
+    stored = open_store(tmp_path / "store")
+    n, nnz = stored.info.shape[0], stored.info.nnz
+    for as_object in (False, True):
+        if as_object:  # a store object of the user, below ours
+            stored = open_store(LocalStore(tmp_path / "store"))
+        parts = [(0, n), (n // 3, n // 3 + 1), (n - 2, n), (0, 0)]
+        by_files = [stored.read_block(*part, dtype) for part in parts]
+        assert _ChunkFiles.find(stored.group["indices"]) is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(_ChunkFiles, "find", lambda array: None)
+            by_objects = [stored.read_block(*part, dtype) for part in parts]
+            patch.setattr(chunks, "find_chunks", ByZarr)
+            by_zarr = [stored.read_block(*part, dtype) for part in parts]
+        for ways in zip(by_files, by_objects, by_zarr, strict=True):
+            for name in ("indptr", "indices", "data"):
+                assert len({getattr(way, name).dtype for way in ways}) == 1
+                assert len({getattr(way, name).tobytes() for way in ways}) == 1
+    assert nnz > 200
+
+
+def test_arrays_that_zarr_has_to_read(tmp_path):
+    group = zarr.open_group(tmp_path / "a", mode="w")
+    plain = {"shape": (10,), "chunks": (5,), "dtype": np.int64}
+    assert _ChunkFiles.find(group.create_array("zstd", **plain)) is None
+    compressors = [zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()]
+    assert _ChunkFiles.find(group.create_array("ours", **plain, compressors=compressors)) is not None
+    big = zarr.codecs.BytesCodec(endian="big")
+    array = group.create_array("big", **plain, compressors=compressors, serializer=big)
+    assert _ChunkFiles.find(array) is None
+    array[:] = np.arange(10)
+    elements = np.zeros(7)
+    find_chunks(array).read(slice(2, 9), elements)
+    assert elements.tolist() == [2, 3, 4, 5, 6, 7, 8]
+    in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
+    assert _ChunkFiles.find(in_memory) is None
+    wrapped = WrapperStore(LocalStore(tmp_path / "b"))  # of a user, who is to see what is read
+    array = zarr.open_group(wrapped, mode="w").create_array("ours", **plain, compressors=compressors)
+    assert _ChunkFiles.find(array) is None
+
+
+@pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
+def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypatch, n):
+    elements = np.random.default_rng(n).integers(0, 2**40, n)
+    written = []
+    for by_zarr in (False, True):
+        if by_zarr:
+            monkeypatch.setattr(_ChunkFiles, "find", lambda array: None)
+        group = zarr.open_group(tmp_path / f"{by_zarr}", mode="w")
+        write_array(group, "x", elements, 2)
+        written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
+        np.testing.assert_array_equal(group["x"][:], elements)
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])
+def test_a_url_that_cannot_be_reached(work, monkeypatch):
+    class NoCredentials(Exception):
+        """As a library behind a URL has them."""
+
+    def fail(*args, **kwargs):
+        raise NoCredentials("Unable to locate credentials.\nRequestId: 7")
+
+    monkeypatch.setattr("zarr.open_group", fail)
+    with pytest.raises(
+        StoreError, match=r"memory://x cannot be reached: Unable to locate credentials; check the address"
+    ):
+        work("memory://x")
+
+
+# --- chunks that are not what was written, and have a checksum -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False), (1 << 60, False)])
+def test_chunks_that_could_unpack_to_all_memory_are_refused(planted, more, is_read):
+    store, _ = planted
+    path = find_group(store) / "indices" / "zarr.json"
+    grid = {"name": "regular", "configuration": {"chunk_shape": [MOST_CHUNK + more]}}
+    change_json(path, lambda document: document.update(chunk_grid=grid))
+    if is_read:
+        assert open_store(store).info.nnz > 0
+        return
+    with pytest.raises(
+        StoreDamagedError,
+        match=rf"indices has chunks of {MOST_CHUNK + more:,} elements, and at most 16,777,216 are read",
+    ):
+        open_store(store)
+
+
+OURS = [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle", "blocksize": 0}}]
+
+
+CODECS = {
+    "gzip": ([{"name": "gzip", "configuration": {"level": 1}}], "gzip"),
+    "zstd and a checksum": (
+        [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}, {"name": "crc32c"}],
+        "zstd, crc32c",
+    ),
+    "no checksum": (OURS, "blosc"),
+    "blosc twice": ([*OURS, *OURS, {"name": "crc32c"}], "blosc, blosc, crc32c"),
+}
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_other_codecs_than_those_that_are_written_are_refused(damaged, name, codecs):
+    others, said = CODECS[codecs]
+    first = "vlen-utf8" if name == "vertex_ids" else "bytes"
+    path = find_group(damaged) / name / "zarr.json"
+    change_json(path, lambda document: document.update(codecs=[document["codecs"][0], *others]))
+    message = (
+        rf"web\.zarr: .*/{name} has the codecs {first}, {said} instead of {first}, blosc, crc32c, by which every chunk "
+        "has a checksum; ingest again or restore a copy$"
+    )
+    with pytest.raises(StoreDamagedError, match=message):
+        open_store(damaged)
+
+
+def test_chunks_of_other_names_are_refused(damaged):
+    encoding = {"name": "v2", "configuration": {"separator": "."}}
+    path = find_group(damaged) / "indices"
+    change_json(path / "zarr.json", lambda document: document.update(chunk_key_encoding=encoding))
+    (path / "c" / "0").rename(path / "0")
+    with pytest.raises(StoreDamagedError, match="indices names its chunks in another way than c/0; ingest again"):
+        open_store(damaged)
+
+
+def craft_chunk(path: Path, change: Any) -> None:
+    """Change the frame of a chunk, and make its checksum anew."""
+    frame = bytearray(path.read_bytes()[:-4])
+    change(frame)
+    path.write_bytes(frame + google_crc32c.value(bytes(frame)).to_bytes(4, "little"))
+
+
+FRAMES = {
+    "more": (4, 1 << 30, "unpacks to 1,073,741,824 bytes"),
+    "more than there can be": (4, 0xFFFFFFF0, "unpacks to 4,294,967,280 bytes"),
+    "less": (4, 1, "unpacks to 1 bytes"),
+    "longer": (12, 1 << 20, "says that it has 1,048,576"),
+    "shorter": (12, 17, "says that it has 17"),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
+def test_frames_that_say_something_else_are_refused_before_they_are_unpacked(damaged, name, frame, make_place):
+    place, number, said = FRAMES[frame]
+    if name == "vertex_ids" and place == 4:
+        said = "at most 2,147,483,631 are written" if number > 1 << 31 else "2 strings|instead of|decompress"
+    craft_chunk(find_group(damaged) / name / "c" / "0", lambda raw: struct.pack_into("<I", raw, place, number))
+    stored = open_store(make_place(damaged))
+    part = stored.transpose() if "/" in name else stored
+
+    def read() -> None:
+        with pytest.raises(ChecksumError, match=rf"/{name}, elements 0 to .* are damaged \(.*({said})"):
+            part.read_array(name.rpartition("/")[2])
+
+    assert measure_peak(read) < (1 << 20) + (number if name == "vertex_ids" and number == 1 << 30 else 0)
+
+
+@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
+def test_strings_without_end_are_refused_before_they_have_places(damaged, make_place):
+    chunk = find_group(damaged) / "vertex_ids" / "c" / "0"
+
+    def change(frame: bytearray) -> None:
+        text = bytearray(blosc.decompress(bytes(frame)))
+        text[:4] = (1 << 28).to_bytes(4, "little")
+        frame[:] = blosc.compress(bytes(text), b"lz4", 1)
+
+    craft_chunk(chunk, change)
+    stored = open_store(make_place(damaged))
+
+    def read() -> None:
+        with pytest.raises(ChecksumError, match=r"says that it holds 268,435,456 strings instead of 6"):
+            stored.read_array("vertex_ids")
+
+    assert measure_peak(read) < 1 << 20
+
+
+def test_strings_that_do_not_fit_into_memory_are_refused(damaged, monkeypatch):
+    monkeypatch.setattr(chunks, "free_memory", lambda: 100)
+    stored = open_store(damaged)
+    with pytest.raises(CapacityError, match=r"a chunk of strings unpacks to \d+ B, and 100 B of memory are free; read"):
+        stored.read_array("vertex_ids")
+
+
+def test_a_chunk_that_has_more_bytes_than_are_written_is_not_read(damaged):
+    os.truncate(find_group(damaged) / "indices" / "c" / "0", 1 << 40)  # which takes no room on a disk
+    stored = open_store(damaged)
+    with pytest.raises(ChecksumError, match=r"it has 1,099,511,627,776 bytes, and at most 48 are written"):
+        stored.read_array("indices")
+
+
+@pytest.mark.parametrize("elements", [4, 9])
+def test_chunks_of_another_length_than_ours_are_read(tmp_path, small_chunks, monkeypatch, elements):
+    write_store(tmp_path / "a", make_arrays(make_scipy(60, 40)))
+    wanted = open_store(tmp_path / "a").read_array("indices")
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", elements)
+    for place in (tmp_path / "a", WrapperStore(LocalStore(tmp_path / "a"))):
+        assert open_store(place).read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()
+    write_store(tmp_path / "b", make_arrays(make_scipy(60, 40)))
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100)
+    assert open_store(tmp_path / "b").read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()

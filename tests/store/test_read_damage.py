@@ -1,0 +1,203 @@
+"""Damaged stores are refused, each by its own error."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import mgspmv
+from mgspmv.errors import (
+    ChecksumError,
+    MissingChunkError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreUnfinishedError,
+    TruncatedArrayError,
+)
+from mgspmv.model import CsrArrays
+from mgspmv.store.read import open_store
+from mgspmv.store.versions import FORMAT_VERSION
+from mgspmv.store.write import begin_version, write_store
+from tests.support.stores import ARRAYS, OWN_ARRAYS, change_json, find_group, make_arrays, make_scipy
+
+
+def read_all(root: Path) -> None:
+    stored = open_store(root)
+    for name in OWN_ARRAYS:
+        stored.read_array(name)
+    for name in ("indptr", "indices", "data"):
+        stored.transpose().read_array(name)
+
+
+def test_the_undamaged_store_is_read(damaged):
+    read_all(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_missing_chunk(damaged, name):
+    (find_group(damaged) / name / "c" / "0").unlink()
+    with pytest.raises(
+        MissingChunkError, match=rf"web\.zarr: .*/{name} has \d of its \d chunks; ingest again or restore a copy"
+    ) as caught:
+        open_store(damaged)
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_flipped_bits(damaged, name):
+    chunk = find_group(damaged) / name / "c" / "0"
+    sound = chunk.read_bytes()
+    message = rf"web\.zarr: .*/{name}, elements 0 to \d are damaged \(.*; ingest again or restore a copy"
+    for place in {*range(0, len(sound), len(sound) // 8), *range(len(sound) - 4, len(sound))}:
+        bits = bytearray(sound)
+        bits[place] ^= 1 << place % 8
+        chunk.write_bytes(bits)
+        open_store(damaged)
+        with pytest.raises(ChecksumError, match=message):
+            read_all(damaged)
+    chunk.write_bytes(sound)
+    read_all(damaged)
+
+
+def test_flipped_bits_of_an_order(tmp_path):
+    mgspmv.ingest(make_scipy(6, 6, 0.6), tmp_path / "web.zarr", kind="graph", order="degree")
+    group = find_group(tmp_path / "web.zarr")
+    assert sorted(path.name for path in group.iterdir() if path.is_dir()) == sorted([*OWN_ARRAYS[:-1], "order"])
+    chunk = group / "order" / "c" / "0"
+    chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 2]) + chunk.read_bytes()[1:])
+    with pytest.raises(ChecksumError, match=r"/order, elements 0 to \d are damaged"):
+        open_store(tmp_path / "web.zarr").read_order()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_truncated_chunk(damaged, name):
+    chunk = find_group(damaged) / name / "c" / "0"
+    sound = chunk.read_bytes()
+    for length in (0, 1, 3, 4, 5, len(sound) // 2, len(sound) - 1):
+        chunk.write_bytes(sound[:length])
+        with pytest.raises(ChecksumError, match=f"/{name}, elements 0 to .* are damaged"):
+            read_all(damaged)
+    chunk.write_bytes(sound + b"x")
+    with pytest.raises(ChecksumError):
+        read_all(damaged)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_truncated_array(damaged, name, by):
+    path = find_group(damaged) / name / "zarr.json"
+    length = json.loads(path.read_text())["shape"][0]
+    change_json(path, lambda document: document.update(shape=[length + by]))
+    with pytest.raises(
+        TruncatedArrayError, match=rf"/{name} has shape \({length + by},\), should have \({length},\); ingest again"
+    ):
+        open_store(damaged)
+
+
+def test_an_array_of_two_dimensions_is_refused(damaged):
+    group = zarr.open_group(find_group(damaged), mode="a")
+    del group["data"]
+    group.create_array("data", shape=(2, 3), dtype="float64")
+    with pytest.raises(TruncatedArrayError, match=r"/data has shape \(2, 3\)"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_array_of_another_dtype(damaged, name):
+    other = {"int64": "float64", "float64": "int64", "int32": "float32", "string": "int64"}
+
+    def change(document: dict[str, Any]) -> None:
+        document["data_type"] = other[document["data_type"]]
+        document["fill_value"] = 0
+        document["codecs"][0] = {"name": "bytes", "configuration": {"endian": "little"}}
+
+    change_json(find_group(damaged) / name / "zarr.json", change)
+    with pytest.raises(StoreDamagedError, match=rf"/{name} has dtype \w+, should have \w+( or int64)?; ingest again"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_missing_array(damaged, name):
+    shutil.rmtree(find_group(damaged) / name)
+    with pytest.raises(StoreDamagedError, match=f"{name.rpartition('/')[2]}") as caught:
+        open_store(damaged)
+    assert type(caught.value) is StoreDamagedError
+    assert "missing" in str(caught.value)
+
+
+def test_missing_transpose(damaged):
+    (find_group(damaged) / "transpose" / "zarr.json").unlink()
+    with pytest.raises(StoreDamagedError, match=r"the group versions/v000001-\w+/transpose is missing; open it again"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "list", "null", "object", "bytes"])
+@pytest.mark.parametrize("name", ["", *ARRAYS, "transpose"])
+def test_damaged_attributes(damaged, name, how):
+    path = find_group(damaged) / name / "zarr.json"
+    sound = path.read_bytes()
+    texts = {"empty": b"", "cut": sound[:-9], "list": b"[]", "null": b"null", "object": b"{}", "bytes": b"\xff\xfe"}
+    path.write_bytes(texts[how])
+    with pytest.raises(StoreDamagedError, match=r"web\.zarr: the .* ingest again or restore a copy"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("field", ["kind", "shape", "nnz", "dtype", "digest", "duplicates"])
+def test_missing_attribute_of_the_version(damaged, field):
+    change_json(find_group(damaged) / "zarr.json", lambda document: document["attributes"]["mgspmv"].pop(field))
+    with pytest.raises(StoreDamagedError, match=r"the attributes in versions/.*zarr\.json are damaged"):
+        open_store(damaged)
+
+
+def test_missing_version(damaged):
+    shutil.rmtree(find_group(damaged))
+    with pytest.raises(StoreDamagedError, match=r"the version versions/v000001-\w+ is missing; ingest again"):
+        open_store(damaged)
+
+
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2.0"])
+def test_other_format_version_is_named_with_the_remedy(damaged, version):
+    change_json(damaged / "zarr.json", lambda document: document["attributes"]["mgspmv"].update(format_version=version))
+    with pytest.raises(
+        StoreFormatError,
+        match=rf"has store format {version} and this program reads format {FORMAT_VERSION}; "
+        rf"convert it with `mgspmv ingest SOURCE {re.escape(str(damaged))} --overwrite` from its source",
+    ):
+        open_store(damaged)
+    write_store(damaged, make_arrays(make_scipy(3, 3)), overwrite=True)
+    assert open_store(damaged).info.shape == (3, 3)
+
+
+def test_unfinished(tmp_path):
+    with begin_version(tmp_path / "m", overwrite=False):
+        pass  # and never commit
+    with pytest.raises(StoreUnfinishedError, match=r"m was begun and never finished; run its `mgspmv ingest` again"):
+        open_store(tmp_path / "m")
+    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
+    assert open_store(tmp_path / "m").info.shape == (3, 3)
+
+
+@pytest.mark.parametrize("fall", [[0, 5, 3], [0, 2, 99], [-3, 2, 5]], ids=["falls", "too high", "negative"])
+def test_row_pointers_that_do_not_ascend(tmp_path, fall):
+    write_store(tmp_path / "m", make_arrays(sp.csr_array(np.array([[1.0, 2, 0], [3, 4, 5]]))))
+    group = zarr.open_group(find_group(tmp_path / "m"), mode="r+")
+    group["indptr"][:] = fall
+    with pytest.raises(StoreDamagedError, match="indptr does not ascend in rows 0 to 2"):
+        open_store(tmp_path / "m").read_block(0, 2, np.float64)
+
+
+def test_row_pointers_that_fall_at_the_end_of_a_piece(tiny_chunks, tmp_path):
+    arrays = CsrArrays("matrix", (20, 50), np.arange(0, 42, 2), np.arange(40, dtype=np.int32), None, "first")
+    for row in range(1, 20):
+        write_store(tmp_path / "m", arrays, overwrite=True)
+        zarr.open_group(find_group(tmp_path / "m"), mode="r+")["indptr"][row] = 2 * row + 3
+        with pytest.raises(StoreDamagedError, match="indptr does not ascend"):
+            open_store(tmp_path / "m").read_block(0, 20, None)

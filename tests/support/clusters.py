@@ -1,0 +1,74 @@
+"""Dask clusters on this machine, and what is left on them."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from tests.support.waiting import HANG_S, wait_for
+
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+"""Workers that watch themselves 100 times a second take 4 % of a processor each while nothing is done."""
+
+
+PATIENT = {"distributed.scheduler.worker-ttl": None}
+"""The scheduler is in this process, which a compiler may hold for minutes; workers it did not hear are not gone."""
+
+
+def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
+    """A cluster of workers of one thread each, in processes or in threads of this one."""
+    given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
+    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET):
+        warnings.filterwarnings("ignore", "Port 8787 is already in use")
+        return LocalCluster(n_workers=n_workers, processes=processes, **given)
+
+
+def find_held(client: Client) -> dict[Any, tuple[int, int, int]]:
+    """Parts, sessions and what is made that each agent holds, by its worker's address; only where there are any."""
+    held: dict[Any, tuple[int, int, int]] = client.run(_count_held)
+    return {address: counts for address, counts in held.items() if any(counts)}
+
+
+def find_left(client: Client) -> set[str]:
+    """What there is on a cluster of clients' work: keys of tasks and data, who has a lease, and what agents hold."""
+    left: set[str] = set(client.run_on_scheduler(_list_keys))
+    return left | {f"{worker} holds {counts}" for worker, counts in find_held(client).items()}
+
+
+def check_left(client: Client, before: set[str], timeout_s: float = HANG_S) -> None:
+    """Fail unless all is gone by and by that was not there before."""
+    assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
+
+
+def _count_held(dask_worker: Any) -> tuple[int, int, int]:
+    agent = dask_worker.plugins.get("mgspmv")
+    return (0, 0, 0) if agent is None else (len(agent._parts), len(agent._sessions), len(agent._made))
+
+
+def _list_keys(dask_scheduler: Any) -> list[str]:
+    leases = dask_scheduler.extensions["semaphores"].leases.values()
+    return [*map(str, dask_scheduler.tasks), *(f"lease {name}" for lease in leases for name in lease)]
+
+
+def find_alive(client: Client, *, collect: bool = False) -> dict[Any, dict[str, int]]:
+    """Parts, sessions and links that each worker still has in memory, whoever holds them.
+
+    With `collect` those of earlier tests are gone that only wait for the garbage collector, which may run at any time.
+    """
+    if collect:
+        client.run(gc.collect)
+    alive: dict[Any, dict[str, int]] = client.run(_count_alive)
+    return {address: counts for address, counts in alive.items() if counts}
+
+
+def _count_alive() -> dict[str, int]:
+    names = [type(thing).__name__ for thing in gc.get_objects()]
+    return {name: names.count(name) for name in ("Part", "Session", "DaskLinks") if name in names}

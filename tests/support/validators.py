@@ -1,0 +1,22 @@
+"""Programs of the extra `test` that say what is wrong with files."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from tests.support.waiting import HANG_S
+
+CONFIG = Path(__file__).parents[2] / "deploy" / "yamllint.yaml"
+
+
+def run_program(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of the extra `test`, which says what is wrong on stdout or stderr."""
+    program = Path(sysconfig.get_path("scripts"), name)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=HANG_S)
+
+
+def lint(path: Path) -> subprocess.CompletedProcess[str]:
+    """Look at a file of YAML, which says what is wrong on stdout."""
+    return run_program("yamllint", "--strict", "--config-file", CONFIG, path)

@@ -1,0 +1,218 @@
+"""The project's own promises: what a wheel carries, what an import costs, what the Makefile says when it must stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mgspmv
+
+ROOT = Path(__file__).parents[2]
+PACKED = ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "mgspmv", "kernels", "pipelines")
+HEAVY = ("bokeh", "cupy", "dask", "distributed", "networkx", "numba", "pandas", "pyarrow", "scipy", "zarr")
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+# What is packed
+
+
+def copy_tree(folder: Path) -> Path:
+    """Copy what is packed, without any CUDA source."""
+    folder.mkdir()
+    for name in PACKED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.cu", "*.cuh"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def build(target: str, tree: Path, out: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(out)]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True)
+    [built] = out.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist_with_probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sdist of the tree with one CUDA source and one header added."""
+    folder = tmp_path_factory.mktemp("sdist")
+    tree = copy_tree(folder / "tree")
+    (tree / "kernels" / "probe.cu").write_text("// probe")
+    (tree / "kernels" / "probe.cuh").write_text("// header")
+    return build("sdist", tree, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def unpacked_sdist(sdist_with_probe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    shutil.unpack_archive(sdist_with_probe, folder)
+    [tree] = folder.iterdir()
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel_with_probe(unpacked_sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel built from the sdist, as installers build it."""
+    return build("wheel", unpacked_sdist, tmp_path_factory.mktemp("wheel"))
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_sdist_has_the_pipelines_that_users_copy(unpacked_sdist: Path) -> None:
+    names = {path.name for path in (unpacked_sdist / "pipelines").iterdir()}
+    assert {"quickstart.toml", "nightly-update.toml", "mgspmv.schema.json"} <= names
+
+
+def test_wheel_has_the_cuda_sources_and_nothing_else_of_that_folder(wheel_with_probe: Path) -> None:
+    packed = {name for name in names_in(wheel_with_probe) if "_cuda" in name or "kernels/README" in name}
+    assert packed == {"mgspmv/_cuda/probe.cu", "mgspmv/_cuda/probe.cuh"}
+
+
+def test_wheel_has_every_module_and_the_typing_mark(wheel_with_probe: Path) -> None:
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mgspmv").rglob("*.py")}
+    assert modules | {"mgspmv/py.typed", "mgspmv/report/page.html.jinja", "mgspmv/display/card.html.jinja"} <= names_in(
+        wheel_with_probe
+    )
+
+
+def test_wheel_has_only_the_package(wheel_with_probe: Path) -> None:
+    tops = {name.split("/")[0] for name in names_in(wheel_with_probe)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"mgspmv"}
+
+
+def test_unpacked_wheel_finds_its_sources(wheel_with_probe: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(wheel_with_probe, tmp_path, "zip")
+    code = "from mgspmv.kernels.sources import find_cuda_sources as f; print(*f().values(), sep='\\n')"
+    found = run_python(code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).split()
+    assert found == [str(tmp_path / "mgspmv" / "_cuda" / name) for name in ("probe.cu", "probe.cuh")]
+
+
+def test_wheel_can_be_built_with_no_cuda_sources(tmp_path: Path) -> None:
+    wheel = build("wheel", copy_tree(tmp_path / "tree"), tmp_path / "out")
+    assert not [name for name in names_in(wheel) if "_cuda" in name]
+
+
+# What an import costs
+
+
+def run_python(code: str, *, cwd: Path = ROOT, **environment: str) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=cwd, env=os.environ | environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert run_python(f"import sys, mgspmv; print(*[name for name in {HEAVY} if name in sys.modules])") == ""
+
+
+def test_a_worker_that_multiplies_loads_nothing_of_ingest() -> None:
+    loaded = run_python("import sys, mgspmv.distribute.agent; print(*sys.modules)").split()
+    assert "zarr" in loaded
+    assert [name for name in loaded if name == "pyarrow" or name.startswith("mgspmv.ingest.")] == []
+
+
+# What pyproject.toml promises
+
+
+def test_version_is_the_one_of_pyproject(pyproject: dict[str, Any]) -> None:
+    assert mgspmv.__version__ == pyproject["project"]["version"]
+
+
+def test_changelog_has_an_entry_of_this_version(pyproject: dict[str, Any]) -> None:
+    entries = re.findall(r"^## \[(.+?)\] - (?:Unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert pyproject["project"]["version"] in entries
+
+
+def test_promised_extras_exist(pyproject: dict[str, Any]) -> None:
+    promised = {"cuda12", "cuda13", "ucxx12", "ucxx13", "nvrtc", "test", "dev"}
+    assert promised <= set(pyproject["project"]["optional-dependencies"])
+
+
+def test_import_contracts_leave_no_module_out(pyproject: dict[str, Any]) -> None:
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    assert [contract["containers"] for contract in contracts] == [["mgspmv"], ["mgspmv.store"]]
+    for contract in contracts:
+        assert contract["type"] == "layers"
+        assert contract["exhaustive"] is True
+        assert not {"ignore_imports", "exhaustive_ignores"} & set(contract)
+
+
+# What CI has
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="elsewhere tests without their programs are skipped")
+def test_programs_of_tests_are_in_ci() -> None:
+    wanted = re.findall(r"^want (\S+) ", (ROOT / ".ci/programs").read_text(), re.M)
+    assert {"promtool", "slurmctld", "sshd"} <= set(wanted)
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    assert [name for name in [*wanted, "azurite-blob"] if shutil.which(name, path=path) is None] == []
+
+
+# What the Makefile says
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    clean = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON"}
+    }
+    return subprocess.run(["make", *arguments], cwd=folder, env=clean, capture_output=True, text=True)
+
+
+def write_python(folder: Path, *, version: str, accepts: str) -> str:
+    """Write a stand-in for an interpreter, which succeeds only on code that matches the shell pattern `accepts`."""
+    path = folder / "some-python"
+    path.write_text(f'#!/bin/sh\ncase "$*" in -V) echo "Python {version}" ;; {accepts}) ;; *) exit 1 ;; esac\n')
+    path.chmod(0o755)
+    return f"PYTHON={path}"
+
+
+@needs_make
+def test_make_alone_lists_the_targets(tmp_path: Path) -> None:
+    shown = re.findall(r"^  make (\w+)", run_make(tmp_path).stdout, re.M)
+    assert {"quickstart", "test", "check", "bench", "clean"} <= set(shown)
+
+
+@needs_make
+def test_make_without_python_says_so(tmp_path: Path) -> None:
+    done = run_make(tmp_path, "test", "PYTHON=no-such-python")
+    assert done.returncode != 0
+    assert "needs Python 3.11 or newer, and there is no 'no-such-python'; name one: make test PYTHON=" in done.stderr
+
+
+@needs_make
+def test_make_with_an_old_python_says_so(tmp_path: Path) -> None:
+    done = run_make(tmp_path, "quickstart", write_python(tmp_path, version="3.9.2", accepts="nothing"))
+    assert done.returncode != 0
+    assert "is Python 3.9.2; name a newer one: make quickstart PYTHON=" in done.stderr
+
+
+@needs_make
+def test_make_without_ensurepip_says_what_to_install(tmp_path: Path) -> None:
+    done = run_make(tmp_path, "test", write_python(tmp_path, version="3.12.1", accepts="*version_info*"))
+    assert done.returncode != 0
+    assert "venv and ensurepip are missing; install them (Debian, Ubuntu: apt install python3-venv)" in done.stderr
+    assert not (tmp_path / ".venv").exists()

@@ -1,0 +1,800 @@
+"""The Python API: the hard matrices from every kind of source to products, beside SciPy's; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import (
+    CapacityError,
+    MissingTransposeError,
+    OptionError,
+    ShapeError,
+    SourceError,
+    SourceNotFoundError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+    UnsupportedSourceError,
+)
+from mgspmv.ingest.generate import UniformSource
+from mgspmv.model import Event, MatrixInfo, Status
+from tests.support.cards import read_card
+from tests.support.matrices import HARD
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def store_matrix(source, **options):
+    """The opened store of a source, in memory."""
+    store = MemoryStore()
+    mg.ingest(source, store, **options)
+    return mg.open_matrix(store)
+
+
+def make_coo(hard, has_values=True):
+    values = np.array(hard.values, np.float64) if has_values else np.ones(len(hard.entries), bool)
+    places = (np.array(hard.rows, np.int64), np.array(hard.cols, np.int64))
+    return sp.coo_array((values, places), shape=hard.shape)
+
+
+def write_text(hard, path, has_values=True):
+    field = "real" if has_values else "pattern"
+    scipy.io.mmwrite(path, make_coo(hard), field=field, symmetry="general", precision=17)
+    if not hard.entries:  # SciPy calls every matrix without entries real
+        Path(path).write_text(Path(path).read_text().replace("real", field))
+    return path
+
+
+def merge(entries, rule):
+    """Values by place, by the rule and in the order of the source; `keep` multiplies as `sum` does."""
+    places = {}
+    for row, col, value in entries:
+        if rule == "first":
+            places.setdefault((row, col), value)
+        else:
+            places[row, col] = places.get((row, col), 0) + value
+    return places
+
+
+def to_dense(places, shape):
+    dense = np.zeros(shape)
+    for place, value in places.items():
+        dense[place] = value
+    return dense
+
+
+# --- the hard matrices, from every source ----------------------------------------------------------------------------
+
+VALUES_AND_RULES = pytest.mark.parametrize(
+    ("has_values", "rule"), [(True, "sum"), (True, "first"), (True, "keep"), (False, "first"), (False, "keep")]
+)
+
+
+@VALUES_AND_RULES
+@pytest.mark.parametrize("route", ["scipy", "text"])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_matrices_from_every_source(name, route, has_values, rule):
+    hard = HARD[name]
+    entries = hard.entries if has_values else [(i, j, 1.0) for i, j, _ in hard.entries]
+    source = make_coo(hard, has_values) if route == "scipy" else write_text(hard, "a.mtx", has_values)
+    A = store_matrix(source, duplicates=rule, transpose=True)
+    places = merge(entries, rule)
+    assert (A.shape, A.kind, A.is_pattern) == (hard.shape, "matrix", not has_values)
+    assert A.nnz == (len(entries) if rule == "keep" else len(places))
+    dense = to_dense(places, hard.shape)
+    assert (A.to_scipy().toarray() == dense).all()
+    assert (A.T.to_scipy().toarray() == dense.T).all()
+    assert A.info.min_weight == (min(A.to_scipy().data) if has_values and A.nnz else None)
+
+
+@VALUES_AND_RULES
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+@pytest.mark.parametrize("name", [name for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]])
+def test_hard_matrices_from_arrays(name, kind, has_values, rule):
+    hard = HARD[name]
+    entries = hard.entries if has_values else [(i, j, 1.0) for i, j, _ in hard.entries]
+    arrays = (np.array(hard.rows, int), np.array(hard.cols, int), *([np.array(hard.values)] if has_values else []))
+    A = store_matrix(arrays, duplicates=rule, kind=kind, n_vertices=hard.shape[0])
+    dense = to_dense(merge(entries, rule), hard.shape)
+    assert (A.shape, A.vertex_ids) == (hard.shape, None)
+    assert (A.to_scipy().toarray() == (dense.T if kind == "graph" else dense)).all()
+    if kind == "graph":
+        kept = [(i, j) for i, j, _ in entries] if rule == "keep" else list(merge(entries, rule))
+        degree = Counter(i for i, _ in kept)
+        assert A.stored.read_array("out_degree").tolist() == [degree[i] for i in range(hard.shape[0])]
+        if has_values:
+            np.testing.assert_allclose(A.stored.read_array("out_weight"), dense.sum(axis=1), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", [name for name, hard in HARD.items() if hard.entries])
+def test_arrays_without_a_number_of_vertices_are_numbered_by_the_ids_that_occur(name):
+    hard = HARD[name]
+    rows, cols = np.array(hard.rows) * 10 - 7, np.array(hard.cols) * 10 - 7
+    A = store_matrix((rows, cols, np.array(hard.values)), kind="matrix")
+    ids = np.union1d(rows, cols)
+    wanted = to_dense(merge(hard.entries, "sum"), (max(hard.shape),) * 2)[np.ix_((ids + 7) // 10, (ids + 7) // 10)]
+    assert A.vertex_ids.tolist() == ids.tolist()
+    assert (A.to_scipy().toarray() == wanted).all()
+
+
+@pytest.mark.parametrize("name", ["0 nonzeros", "duplicates"])
+def test_a_pattern_cannot_be_summed(name):
+    for source in (make_coo(HARD[name], has_values=False), write_text(HARD[name], "a.mtx", has_values=False)):
+        with pytest.raises(OptionError, match="duplicates='sum' has nothing to sum"):
+            store_matrix(source, duplicates="sum")
+
+
+@pytest.mark.parametrize("route", ["scipy", "text", "arrays"])
+@pytest.mark.parametrize("name", ["duplicates", "duplicates apart", "unsorted", "self loops"])
+def test_errors_by_rule_from_every_source(name, route):
+    hard = HARD[name]
+    arrays = (np.array(hard.rows), np.array(hard.cols), np.array(hard.values))
+    source = {"scipy": make_coo(hard), "text": write_text(hard, "a.mtx"), "arrays": arrays}[route]
+    twice = len({(i, j) for i, j, _ in hard.entries}) < len(hard.entries)
+    loops = any(i == j for i, j, _ in hard.entries)
+    for options, is_wrong in (({"duplicates": "error"}, twice), ({"self_loops": "error"}, loops)):
+        if is_wrong:
+            with pytest.raises(SourceError, match="='error'; choose"):
+                store_matrix(source, **options)
+        else:
+            store_matrix(source, **options)
+
+
+def test_the_routes_give_the_same_digest():
+    for hard in (HARD[name] for name in ("duplicates apart", "unsorted", "no rows", "mixed signs")):
+        one = store_matrix(make_coo(hard)).info
+        other = store_matrix(write_text(hard, "a.mtx")).info
+        assert (one.digest, one.nbytes) == (other.digest, other.nbytes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("source", [np.float32, np.float64, np.int64, np.int16])
+def test_dtype(source, dtype):
+    dense = (np.arange(12).reshape(3, 4) % 5).astype(source)
+    A = store_matrix(sp.csr_array(dense), dtype=dtype)
+    assert A.dtype == dtype == A.to_scipy().dtype
+    assert (A.to_scipy().toarray() == dense).all()
+
+
+@pytest.mark.parametrize("has_both", [True, False], ids=["both arcs", "one arc"])
+def test_symmetrize(has_both):
+    arcs = [(0, 1, 2.0), (2, 2, 5.0), (3, 1, 4.0), *([(1, 0, 3.0)] if has_both else [])]
+    one = make_coo(type(HARD["ring"])((4, 4), tuple(arcs))).toarray()
+    A = store_matrix(sp.coo_array(one), symmetrize=True, self_loops="keep")
+    assert (A.to_scipy().toarray() == one + one.T - np.diag(np.diag(one))).all()
+    B = store_matrix(sp.coo_array(one), symmetrize=True, self_loops="drop", ignore_weights=True)
+    assert (B.to_scipy().toarray() == ((one + one.T != 0) & ~np.eye(4, dtype=bool))).all()
+    assert B.is_pattern
+    assert B.dtype is None
+
+
+def test_stochastic():
+    wanted = np.array([[0.25, 0, 0], [0.75, 0, 1], [0, 0, 0]])
+    A = store_matrix(wanted, kind="stochastic")
+    assert (A.kind, A.stored.read_array("out_degree").tolist()) == ("stochastic", [2, 0, 1])
+    assert (A.to_scipy().toarray() == wanted).all()
+    with pytest.raises(SourceError, match=r"sums to 1 or is empty, column 0 sums to 0\.5"):
+        store_matrix(wanted / 2, kind="stochastic")
+
+
+COO = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(-5, 5)), max_size=25)
+
+
+@settings(deadline=None, max_examples=40)
+@given(entries=COO, kind=st.sampled_from(["graph", "matrix"]), dtype=st.sampled_from([np.int32, np.float32, float]))
+def test_random_entries_are_those_of_scipy(entries, kind, dtype):
+    rows, cols, values = (np.array([e[k] for e in entries], int) for k in range(3))
+    coo = sp.coo_array((values.astype(dtype), (rows, cols)), shape=(5, 5))
+    got, wanted = store_matrix(coo, kind=kind, duplicates="sum").to_scipy(), coo.tocsr()
+    wanted = (wanted.T if kind == "graph" else wanted).tocsr()
+    wanted.sort_indices()
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(got, part), getattr(wanted, part))
+    assert got.has_sorted_indices
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.exhaustive), "float64"])
+@pytest.mark.parametrize("name", HARD)
+def test_products_in_blocks(name, precision):
+    hard = HARD[name]
+    A = store_matrix(make_coo(hard), transpose=True)
+    whole = to_dense(merge(hard.entries, "sum"), hard.shape)
+    rng = np.random.default_rng(1)
+    for matrix, wanted in ((A, whole), (A.T, whole.T)):
+        x, y = rng.random(wanted.shape[1]), rng.random(wanted.shape[0])
+        one = mg.spmv(matrix, x, alpha=-1.5, beta=0.5, y=y, precision=precision)
+        error = np.abs(one - (-1.5 * (wanted @ x) + 0.5 * y))
+        scale = 1.5 * (abs(wanted) @ x) + y
+        assert one.dtype == precision
+        assert (error <= 8 * np.finfo(precision).eps * scale).all()
+        for n_blocks in (2, 7, 50):
+            blocks = mg.spmv(matrix.load(n_blocks), x, alpha=-1.5, beta=0.5, y=y, precision=precision)
+            assert blocks.tobytes() == one.tobytes()
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A matrix of 3 rows and 7 columns, and SciPy's."""
+    return store_matrix(make_coo(HARD["wide"]), transpose=True), make_coo(HARD["wide"]).tocsr()
+
+
+STRIDED = np.arange(42, dtype=np.float64).reshape(14, 3) / 8
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(7),
+        np.arange(7, dtype=np.int8),
+        np.arange(7, dtype=np.uint64),
+        np.arange(7) % 2 == 0,
+        [1, 2, 3, 4, 5, 6, 7],
+        (0.5,) * 7,
+        np.arange(7, dtype=np.float16),
+        np.arange(7, dtype=">f8"),
+        STRIDED[::2, 1],
+        STRIDED[:7, 0][::-1],
+        STRIDED[::2],
+        np.asfortranarray(STRIDED[:7]),
+        STRIDED[:3].reshape(1, 9).T[:7, :],
+        np.arange(14).reshape(7, 2).tolist(),
+        np.empty((7, 0)),
+    ],
+    ids=str,
+)
+def test_vectors_of_every_sort(wide, x):
+    A, matrix = wide
+    before = np.array(x)
+    got = A @ x
+    assert (got.dtype, got.flags.c_contiguous) == (np.float64, True)
+    np.testing.assert_allclose(got, matrix @ np.asarray(x, np.float64), rtol=1e-15, atol=1e-15)
+    np.testing.assert_array_equal(np.array(x), before)
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "wanted"),
+    [
+        ("float32", np.float32, np.float32),
+        ("float32", np.float64, np.float64),
+        ("float64", np.float32, np.float64),
+        ("float64", np.float64, np.float64),
+        (None, np.float32, np.float32),
+        (None, np.int32, np.float64),
+    ],
+)
+def test_dtype_of_the_product(stored, given, wanted):
+    A = store_matrix(make_coo(HARD["ring"]), dtype=stored, ignore_weights=stored is None)
+    assert (A @ np.ones(7, given)).dtype == wanted
+    assert mg.spmv(A, np.ones(7, given), precision="float32").dtype == np.float32
+    assert mg.spmv(A, np.ones(7, given), precision="float64").dtype == np.float64
+
+
+@pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial", "csr-split", "bsr"])
+@pytest.mark.parametrize("columns", [(), (1,), (5,)])
+def test_alpha_beta_and_y(wide, columns, kernel):
+    A, matrix = wide
+    rng = np.random.default_rng(2)
+    x, y = rng.random((7, *columns)), rng.random((3, *columns))
+    before = y.copy()
+    got = mg.spmv(A, x, alpha=2.0, beta=-0.5, y=y, kernel=kernel, threads=2)
+    np.testing.assert_allclose(got, 2 * (matrix @ x) - 0.5 * y, rtol=1e-14)
+    assert (y == before).all()
+    assert not np.shares_memory(got, y)
+
+
+def test_y_is_not_read_when_beta_is_0(wide):
+    A, matrix = wide
+    got = mg.spmv(A, np.ones(7), beta=0.0, y=np.full(3, np.nan))
+    np.testing.assert_allclose(got, matrix @ np.ones(7), rtol=1e-15)
+
+
+def test_alpha_of_0_leaves_y(wide):
+    assert mg.spmv(wide[0], np.ones(7), alpha=0.0, beta=2.0, y=[1, 2, 3]).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "error", "message"),
+    [
+        (np.ones(9), {}, ShapeError, "x has 9 entries but the matrix has 7 columns; pass x of length n_cols"),
+        (np.ones((9, 2)), {}, ShapeError, "x has 9 entries but the matrix has 7 columns; pass x of shape (n_cols, k)"),
+        (np.ones((7, 1, 1)), {}, ShapeError, "x must have one or two dimensions, not 3"),
+        (1.0, {}, ShapeError, "x must have one or two dimensions, not 0"),
+        (np.ones(7) * 1j, {}, OptionError, "x must hold real numbers, not complex128"),
+        (np.ones(7, object), {}, OptionError, "x must hold real numbers, not object"),
+        (["a"] * 7, {}, OptionError, "x must hold real numbers, not <U1"),
+        (sp.csr_array(np.ones((7, 1))), {}, OptionError, "x must be dense; pass x.toarray()"),
+        (
+            np.ones(7),
+            {"beta": 1, "y": np.ones(4)},
+            ShapeError,
+            "y has 4 entries but the matrix has 3 rows; pass y of length n_rows",
+        ),
+        (
+            np.ones(7),
+            {"beta": 1, "y": np.ones((3, 2))},
+            ShapeError,
+            "y has shape (3, 2) but A @ x has (3,); pass y of that shape",
+        ),
+        (np.ones(7), {"beta": 1, "y": np.ones(3) * 1j}, OptionError, "y must hold real numbers, not complex128"),
+        (np.ones(7), {"beta": 0.5}, OptionError, "beta is 0.5 and there is no y to multiply; pass y, or beta=0"),
+        (
+            np.ones(7),
+            {"kernel": "ellpack"},
+            OptionError,
+            "kernel must be 'auto' or one of csr-rows, csr-serial, csr-scalar, csr-warp, csr-vector, csr-cached, "
+            "csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, row-tiles, not 'ellpack'",
+        ),
+        (np.ones(7), {"threads": 0}, OptionError, "threads must be at least 1, not 0"),
+        (np.ones(7), {"threads": 1.5}, OptionError, "threads must be an integer, not 1.5"),
+        (np.ones(7), {"precision": "exact"}, OptionError, "precision must be one of 'float32', 'float64', not 'exact'"),
+    ],
+)
+def test_products_that_are_refused(x, options, error, message):
+    A = store_matrix(make_coo(HARD["wide"]))
+    with pytest.raises(error) as caught:
+        mg.spmv(A, x, **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("client", [object(), 7, ["tcp://a:8786"]])
+def test_what_is_no_cluster_is_refused(client):
+    mg.ingest(make_coo(HARD["ring"]), "ring.zarr", kind="graph")
+    A = mg.open_matrix("ring.zarr")
+    for work in (
+        lambda: mg.spmv(A, np.ones(7), client=client),
+        lambda: mg.pagerank(A, client=client),
+        lambda: A.distribute(client),
+    ):
+        with pytest.raises(OptionError) as caught:
+            work()
+        wanted = "client must be a distributed.Client, the address of a scheduler or a cluster"
+        assert str(caught.value) == f"{wanted}, not {client!r}"
+
+
+def test_a_matrix_in_memory_is_not_given_to_a_cluster():
+    A = store_matrix(make_coo(HARD["ring"]), kind="graph")
+    for work in (
+        lambda: mg.spmv(A, np.ones(7), client="tcp://127.0.0.1:1"),
+        lambda: mg.pagerank(A, client="tcp://127.0.0.1:1"),
+        lambda: A.distribute("tcp://127.0.0.1:1"),
+    ):
+        with pytest.raises(OptionError, match="is in the memory of this process, where the workers of a cluster"):
+            work()
+
+
+def test_ragged_vectors(wide):
+    with pytest.raises(ShapeError, match="x must be a vector or columns of equal length"):
+        wide[0] @ [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "what"), [("a.zarr", "'a.zarr'"), (np.eye(2), "a ndarray"), (sp.csr_array((2, 2)), "a csr_array")]
+)
+def test_only_an_opened_matrix_is_multiplied_and_ranked(matrix, what):
+    for work in (lambda: mg.spmv(matrix, np.ones(2)), lambda: mg.pagerank(matrix)):
+        with pytest.raises(OptionError) as caught:
+            work()
+        assert str(caught.value) == (f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
+
+
+@pytest.mark.parametrize("name", ["wide", "no rows", "no columns", "0 nonzeros", "1 x 1 empty"])
+def test_wrong_length_of_x_for_any_shape(name):
+    A = store_matrix(make_coo(HARD[name]))
+    with pytest.raises(ShapeError, match=f"x has {A.shape[1] + 1} entries"):
+        A @ np.ones(A.shape[1] + 1)
+
+
+# --- the opened matrix -----------------------------------------------------------------------------------------------
+
+
+def test_attributes():
+    A = store_matrix(make_coo(HARD["wide"]))
+    assert (A.shape, A.ndim, A.nnz, A.kind, A.is_pattern, A.dtype) == ((3, 7), 2, 5, "matrix", False, np.float64)
+    assert (A.vertex_ids, A.is_transpose) == (None, False)
+    assert repr(A) == f"<Matrix: matrix of shape (3, 7), 5 entries, float64, {A.info.url}>"
+    assert repr(A.info) == (
+        f"<MatrixInfo: matrix of shape (3, 7), 5 entries, float64, {A.info.version} of {A.info.url}>"
+    )
+    found = read_card(A)
+    assert (found.title, found.facts["shape"], found.facts["values"]) == ("Matrix", "3 × 7", "float64")
+    assert (found.facts["entries"], found.facts["in memory"]) == ("5, 1.67 a row", "no row blocks")
+    assert read_card(A.info).facts == {name: fact for name, fact in found.facts.items() if name != "in memory"}
+    A @ np.ones(7)
+    assert read_card(A).facts["in memory"] == f"{A.blocks('float64')[0].nbytes} B of row blocks"
+    B = store_matrix((np.array([10, 30]), np.array([30, 20])))
+    assert repr(B) == f"<Matrix: graph of shape (3, 3), 2 entries, pattern, {B.info.url}>"
+    assert (B.dtype, B.vertex_ids.tolist()) == (None, [10, 20, 30])
+    assert B.vertex_ids is B.vertex_ids
+
+
+def test_transpose_of_products():
+    A = store_matrix(make_coo(HARD["wide"]), transpose=True)
+    matrix = make_coo(HARD["wide"]).tocsr()
+    assert (A.T.shape, A.T.is_transpose, A.T.kind, A.T.nnz) == ((7, 3), True, "matrix", 5)
+    np.testing.assert_allclose(A.T @ np.ones(3), matrix.T @ np.ones(3), rtol=1e-15)
+    assert A.T.T is A
+    np.testing.assert_allclose(A.T.T @ np.ones(7), matrix @ np.ones(7), rtol=1e-15)
+
+
+def test_transpose_of_a_graph_has_its_ids():
+    A = store_matrix((np.array([10, 30]), np.array([30, 20])), transpose=True)
+    assert A.T.vertex_ids.tolist() == [10, 20, 30]
+    np.testing.assert_array_equal(A.T.to_scipy().toarray(), [[0, 0, 1], [0, 0, 0], [0, 1, 0]])
+    assert A.T.kind == "graph"
+
+
+def test_missing_transpose():
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr")
+    with pytest.raises(MissingTransposeError) as caught:
+        mg.open_matrix("a.zarr").T  # noqa: B018  # asking raises
+    url = mg.open_matrix("a.zarr").info.url
+    assert str(caught.value) == f"{url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+
+
+def test_memory_is_freed_and_loaded_again():
+    x = np.ones(7)
+    with store_matrix(make_coo(HARD["ring"])) as A:
+        assert not A._loaded
+        first = A @ x
+        mg.spmv(A, x, precision="float32")
+        assert {dtype for dtype, _ in A._loaded} == {"float32", "float64"}
+        assert A.blocks("float64") is A.blocks("float64")
+        assert A.load(3) is A
+        assert not A._loaded
+        assert (A @ x == first).all()
+        assert len(A.blocks("float64")) == 3
+    assert not A._loaded
+    assert (A @ x == first).all()
+    A.close()
+    A.close()
+    assert not A._loaded
+
+
+def test_memory_is_freed_after_an_error():
+    A = store_matrix(make_coo(HARD["ring"]))
+    with pytest.raises(ShapeError), A:  # noqa: PT012  # the first product loads, the second raises
+        A @ np.ones(7)
+        A @ np.ones(8)
+    assert not A._loaded
+
+
+@pytest.mark.parametrize("n_blocks", [0, -1, 1.5, "2"])
+def test_number_of_blocks(n_blocks):
+    with pytest.raises(OptionError) as caught:
+        store_matrix(make_coo(HARD["ring"])).load(n_blocks)
+    assert str(caught.value) == f"n_blocks must be an integer of at least 1, not {n_blocks!r}"
+
+
+def test_plan():
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    plan = A.plan(workers=3, host_memory="1 GiB", device_memory=10**9)
+    assert (len(plan.workers), plan.bounds[0], plan.bounds[-1]) == (3, 0, 500)
+    assert plan.seconds_per_iteration is None
+    assert sum(w.nnz for w in plan.workers) == A.nnz
+    alone = A.plan()
+    assert alone.seconds_per_iteration > 0
+    assert not A._loaded
+    with pytest.raises(CapacityError, match=r"needs .* GB of host memory on one of them, which has 1e-05 GB"):
+        A.plan(host_memory="10kB")
+    with pytest.raises(CapacityError, match="of device memory"):
+        A.plan(device_memory=1000)
+    with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not 'much'"):
+        A.plan(host_memory="much")
+    with pytest.raises(OptionError, match="workers must be at least 1, not 0"):
+        A.plan(workers=0)
+
+
+def test_plan_of_a_run_that_proves_the_highest():
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    for workers in (1, 3):
+        with_proof, without = (A.plan(workers, stop=stop, threads=1) for stop in ("topk:9", "change"))
+        for own, other in zip(with_proof.workers, without.workers, strict=True):
+            assert (own.start, own.stop, own.vector_bytes) == (other.start, other.stop, other.vector_bytes)
+            assert own.watch_bytes == 89 * (own.stop - own.start) + (90 * 30 if workers > 1 else 0)
+            assert other.watch_bytes == 0
+        assert with_proof.memory_bytes > without.memory_bytes
+        assert with_proof.to_dict()["workers"][0]["watch_bytes"] > 0
+    (single,) = A.plan(stop="topk:9", precision="float32").workers
+    assert single.watch_bytes == 65 * 500
+    (device,) = A.plan(device_memory="1GB", backend="cpu", stop="topk:9", threads=1).workers
+    assert device.device_bytes == A.plan(device_memory="1GB", backend="cpu", threads=1).workers[0].device_bytes
+    assert device.host_bytes == device.watch_bytes == 89 * 500 > device.load_bytes
+    with pytest.raises(
+        CapacityError, match=r"\(up to 4.45e-05 GB of it for stop='topk:9', .*\); 2 workers of that size"
+    ):
+        A.plan(host_memory=with_proof.memory_bytes + 30_000, stop="topk:9", threads=1)
+    for stop, message in (
+        ("topk", "stop must be 'change' or 'topk:100'"),
+        ("topk:500", "asks for the 500 highest of 500 vertices; pass less than 500"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            A.plan(stop=stop)
+    with pytest.raises(OptionError, match=r"stop='topk:2' is of PageRank, and .* is of kind 'matrix'; leave it out"):
+        store_matrix(sp.eye_array(5)).plan(stop="topk:2")
+
+
+def test_plan_of_rows_that_come_by():
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    (whole,) = A.plan(device_memory="1GB", backend="cpu").workers
+    assert (whole.held, whole.streaming) == ("device", None)
+    few = {"device_memory": whole.vector_bytes + 15_000, "backend": "cpu"}
+    plan = A.plan(**few)
+    (worker,) = plan.workers
+    assert (worker.held, worker.device_bytes) == ("host", few["device_memory"])
+    assert plan.seconds_per_iteration is None  # nothing says how fast the GPU would be
+    assert worker.streaming.streamed_bytes == int(1.1 * 4 * A.nnz) - worker.streaming.kept_bytes > 0
+    assert worker.host_bytes == whole.load_bytes + worker.streaming.streamed_bytes
+    assert A.plan(**few, host_memory=worker.host_bytes).workers == (worker,)
+    (from_store,) = A.plan(**few, host_memory=worker.host_bytes - 1).workers
+    assert (from_store.held, from_store.host_bytes) == ("store", whole.load_bytes)
+    halves = A.plan(workers=2, device_memory="1GB").workers
+    few_each = max(w.vector_bytes for w in halves) + 12 * 1024
+    assert [w.held for w in A.plan(workers=2, device_memory=few_each).workers] == ["host"] * 2
+    with pytest.raises(CapacityError, match="GB of host memory"):
+        A.plan(**few, host_memory=whole.load_bytes - 1)
+    assert not A._loaded
+
+
+def test_plan_of_rows_that_may_not_come_by():
+    """Those of PageRank in float64, which has no layout; of a product they may."""
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    few = {"device_memory": 40_000, "backend": "cpu"}
+    assert [A.plan(**few, precision=p).workers[0].held for p in ("exact", "float32")] == ["host"] * 2
+    (whole,) = A.plan(device_memory="1GB", backend="cpu", precision="float64").workers
+    assert (whole.layout_bytes, whole.held) == (None, "device")
+    with pytest.raises(CapacityError, match="GB of device memory"):
+        A.plan(device_memory=whole.device_bytes - 1, backend="cpu", precision="float64")
+    M = store_matrix(sp.random_array((500, 500), density=0.02, rng=np.random.default_rng(1)))
+    (whole,) = M.plan(device_memory="1GB", backend="cpu").workers
+    (worker,) = M.plan(device_memory=whole.device_bytes - 1, backend="cpu").workers
+    assert (whole.held, worker.held, worker.layout_bytes) == ("device", "host", None)
+
+
+@pytest.mark.parametrize("work", [lambda A, **few: mg.spmv(A, np.ones(500), **few), mg.pagerank], ids=["spmv", "ranks"])
+@pytest.mark.parametrize("limits", [{"device_memory": "1GB"}, {"host_memory": 10**9}, {"host_memory": 0}])
+def test_memory_is_limited_on_cuda_only(work, limits):
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    with pytest.raises(OptionError) as caught:
+        work(A, backend="cpu", **limits)
+    assert str(caught.value) == (
+        "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
+        "them to distribute where the matrix is on a cluster already"
+    )
+    assert not A._loaded
+
+
+def test_a_matrix_that_does_not_fit_is_not_loaded(monkeypatch):
+    A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
+    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: 1000)
+    for work in (lambda: A @ np.ones(500), lambda: mg.pagerank(A)):
+        with pytest.raises(CapacityError, match=r"which has 1e-06 GB"):
+            work()
+    assert not A._loaded
+    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: 10**9)
+    assert (A @ np.ones(500)).sum() == A.nnz
+
+
+# --- ingest and generate ---------------------------------------------------------------------------------------------
+
+
+def test_provenance_is_that_of_a_file():
+    write_text(HARD["ring"], "a.mtx")
+    info = mg.ingest("a.mtx", "a.zarr", kind="graph", symmetrize=True)
+    assert isinstance(info, MatrixInfo)
+    assert mg.open_matrix("a.zarr").info == info
+    provenance = info.provenance
+    json.dumps(provenance)
+    assert provenance["source"]["name"] == "a.mtx"
+    assert len(provenance["source"]["sha256"]) == 64
+    asked = provenance["options"]
+    assert (asked["kind"], asked["symmetrize"], asked["self_loops"], "format" in asked) == (
+        "graph",
+        True,
+        "keep",
+        False,
+    )
+    assert provenance["program"] == f"mgspmv {mg.__version__}"
+    assert provenance["created"].endswith("+00:00")
+
+
+def test_provenance_has_the_options_of_the_edge_list(tmp_path):
+    (tmp_path / "a.txt").write_text("0 1\n")
+    (tmp_path / "a.v").write_text("0\n1\n2\n")
+    info = mg.ingest("a.txt", "a.zarr", format="edge-list", vertices=tmp_path / "a.v", ids="int")
+    asked = info.provenance["options"]
+    assert (asked["format"], asked["vertices"], asked["ids"]) == ("edge-list", str(tmp_path / "a.v"), "int")
+    assert info.shape == (3, 3)
+
+
+def test_a_taken_place_is_refused_before_the_source_is_read():
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr")
+    with pytest.raises(StoreExistsError, match="overwrite"):
+        mg.ingest("none.mtx", "a.zarr")
+    with pytest.raises(SourceNotFoundError):
+        mg.ingest("none.mtx", "a.zarr", overwrite=True)
+    with pytest.raises(StoreExistsError, match="overwrite"):
+        mg.generate("uniform", "a.zarr")
+    assert mg.open_matrix("a.zarr").shape == (7, 7)
+
+
+def test_overwrite_replaces_the_matrix():
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr")
+    old = mg.open_matrix("a.zarr")
+    info = mg.ingest(make_coo(HARD["wide"]), "a.zarr", overwrite=True)
+    assert mg.open_matrix("a.zarr").shape == (3, 7)
+    assert info.version != old.info.version
+    assert mg.verify("a.zarr") == []
+
+
+@pytest.mark.parametrize("had_matrix", [False, True], ids=["new", "overwritten"])
+@pytest.mark.parametrize("source", ["bad.mtx", "bad.txt", "none", (np.array([0]), np.array([1j]))], ids=str)
+def test_a_failed_ingest_leaves_what_was_there(tmp_path, source, had_matrix):
+    (tmp_path / "bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1.0\n1 x 1.0\n")
+    (tmp_path / "bad.txt").write_text("0 1\n1 2\n2 oops\n")
+    if had_matrix:
+        mg.ingest(make_coo(HARD["ring"]), "a.zarr")
+    with pytest.raises((SourceError, OptionError)):
+        mg.ingest(source, "a.zarr", overwrite=had_matrix)
+    if had_matrix:
+        assert mg.open_matrix("a.zarr").shape == (7, 7)
+        assert mg.verify("a.zarr") == []
+    else:
+        assert not (tmp_path / "a.zarr").exists()
+        with pytest.raises(StoreNotFoundError):
+            mg.open_matrix("a.zarr")
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError) as caught:
+        mg.ingest(make_coo(HARD["ring"]), "file/a.zarr")
+    assert str(caught.value) == "cannot write file/a.zarr: Not a directory"
+
+
+def test_malformed_lines_are_named(tmp_path):
+    (tmp_path / "bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1.0\n1 x 1.0\n")
+    with pytest.raises(SourceError, match=r"bad\.mtx, line 4: '1 x 1\.0'"):
+        mg.ingest("bad.mtx", "a.zarr")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "graf"}, "kind must be one of 'graph', 'matrix', 'stochastic', not 'graf'"),
+        ({"duplicates": "last"}, "duplicates must be one of 'sum', 'first', 'keep', 'error', not 'last'"),
+        ({"self_loops": True}, "self_loops must be one of 'keep', 'drop', 'error', not True"),
+        ({"dtype": "int64"}, "dtype must be one of 'float32', 'float64', not 'int64'"),
+        ({"symmetrise": True}, "ingest has no option 'symmetrise'; did you mean 'symmetrize'?"),
+        ({"n_vertices": 9}, "n_vertices suits an edge list, and this source is read as coo_array; leave it out"),
+        ({"format": "npz"}, "format='npz' suits a file, not a coo_array; leave it out"),
+    ],
+)
+def test_options_of_ingest(options, message):
+    with pytest.raises(OptionError) as caught:
+        mg.ingest(make_coo(HARD["ring"]), "a.zarr", **options)
+    assert str(caught.value) == message
+    with pytest.raises(StoreNotFoundError):
+        mg.open_matrix("a.zarr")
+
+
+def test_options_of_edge_lists_do_not_suit_matrix_market():
+    write_text(HARD["ring"], "a.mtx")
+    with pytest.raises(OptionError, match="weights suits an edge list, and this source is read as matrix-market"):
+        mg.ingest("a.mtx", "a.zarr", weights=False)
+
+
+def test_complex_values_are_refused():
+    with pytest.raises(UnsupportedSourceError, match="complex"):
+        store_matrix(make_coo(HARD["ring"]).astype(complex))
+
+
+def test_generate():
+    info = mg.generate("rmat", "a.zarr", scale=5, edge_factor=4, seed=3, symmetrize=True, self_loops="drop")
+    matrix = mg.open_matrix("a.zarr").to_scipy().toarray()
+    assert (info.shape, info.kind) == ((32, 32), "graph")
+    assert (matrix == matrix.T).all()
+    assert not np.diag(matrix).any()
+    assert info.provenance["options"]["symmetrize"] is True
+    stencil = store_stencil()
+    assert stencil.kind == "matrix"
+    assert mg.generate("stencil2d", "b.zarr", nx=3, ny=4).shape == (12, 12)
+
+
+def store_stencil():
+    store = MemoryStore()
+    mg.generate("stencil3d", store, nx=2, ny=2, nz=2)
+    return mg.open_matrix(store)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "message"),
+    [
+        ("rnat", {}, "there is no generator 'rnat'; did you mean 'rmat'?"),
+        ("rmat", {"scal": 3}, "generator rmat has no option 'scal'; did you mean 'scale'?"),
+        ("rmat", {}, "generator rmat also needs scale"),
+        ("rmat", {"scale": 99}, "scale"),
+    ],
+)
+def test_generators_that_are_refused(model, parameters, message):
+    with pytest.raises(OptionError, match=message):
+        mg.generate(model, "a.zarr", **parameters)
+    with pytest.raises(StoreNotFoundError):
+        mg.open_matrix("a.zarr")
+
+
+def test_progress():
+    heard = []
+    report = lambda *args: heard.append(args)  # noqa: E731  # handed on by name
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr", transpose=True, on_progress=report)
+    phases = list(dict.fromkeys(phase for phase, _, _ in heard))
+    assert phases == ["read", "sort and write", "write the transpose"]
+    assert [done for phase, done, _ in heard if phase == "read"] == [7]
+    assert all(total is None or done <= total for _, done, total in heard)
+    heard.clear()
+    mg.generate("uniform", "b.zarr", n_vertices=5, n_edges=9, on_progress=report)
+    assert {phase for phase, _, _ in heard} == {"read", "sort and write"}
+    heard.clear()
+    assert mg.verify("a.zarr", on_progress=report) == []
+    assert heard
+
+
+def test_verify_says_what_is_wrong(tmp_path):
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr")
+    (chunk,) = (tmp_path / "a.zarr").glob("versions/*/data/c/0")
+    chunk.write_bytes(chunk.read_bytes()[:-5] + b"wrong")
+    (problem,) = mg.verify("a.zarr")
+    assert "data" in problem
+    with pytest.raises(StoreNotFoundError):
+        mg.verify("none.zarr")
+
+
+# --- the package -----------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_documented():
+    for name in mg.__all__:
+        assert len(getattr(mg, name).__doc__) > 20, name
+    assert (mg.Event, mg.Status) == (Event, Status)
+
+
+def test_public_methods_are_documented():
+    plain = {"shape", "ndim", "nnz", "kind"}
+    for name, member in vars(mg.Matrix).items():
+        if not name.startswith("_") and name not in plain and (callable(member) or isinstance(member, property)):
+            assert member.__doc__, name
+
+
+def test_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert mg.__version__ == version("mgspmv")
+    assert {"__version__", *mg.__all__} <= set(dir(mg))
+
+
+def test_product_from_the_left_is_that_of_the_transpose(tmp_path):
+    matrix = scipy.sparse.random_array((5, 3), density=0.5, rng=np.random.default_rng(8))
+    for transpose in (True, False):
+        mg.ingest(matrix, tmp_path / f"{transpose}.zarr", transpose=transpose)
+    x = np.arange(10.0).reshape(2, 5)
+    with mg.open_matrix(tmp_path / "True.zarr") as A:
+        np.testing.assert_allclose(x @ A, x @ matrix.toarray())
+        np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
+    with mg.open_matrix(tmp_path / "False.zarr") as A, pytest.raises(MissingTransposeError, match="transpose=True"):
+        x @ A
