@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test lint types imports docs package check format sanitize bench bench-drives bench-ingest chaos audit clean
+.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest chaos audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -22,8 +22,17 @@ quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank i
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
 
 # Bytecode is kept whatever the environment says: tests start hundreds of processes, which would compile all modules.
-test: $(VENV)/.ready-test ## run the tests (ARGS="-k store -x")
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+PART ?=
+
+test: $(VENV)/.ready-test ## run the tests that need nothing but Python (ARGS="-k store -x")
+	$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/.ready-test ## run what make test leaves out too, but the weekly tests (PART=slow runs one part)
+	$(PYTEST) --fuzz 30 -m '$(if $(PART),($(PART)) and )not weekly' $(ARGS)
+
+test-weekly: $(VENV)/.ready-test ## run long variants, and runs on clusters that faults strike
+	$(PYTEST) -m weekly $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff: rules and format
 	$(BIN)/ruff check .

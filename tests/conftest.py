@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import os
+import shutil
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
 from tests.support.reference_data import shared_data
 
 # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+FUZZ = "fuzz_seconds"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the budget of fuzz targets."""
+    parser.addoption(
+        "--fuzz", dest=FUZZ, type=float, default=0.0, metavar="SECONDS", help="run each fuzz target for so long"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose external programs are missing, and fail it in CI, which has installed them."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    wanted = [name for mark in item.iter_markers("external") for name in mark.args]
+    missing = [name for name in wanted if shutil.which(name, path=path) is None]
+    if missing:
+        report = pytest.fail if "CI" in os.environ else pytest.skip
+        report(f"needs {', '.join(missing)}; on Debian and Ubuntu, sudo .ci/programs installs all such programs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Repeat a fuzz target, with other examples each time, until its budget is spent."""
+    budget_s = pyfuncitem.config.getoption(FUZZ) if pyfuncitem.get_closest_marker("fuzz") else 0.0
+    end = time.monotonic() + budget_s
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    result = yield
+    while time.monotonic() < end:
+        pyfuncitem.obj(**arguments)
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +99,14 @@ def _forget() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of a failure when it happens too: a run that is broken off prints no summary."""
+    """Choose how many examples Hypothesis makes, and print each failure when it happens.
+
+    A run that is broken off prints no summary. Outside fuzzing the examples are the same in every run, and no example
+    has a deadline anywhere.
+    """
+    is_fuzzing = config.getoption(FUZZ) > 0
+    settings.register_profile("tests", derandomize=not is_fuzzing, max_examples=100 if is_fuzzing else 40)
+    settings.load_profile("tests")
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         config.pluginmanager.register(_Failures(terminal))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -275,7 +275,6 @@ def test_graphs_by_degree_keep_their_ranks(method, tmp_path):
 
 
 @given(st.permutations(range(9)), st.sampled_from([(), (1,), (3,), (0,)]), st.sampled_from([np.int32, np.int64]))
-@settings(deadline=None)
 def test_restoring_undoes_permuting(numbers, columns, dtype):
     order = np.array(numbers, dtype=dtype)
     x = np.random.default_rng(0).random((9, *columns))

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -93,7 +93,6 @@ def test_what_is_not_finite_leaves_no_scores(scaler):
     assert np.isnan(scores).all() if scaler != "log" else np.isnan(scores).tolist() == [False, True, False]
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1)), st.sampled_from(SCALERS))
 def test_the_order_of_values_is_that_of_their_scores(values, scaler):
     scores = scale_scores(values, scaler)
@@ -149,7 +148,6 @@ def test_gini_is_that_of_all_pairs(values):
     assert summarize_scores(values).gini == pytest.approx(find_gini(values), rel=1e-9, abs=1e-16)
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 1, allow_subnormal=False)))
 def test_gini_of_any_values(values):
     if values.any():
@@ -161,7 +159,6 @@ def test_there_is_no_gini_of_what_nobody_can_have(values):
     assert math.isnan(summarize_scores(np.array(values)).gini)
 
 
-@settings(deadline=None)
 @given(
     arrays(np.float64, st.integers(0, 40), elements=st.floats(-1, 1e300) | st.sampled_from([0.0, 5e-324, 1e-9])),
     st.integers(1, 8),

@@ -75,7 +75,7 @@ def test_wrong_ranks_are_seen(graph, monkeypatch):
     assert records[3].difference == pytest.approx(4e-4, rel=1e-6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 def test_single_ranks_alone_are_compared_with_the_first_ones(graph, monkeypatch):
     values = iter([np.full(4, 0.25), np.full(4, 0.25) * (1 + 1e-6), np.array([0.25, 0.25, 0.25, np.nan])])
     pagerank = scaling.api.pagerank

@@ -68,7 +68,7 @@ def make_rows(**elapsed_s: float) -> list[Row]:
     return drives.add_runs(rows, runs, "right")
 
 
-@pytest.mark.parametrize("precision", ["exact", pytest.param("float32", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("precision", ["exact", pytest.param("float32", marks=pytest.mark.weekly)])
 def test_all_drives_are_right_and_timed(
     precision: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from tests.support.chaos.verdicts import Ending, Wanted
 GIVEN = ["--cluster", "local", "--workers", "2", "--transports", "auto", "--vertices", "3000"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 def test_a_rank_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "CHECKPOINT_EVERY_S", 0.5)
     monkeypatch.setattr(devices, "_count_iterations", lambda *_: 10_000)

@@ -176,7 +176,7 @@ def test_pagerank_on_three_hosts(known, graph):
 
 @needs_sshd
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.weekly), signal.SIGKILL])
 def test_nothing_stays_when_the_command_is_ended(known, graph, number):
     options = ("--cluster", "ssh", "--hosts", known.write(known.lines[0]), "--workers", "1", "--threads", "1")
     with start("pagerank", "g.zarr", *options, *ENDLESS, **PIPES, start_new_session=True) as process:

@@ -405,7 +405,7 @@ def list_installed(image: Image) -> set[Path]:
     return {path for path in (image.root / "opt" / "mgspmv").rglob("*") if path.is_file()}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @pytest.mark.timeout(1800)
 def test_the_steps_make_a_cluster_that_runs_a_pipeline(tmp_path):
     """On processors, as compose.cpu.yaml asks for it."""

@@ -621,7 +621,7 @@ def connect_unknown(port: str) -> None:
             ["--set=matrix.rmat.parameters.scale=8"],
             "rmat/rmat/pagerank/ranks.zarr",
             id="job",
-            marks=pytest.mark.exhaustive,
+            marks=pytest.mark.weekly,
         ),
         pytest.param(("nightly", "tls"), [], "nightly/web/ranks/ranks.parquet", id="nightly-tls"),
     ],

@@ -134,7 +134,7 @@ def run(folder: Path, command: str) -> tuple[int, str]:
         return code, process.stderr.read()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 def test_a_command_on_two_nodes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("generate", "rmat", "web.zarr", "--scale", "9", "--edge-factor", "8", "--quiet")

@@ -186,7 +186,7 @@ def show(program: str, profile: Path, url: str) -> list[int]:
 
 
 @needs_sshd
-@pytest.mark.parametrize("is_encrypted", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.parametrize("is_encrypted", [pytest.param(False, marks=pytest.mark.weekly), True])
 def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool) -> None:
     """With certificates `desk` sees the dashboard if it has one too; without, nobody but the head does."""
     lines = ['kind = "ssh"', 'hosts = "ssh/hosts.txt"', "workers = 1", "threads = 1"]

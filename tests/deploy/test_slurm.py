@@ -83,7 +83,7 @@ def test_a_job_that_is_requeued_goes_on(slurm, web):
     check_gone_on(said, 4000)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 def test_a_job_whose_time_is_over_goes_on(slurm, web):
     options = ("--time=1", "--signal=B:USR1@20")
     job = slurm.submit(*options, SCRIPT, *RANKED, "60000", *KEPT, cwd=web)

@@ -102,7 +102,7 @@ def check_serves(client, graph, wanted, n_workers=3):
 # --- workers that die ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     client, processes = three
     left = find_left(client)
@@ -117,7 +117,7 @@ def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     check_left(client, left)
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_the_only_worker_dies(drive, graph):
     with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
         strike = Strike(lambda: os.kill(find_processes(client)[0], signal.SIGKILL))
@@ -139,7 +139,7 @@ def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
     check_serves(client, graph, wanted)
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     client, _ = three
     address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 0)
@@ -157,8 +157,8 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     ("how", "drive"),
     [
         (signal.SIGKILL, "superstep"),
-        pytest.param(signal.SIGSTOP, "superstep", marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGKILL, "scheduler", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGSTOP, "superstep", marks=pytest.mark.weekly),
+        pytest.param(signal.SIGKILL, "scheduler", marks=pytest.mark.weekly),
     ],
 )
 def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, three):
@@ -182,7 +182,7 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, thre
 # --- workers that hang -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_a_worker_that_hangs_ends_the_run_in_time(drive, graph, wanted, three):
     client, processes = three
     left = find_left(client)
@@ -268,9 +268,9 @@ def start_client(tmp_path, store, address, drive="superstep", timeout_s=TIMEOUT_
     ("sign", "drive"),
     [
         pytest.param(signal.SIGINT, "superstep", id="interrupted-superstep"),
-        pytest.param(signal.SIGINT, "scheduler", id="interrupted-scheduler", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, "scheduler", id="interrupted-scheduler", marks=pytest.mark.weekly),
         pytest.param(signal.SIGKILL, "superstep", id="killed-superstep"),
-        pytest.param(signal.SIGKILL, "scheduler", id="killed-scheduler", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGKILL, "scheduler", id="killed-scheduler", marks=pytest.mark.weekly),
     ],
 )
 def test_a_client_that_ends_leaves_nothing(sign, drive, graph, wanted, tmp_path, cluster, client):

@@ -75,7 +75,7 @@ def open_reference(name, ingested):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if k % 4 else name for k, name in enumerate(REFERENCES)]
+    "name", [pytest.param(name, marks=pytest.mark.weekly) if k % 4 else name for k, name in enumerate(REFERENCES)]
 )
 def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
     A = open_reference(name, ingested)
@@ -107,7 +107,7 @@ def test_drives_stop_at_the_same_iteration(name, precision, ingested, client):
             CHECKS[precision](mg.pagerank(D, drive=drive, **options), wanted)
 
 
-@pytest.mark.parametrize("n_workers", [*(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 2, 4)), 3, MANY])
+@pytest.mark.parametrize("n_workers", [*(pytest.param(n, marks=pytest.mark.weekly) for n in (1, 2, 4)), 3, MANY])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_hard_graphs_have_one_digest(name, n_workers, in_process, tmp_path):
     hard = GRAPHS[name]

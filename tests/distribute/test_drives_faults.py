@@ -128,7 +128,7 @@ def check_served(client, A, n_workers, drive="superstep"):
 # --- workers that die ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
     fault = Fault(kill(fragile, 1))
     with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.* (is gone|closed its connection)") as caught:
@@ -397,7 +397,7 @@ def other_scheduler(tmp_path):
 
 @pytest.mark.parametrize(
     ("drive", "sign"),
-    [("superstep", signal.SIGSTOP), pytest.param("scheduler", signal.SIGKILL, marks=pytest.mark.exhaustive)],
+    [("superstep", signal.SIGSTOP), pytest.param("scheduler", signal.SIGKILL, marks=pytest.mark.weekly)],
 )
 def test_a_scheduler_that_dies_or_hangs_ends_the_run(drive, sign, graph, tmp_path):
     with other_scheduler(tmp_path) as (process, address), Client(address, set_as_default=False) as client:

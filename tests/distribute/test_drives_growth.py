@@ -154,7 +154,7 @@ def count_all(client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_nothing_grows_with_the_number_of_iterations(drive, two, tmp_path):
     """What is kept shows in each 200 iterations; logs that fill up and jumps of a process of many tests, in some."""
     n = 20_000

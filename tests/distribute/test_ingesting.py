@@ -164,7 +164,7 @@ def test_any_number_of_workers(n, sources, tmp_path):
         check_same(tmp_path / "made", tmp_path / "wanted")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edges=st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9)] * 2), min_size=1, max_size=60),
     duplicates=st.sampled_from(["first", "keep"]),
@@ -387,7 +387,7 @@ def test_an_interrupt_leaves_nothing(phase, sources, client, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", [pytest.param("read", marks=pytest.mark.exhaustive), "exchange"])
+@pytest.mark.parametrize("phase", [pytest.param("read", marks=pytest.mark.weekly), "exchange"])
 def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_path):
     with start_cluster(3) as cluster, Client(cluster) as client:
         pids = client.run(os.getpid)

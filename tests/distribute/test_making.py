@@ -118,7 +118,7 @@ def test_a_worker_that_has_too_little_memory(client, tmp_path, monkeypatch):
     check_nothing_whole(tmp_path / "graph")
 
 
-OTHER_PHASES = [pytest.param(phase, marks=pytest.mark.exhaustive) for phase in ("count", "sum", "write")]
+OTHER_PHASES = [pytest.param(phase, marks=pytest.mark.weekly) for phase in ("count", "sum", "write")]
 
 
 @pytest.mark.slow

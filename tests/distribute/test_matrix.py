@@ -50,7 +50,7 @@ def check_bits(got, wanted):
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.weekly), 3])
 @pytest.mark.parametrize("name", HARD)
 def test_products_of_hard_matrices(name, n_workers, in_process, tmp_path):
     hard = HARD[name]

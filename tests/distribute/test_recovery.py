@@ -182,7 +182,7 @@ def find_slowness():
 # --- workers that are killed -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(drive, graph, wanted, three):
     strike = Strike(lambda: kill(three, 1), iteration=20)
     solution = mg.pagerank(graph, client=three, drive=drive, **strike.told, **RUNS[drive])
@@ -197,7 +197,7 @@ def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(drive, gra
     assert {event.epoch for event in strike.events} == {0, 1}
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_it_goes_on_from_the_last_checkpoint(drive, graph, wanted, three, tmp_path):
     strike = Strike(lambda: kill(three, 0), phase="checkpoint")
     options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
@@ -409,7 +409,7 @@ def test_times_that_make_no_sense(recover, graph):
 # --- workers that come -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
 def test_new_workers_are_taken_in(drive, graph, monkeypatch):
     monkeypatch.setattr("mgspmv.distribute.recovery.STOP_S", -10.0)  # it pays
     monkeypatch.setattr("mgspmv.distribute.newcomers.LOOK_S", 0.1)
@@ -458,7 +458,7 @@ def find_no_memory(dask_worker, moment):
     setattr(owner, name, fail)
 
 
-@pytest.mark.parametrize("moment", [pytest.param("load", marks=pytest.mark.exhaustive), "iterate"])
+@pytest.mark.parametrize("moment", [pytest.param("load", marks=pytest.mark.weekly), "iterate"])
 def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted):
     with serve(2) as client:
         client.run(find_no_memory, moment=moment, workers=[client.cluster.workers[1].worker_address])

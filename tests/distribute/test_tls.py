@@ -143,7 +143,7 @@ def test_other_machines_do_not_reach_nccl_of_gpu_workers(certificates, store):
 @pytest.mark.parametrize(
     "preloaded",
     [
-        pytest.param((), id="alone", marks=pytest.mark.exhaustive),
+        pytest.param((), id="alone", marks=pytest.mark.weekly),
         pytest.param(("--preload", "mgspmv.monitor.plugin"), id="with the page"),
     ],
 )

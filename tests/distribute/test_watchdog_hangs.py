@@ -382,7 +382,7 @@ def test_client_and_scheduler_that_do_not_hear_of_each_other(find_sender, graph,
         assert mg.pagerank(graph, client=cluster).digest() == wanted
 
 
-@pytest.mark.parametrize("by_worker", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.parametrize("by_worker", [pytest.param(False, marks=pytest.mark.weekly), True])
 def test_a_worker_and_the_scheduler_that_do_not_hear_of_each_other(by_worker, graph, wanted):
     with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         assert mg.pagerank(graph, client=client).digest() == wanted

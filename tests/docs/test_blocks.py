@@ -55,11 +55,7 @@ LONG = tuple(f"docs/{name}.md" for name in ("batch", "benchmarks", "centrality",
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.exhaustive if name in LONG else ())
-        for name in PAGES
-        if read_page(name).blocks
-    ],
+    [pytest.param(name, marks=pytest.mark.weekly if name in LONG else ()) for name in PAGES if read_page(name).blocks],
 )
 def test_blocks_of(name: str, tmp_path: Path, scheduler: str) -> None:
     run_page(name, tmp_path, scheduler)

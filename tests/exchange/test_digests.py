@@ -62,7 +62,7 @@ def test_many_vectors_row_by_row(monkeypatch, rows, dtype):
     assert digest_slices(vectors, (0, 5, 225))[1] == digest_plainly(vectors[5:].reshape(-1))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 299), st.integers(0, 63), st.sampled_from(DTYPES))
 def test_a_flipped_bit_is_always_seen(k, bit, dtype):
     vector = make_vector(300, dtype)

@@ -82,13 +82,12 @@ def shares(draw):
     return random_block(n, bounds[rank], bounds[rank + 1], nnz, **options), rank, bounds
 
 
-@settings(deadline=None)
 @given(shares())
 def test_any_share_of_any_graph(share):
     assert_is_right(*share)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(shares(), st.sampled_from(["float64", "float32"]))
 def test_products_of_any_share_have_the_same_bits(share, dtype):
     block, rank, bounds = share
@@ -229,7 +228,6 @@ def test_columns_are_selected_of_vectors_in_any_layout():
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=40))
 def test_what_is_asked_for_is_found(mask):
     rows = np.flatnonzero(mask).astype(np.int32)
@@ -248,7 +246,6 @@ def test_all_is_asked_for_in_no_bits():
     assert find_asked(None, 4) is None
 
 
-@settings(deadline=None)
 @given(shares())
 def test_workers_are_asked_for_what_is_held_of_them(share):
     """What each sends of what it was asked for, put side by side, is what is selected."""

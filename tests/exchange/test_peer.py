@@ -357,7 +357,7 @@ def rank_in_lockstep(A, n_workers, seed, precision, **given):
     return np.concatenate(values), changes[0], statuses[0], sum(residuals) / (1 - options.alpha)
 
 
-@pytest.mark.parametrize("precision", ["exact", "float64", pytest.param("float32", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("precision", ["exact", "float64", pytest.param("float32", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_workers_in_lockstep_have_the_ranks_of_one_process(name, precision):
     hard, store = GRAPHS[name], zarr.storage.MemoryStore()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -21,7 +21,6 @@ from mgspmv.store.read import open_store
 NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**63 - 2), st.sampled_from([10**k - 1 for k in range(1, 19)]))
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=50))
 def test_digits(places):
     rows, cols = np.array(places, np.int64).T
@@ -39,13 +38,11 @@ def format_values(values):
     return [line[4:] for line in lines]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_integers(values):
     assert format_values(np.array(values, np.int64)) == list(map(str, values))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(), min_size=1, max_size=20))
 def test_doubles_are_read_as_they_were(values):
     found = np.array(list(map(float, format_values(np.array(values)))))
@@ -53,7 +50,6 @@ def test_doubles_are_read_as_they_were(values):
     assert np.array_equal(np.signbit(found[found == 0]), np.signbit(np.array(values)[found == 0]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_singles_are_read_as_they_were_by_way_of_doubles(values):
     found = np.array(list(map(float, format_values(np.array(values, np.float32))))).astype(np.float32)

@@ -425,10 +425,7 @@ def test_progress(tmp_path, format, order):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "format",
-    [
-        pytest.param(name, marks=() if name in ("matrix-market", "parquet") else pytest.mark.exhaustive)
-        for name in FORMATS
-    ],
+    [pytest.param(name, marks=() if name in ("matrix-market", "parquet") else pytest.mark.weekly) for name in FORMATS],
 )
 def test_memory_does_not_grow_with_the_matrix(tmp_path, format, monkeypatch):
     set_sizes(monkeypatch, chunk=1 << 12, pointers=1 << 12, names=1 << 11)

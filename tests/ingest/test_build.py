@@ -159,7 +159,7 @@ def test_progress_counts_entries():
 ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(-9, 9)), max_size=60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(entries=ENTRIES, size=st.integers(1, 20))
 def test_random_entries(entries, size):
     matrix = build(ListSource(entries, (5, 7), size=size))

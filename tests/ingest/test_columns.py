@@ -73,14 +73,14 @@ def texts(draw):
     return "".join(line + "\n" for line in lines).encode()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(texts(), st.sampled_from(FORMS))
 def test_quick_parser_agrees_with_lines(text, table):
     chunk = Chunk("t", 1, text)
     assert outcome(read_columns, chunk, table) == outcome(columns._parse_lines, chunk, table)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.floats(), max_size=20))
 def test_nearest_double(values):
     text = "".join(f"{v!r}\n" for v in values)

@@ -134,7 +134,7 @@ any_id = st.one_of(st.integers(0, 9), st.integers(-(2**63), 2**63 - 1), st.integ
 any_name = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters='#%,"'), min_size=1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_against_networkx(tmp_path_factory, data):
     """What NetworkX writes, with other separators, comments and blank lines in it."""

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import StoreError
@@ -33,7 +33,6 @@ def write(ids, cuts=()):
     return writer.finish()
 
 
-@settings(deadline=None)
 @given(any_ids, st.data())
 def test_what_is_read(ids, data):
     ids = sorted(set(ids))
@@ -54,7 +53,6 @@ def test_an_id_that_ends_a_part_and_begins_the_next_is_there_once():
     assert write([3, 5, 5, 5, 9], [2, 3])[:].tolist() == [3, 5, 9]
 
 
-@settings(deadline=None)
 @given(any_ids, any_ids, st.data())
 def test_union(known, others, data):
     known, others = sorted(set(known)), sorted(set(others))
@@ -72,7 +70,6 @@ def test_union(known, others, data):
     merged.close()
 
 
-@settings(deadline=None)
 @given(any_ids.filter(bool), st.data())
 def test_ids_are_found_among_others(known, data):
     known = sorted(set(known))

@@ -348,7 +348,7 @@ def files(draw):
     return plain, noisy
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(files(), st.sampled_from([1, 7, 30, 2**22]))
 def test_round_trip(tmp_path_factory, texts, batch_bytes):
     plain, noisy = texts

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.ingest.name_table import NameTable
@@ -27,7 +27,6 @@ def check(table, batches, codes, first=0):
     return known
 
 
-@settings(deadline=None)
 @given(batches_of_names, st.sampled_from([pa.string(), pa.large_string()]), st.integers(0, 5))
 def test_each_name_has_one_code(batches, dtype, first):
     table = NameTable(first)
@@ -50,7 +49,6 @@ def test_many_names(piece, threads, monkeypatch):
     assert table.nbytes < 3 * sum(len(name.encode()) for name in known) + 200 * len(known)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=9), unique=True), st.lists(st.text(max_size=2)), st.integers(0, 5))
 def test_a_table_is_gone_on_with(names, others, first):
     old, new = NameTable(first), NameTable(first)

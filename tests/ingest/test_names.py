@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -38,7 +38,6 @@ def small(monkeypatch):
         monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
 
 
-@settings(deadline=None)
 @given(any_names, st.data())
 def test_what_is_read(names, data):
     names = sorted(names)
@@ -55,7 +54,6 @@ def test_what_is_read(names, data):
     stored.close()
 
 
-@settings(deadline=None)
 @given(any_names, st.integers(0, 5), st.integers(0, 5))
 def test_names_are_kept(tmp_path_factory, names, first, last):
     folder = KeptFolder(tmp_path_factory.mktemp("kept"), {})
@@ -64,7 +62,6 @@ def test_names_are_kept(tmp_path_factory, names, first, last):
     folder.close()
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.text(max_size=2), max_size=9), max_size=6), st.integers(0, 6), st.sampled_from([1, 1 << 40])
 )
@@ -90,7 +87,6 @@ def test_names_are_coded_on(tmp_path_factory, columns, cut, memory):
     folder.close()
 
 
-@settings(deadline=None)
 @given(
     st.one_of(any_names, st.lists(st.text("a\0", max_size=40), unique=True)),
     st.sampled_from(["", "a", "a" * 8, "é" * 9]),
@@ -101,7 +97,6 @@ def test_names_are_sorted(names, prefix):
     assert [names[k] for k in order] == sorted(names)
 
 
-@settings(deadline=None)
 @given(st.lists(any_names, max_size=5))
 def test_runs_are_merged(runs):
     spilled = SpilledNames(None)
@@ -121,8 +116,8 @@ def test_runs_are_merged(runs):
     spilled.close()
 
 
-@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.exhaustive), 20_000])
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.weekly), 20_000])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.weekly), 3])
 def test_entries_are_numbered(memory, threads):
     rng = np.random.default_rng(1)
     names = [f"v{k}" for k in (rng.random((2, 3000)) ** 2 * 500).astype(int).ravel()]
@@ -183,10 +178,8 @@ def test_several_threads_while_names_are_put_away():
 
 
 @pytest.mark.parametrize("suffix", ["txt", "parquet"])
-@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(
-    "memory", [pytest.param(PLENTY, marks=pytest.mark.exhaustive), 1 << 20], ids=["much", "little"]
-)
+@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.weekly), 1 << 20], ids=["much", "little"])
 def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     rng = np.random.default_rng(2)
     ends = [f"vertex {k}" for k in (rng.random((2, 20_000)) ** 2 * 9000).astype(int).ravel()]

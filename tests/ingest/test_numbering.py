@@ -62,7 +62,7 @@ some_ids = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(some_ids, some_ids), min_size=1, max_size=60), st.sampled_from([PLENTY, 40_000]))
 def test_any_ids(edges, memory):
     rows, cols = np.array(edges, np.int64).T

@@ -128,7 +128,7 @@ def broken(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(broken())
 def test_files_with_changes_are_refused_or_whole(tmp_path, file):
     """A fixed number of them: any error is one of ours, and what is stored verifies."""

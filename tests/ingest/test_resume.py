@@ -208,7 +208,7 @@ def test_row_groups_that_were_read_are_not_read_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("method", "memory"),
-    [pytest.param("degree", "much", marks=pytest.mark.exhaustive), ("degree", "little"), ("rcm", "much")],
+    [pytest.param("degree", "much", marks=pytest.mark.weekly), ("degree", "little"), ("rcm", "much")],
 )
 def test_an_order_is_found_again(method, memory, tmp_path, request):
     source = write_text(tmp_path / "e.txt", weights=True)
@@ -776,7 +776,7 @@ def test_killed_before_the_store_is_named_it_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["names", pytest.param("numbers", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["names", pytest.param("numbers", marks=pytest.mark.weekly)])
 def test_killed_at_any_moment_it_goes_on(kind, tmp_path, monkeypatch):
     """By SIGKILL, three times, a random time after it got on, while it reads, numbers, sorts and writes; maybe when the
     store is whole and what was kept is not yet gone."""

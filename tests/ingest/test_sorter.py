@@ -106,7 +106,7 @@ def test_sorting(small, shape, values, memory):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_entries(data):
     shape = data.draw(st.tuples(st.integers(1, 300), st.integers(1, 300)))
     n = data.draw(st.integers(0, 400))

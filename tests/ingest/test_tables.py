@@ -92,8 +92,8 @@ def test_tables_are_closed_when_reading_ends_early():
         source.layout()
 
 
-@pytest.mark.parametrize("kind", ["parquet", pytest.param("text", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("memory", [60_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["parquet", pytest.param("text", marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("memory", [60_000, pytest.param(200_000, marks=pytest.mark.weekly)])
 def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(kind, memory, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PART_ROWS", 500)
     monkeypatch.setitem(EdgeListSource.__init__.__kwdefaults__, "batch_bytes", 10_000)

@@ -129,7 +129,7 @@ CASES = {
     "symmetrize": st.booleans(),
     "transpose": st.booleans(),
 }
-CHECKS = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+CHECKS = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
 @settings(max_examples=15, **CHECKS)
@@ -140,7 +140,7 @@ def test_the_store_is_that_of_the_edited_list(small, tmp_path, history, kind, we
     check_history(tmp_path, history, kind, weighted, symmetrize, duplicates=rule, transpose=transpose)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @settings(max_examples=200, **CHECKS)
 @given(**CASES)
 def test_many_stores_are_those_of_the_edited_list(
@@ -253,7 +253,7 @@ PEAK = """
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 def test_a_gibibyte_is_enough(tmp_path):
     """For 12 million entries, as many insertions, which go by way of files, and a transpose."""
     csv = pytest.importorskip("pyarrow.csv")
@@ -276,7 +276,7 @@ def test_a_gibibyte_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_ids_within_a_gibibyte(tmp_path, kind):
     """16 million integers, or 5 million names of 40 letters, and 2 or 1 million others: 40 bytes each, or 200, do not
@@ -586,7 +586,7 @@ def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("order", "kind"),
     [
-        pytest.param(order, kind, marks=() if j == k else pytest.mark.exhaustive)
+        pytest.param(order, kind, marks=() if j == k else pytest.mark.weekly)
         for j, order in enumerate(("rcm", "degree", "dealt"))
         for k, kind in enumerate(("numbers", "int64", "string"))
     ],
@@ -745,9 +745,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("phase", ["read", "merge and write", "write the transpose"])
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize(
-    "is_local", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["local", "in memory"]
-)
+@pytest.mark.parametrize("is_local", [True, pytest.param(False, marks=pytest.mark.weekly)], ids=["local", "in memory"])
 def test_what_another_changed_meanwhile_is_not_lost(small, tmp_path, name, phase, is_local):
     place = LocalStore(tmp_path / "a") if is_local else MemoryStore()
     rng = np.random.default_rng(5)

@@ -71,7 +71,7 @@ ids_of_all_sizes = st.one_of(
 batches_of = st.lists(st.lists(ids_of_all_sizes, min_size=1, max_size=8), min_size=1, max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batches_of, st.one_of(st.none(), st.integers(0, 30), st.integers(2**21, 2**62)))
 def test_any_integers(batches, claim):
     numbering = check([np.array(batch, np.int64) for batch in batches], claim)
@@ -119,7 +119,6 @@ def test_a_claim_makes_numbers_of_large_ids():
     assert check([np.array([7, 5_000_000])], claim=5_000_000).are_ids
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.text(max_size=3), max_size=6), min_size=1, max_size=4))
 def test_names(batches):
     numbers, numbering = numbers_of(OccurringNames(), [pa.array(batch, pa.string()) for batch in batches])

@@ -280,9 +280,9 @@ PEAK = """
     ("field", "order", "n_gib"),
     [
         ("pattern", "none", 2),
-        pytest.param("pattern", "none", 8, marks=pytest.mark.exhaustive),
-        pytest.param("integer", "none", 2, marks=pytest.mark.exhaustive),
-        pytest.param("pattern", "degree", 2, marks=pytest.mark.exhaustive),
+        pytest.param("pattern", "none", 8, marks=pytest.mark.weekly),
+        pytest.param("integer", "none", 2, marks=pytest.mark.weekly),
+        pytest.param("pattern", "degree", 2, marks=pytest.mark.weekly),
     ],
 )
 def test_text_of_many_times_the_memory(tmp_path, field, order, n_gib):
@@ -321,7 +321,7 @@ def test_text_of_many_times_the_memory(tmp_path, field, order, n_gib):
     assert (stored.read_array("indices", 0, n_times * len(first)) == np.repeat(first, n_times)).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("ids", "n_batches"), [("names", 8), ("integers", 16)])
 def test_more_ids_than_memory(tmp_path, ids, n_batches):
@@ -365,7 +365,7 @@ REORDER_PEAK = """
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @pytest.mark.timeout(900)
 def test_reordering_a_store_of_more_than_the_memory(tmp_path):
     """0.8 GB of a graph with weights and as much of its transpose, within 1 GiB; `ingest` makes the same."""

@@ -100,7 +100,7 @@ def test_hard_graphs_are_balanced(name, precision, checked):
     assert len(checked) == 80
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(-250, 250),

@@ -44,7 +44,7 @@ def make_slow(n=40):
 
 
 @given(seed=st.integers(0, 2**32 - 1), alpha=st.sampled_from([0.5, 0.85, 0.95]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_ranks_are_those_of_a_linear_system(seed, alpha):
     arcs = make_arcs(seed)
     solution = mg.pagerank(make_graph(arcs), method="extrapolation", alpha=alpha, tol=1e-12, max_iter=2000)

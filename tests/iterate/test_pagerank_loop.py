@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -71,7 +71,6 @@ sizes = st.sampled_from([1.0, 1e-1, 9e-2, 1e-2, 1e-3, 1e-4, 0.0])
 some_sums = st.builds(make_sums, sizes, sizes, st.sampled_from([0.0, 0.25]), st.sampled_from([0] * 9 + [1]))
 
 
-@settings(deadline=None)
 @given(
     some_sums,
     st.lists(some_sums, min_size=6, max_size=6),

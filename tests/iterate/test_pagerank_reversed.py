@@ -61,7 +61,7 @@ WEIGHTS = st.sampled_from([0.0, 0.1, 1 / 3, 2.5, 1e6])
 EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), WEIGHTS), min_size=1, max_size=50)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(edges=EDGES, order=st.sampled_from(["none", "rcm", "degree", "dealt"]))
 def test_any_graph_in_any_order(edges, order):
     source, target, weights = map(np.array, zip(*edges, strict=True))

@@ -100,7 +100,7 @@ def make_follow(arcs, run):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_proven_holds(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(5, 60))

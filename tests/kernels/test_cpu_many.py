@@ -84,7 +84,7 @@ def test_each_column_of_hard_graphs_is_as_alone(precision, has_values):
         check_steps(make_block(GRAPHS[name], data=dtype if has_values else None), precision, 4)
 
 
-@pytest.mark.parametrize("width", [pytest.param(w, marks=[pytest.mark.exhaustive] if w > 16 else []) for w in WIDTHS])
+@pytest.mark.parametrize("width", [pytest.param(w, marks=[pytest.mark.weekly] if w > 16 else []) for w in WIDTHS])
 def test_each_width(width):
     check_steps(random_block(300, 300, 4000, data=None), "float32", width)
 

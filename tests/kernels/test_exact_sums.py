@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -23,20 +23,17 @@ EDGES = [
 ]
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.integers(0, 30), elements=FINITE))
 def test_sizes(x):
     assert sum_sizes(x) * UNIT == sum(abs(Fraction(v)) for v in x.tolist())
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.tuples(st.just(2), st.integers(0, 30)), elements=st.floats(-1e300, 1e300)))
 def test_changes_are_of_rounded_differences(pair):
     new, x = pair
     assert sum_changes(new, x) * UNIT == sum(abs(Fraction(a - b)) for a, b in zip(*pair.tolist(), strict=True))
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, st.integers(0, 30), elements=FINITE))
 def test_squares_are_rounded_once_whatever_their_size(x):
     found = sum_squares(x) * UNIT

@@ -155,7 +155,7 @@ def test_formats_hold_entries_in_their_order(format, monkeypatch):
     seed=st.integers(0, 2**16),
     has_values=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_formats_hold_any_matrix(lengths, n_cols, offset, size, seed, has_values):
     block = make_random(lengths, n_cols, data=np.float32 if has_values else None, seed=seed)
     block = CsrBlock(offset, n_cols, block.indptr, block.indices, block.data)
@@ -358,7 +358,7 @@ def test_split_cuts_the_merge_path(lengths):
 
 
 @given(st.lists(st.integers(0, 700) | st.just(0), max_size=60))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_split_covers_rows_and_nonzeros(lengths):
     block = make_random(lengths, 9, data=None)
     split = build_split(block)
@@ -570,7 +570,7 @@ def test_stream_of_hard_matrices(name):
 
 
 @given(st.lists(st.integers(0, 90) | st.just(0) | st.just(32), max_size=60))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_stream_of_rows_of_any_length(lengths):
     check_stream(make_random(lengths, 9, data=None))
 

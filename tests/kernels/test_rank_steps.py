@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -82,7 +82,6 @@ def test_float64_is_refused(monkeypatch):
     st.integers(1, 20),
     st.integers(1, 64),
 )
-@settings(deadline=None)
 def test_items(n_chunks, n_empty, n_multiprocessors, least):
     block_chunks, n_blocks = np.concatenate([[0], np.cumsum(n_chunks)]).astype(np.int64), len(n_chunks) + n_empty
     with pytest.MonkeyPatch.context() as patch:

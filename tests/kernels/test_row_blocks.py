@@ -194,7 +194,7 @@ def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_row_blocks_hold_any_matrix(lengths, height, tile, order, seed):
     block = make_random(lengths, len(lengths), data=np.float32, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -254,7 +254,6 @@ def test_columns_of_64_bits_are_refused():
     st.lists(st.integers(0, 100) | st.integers(0, 2**34), max_size=6),
     st.integers(0, 100) | st.integers(0, 2**31 - 1),
 )
-@settings(deadline=None)
 def test_windows(block_nnz, n_cols):
     made = cut_windows(np.array(block_nnz, np.int64), n_cols)
     assert (len(made.shifts), made.cell_starts[0]) == (len(block_nnz), 0)

@@ -84,7 +84,7 @@ def test_row_slices_hold_rows_of_many_lengths(name, data):
 
 
 @given(st.lists(st.integers(0, 5) | st.integers(0, 300), max_size=100), st.integers(0, 2**16))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_row_slices_hold_any_matrix(lengths, seed):
     block = make_random(lengths, max(1, len(lengths)), data=np.float32, seed=seed)
     check_holds(block, lay_out(block))

@@ -139,7 +139,7 @@ def test_row_tiles_hold_skewed_rows(n_cols, options, monkeypatch):
     orders=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_row_tiles_hold_any_matrix(lengths, n_cols, height, tile, n_items, piece, orders, seed):
     block = make_random(lengths, n_cols, data=np.float32, seed=seed)
     with pytest.MonkeyPatch.context() as patch:

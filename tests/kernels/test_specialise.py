@@ -94,7 +94,7 @@ def test_every_source_compiles(arch):
     check_compiled(arch, choose_few(arch))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.weekly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_specialisation_compiles(arch):

@@ -171,7 +171,7 @@ def test_products_of_generated_matrices(name, kernel):
     seed=st.integers(0, 2**16),
     has_values=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_products_of_any_matrix(lengths, n_cols, offset, seed, has_values):
     made = make_random(lengths, n_cols, data=np.float64 if has_values else None, seed=seed)
     block = CsrBlock(offset, n_cols, made.indptr, made.indices, made.data)

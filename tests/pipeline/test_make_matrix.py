@@ -340,9 +340,9 @@ class TestMemoryOfGenerators:
     @pytest.mark.parametrize(
         ("more", "limit"),
         [
-            pytest.param("symmetrize = true\ntranspose = true\n", "8GB", marks=pytest.mark.exhaustive),
+            pytest.param("symmetrize = true\ntranspose = true\n", "8GB", marks=pytest.mark.weekly),
             ("symmetrize = true\ntranspose = true\n", "800MB"),
-            pytest.param('order = "rcm"\n', "8GB", marks=pytest.mark.exhaustive),
+            pytest.param('order = "rcm"\n', "8GB", marks=pytest.mark.weekly),
         ],
     )
     def test_they_take_what_is_predicted(self, more, limit):

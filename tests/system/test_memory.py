@@ -80,11 +80,11 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], P
     ("threads", "weighted", "precision"),
     [
         (1, False, "exact"),
-        pytest.param(2, True, "exact", marks=pytest.mark.exhaustive),
-        pytest.param(1, True, "float64", marks=pytest.mark.exhaustive),
+        pytest.param(2, True, "exact", marks=pytest.mark.weekly),
+        pytest.param(1, True, "float64", marks=pytest.mark.weekly),
         (2, False, "float64"),
-        pytest.param(1, True, "float32", marks=pytest.mark.exhaustive),
-        pytest.param(2, False, "float32", marks=pytest.mark.exhaustive),
+        pytest.param(1, True, "float32", marks=pytest.mark.weekly),
+        pytest.param(2, False, "float32", marks=pytest.mark.weekly),
     ],
 )
 def test_ranking_takes_what_was_planned(
@@ -101,7 +101,7 @@ def test_ranking_takes_what_was_planned(
     ("precision", "k"),
     [
         ("exact", 1 << 16),
-        *(pytest.param(own, 10, marks=pytest.mark.exhaustive) for own in ("exact", "float64", "float32")),
+        *(pytest.param(own, 10, marks=pytest.mark.weekly) for own in ("exact", "float64", "float32")),
     ],
 )
 def test_proving_the_highest_takes_what_was_planned(
@@ -186,10 +186,8 @@ def multiply(store: Path, dtype: str, threads: int) -> None:
     mg.spmv(A, np.ones(A.shape[1], dtype), threads=threads)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "threads"), [("float64", 1), pytest.param("float32", 2, marks=pytest.mark.exhaustive)]
-)
-@pytest.mark.parametrize(("n", "bandwidth"), [(200_000, 7), pytest.param(1_000_000, 1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("dtype", "threads"), [("float64", 1), pytest.param("float32", 2, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize(("n", "bandwidth"), [(200_000, 7), pytest.param(1_000_000, 1, marks=pytest.mark.weekly)])
 def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, threads: int, dtype: Any) -> None:
     for store, size in (("tiny", 100), ("large", n)):
         mg.generate("banded", tmp_path / store, n=size, bandwidth=bandwidth, dtype=dtype)
@@ -198,7 +196,7 @@ def test_products_take_what_was_planned(tmp_path: Path, n: int, bandwidth: int, 
     assert_as_planned(plan.memory_bytes, lambda: multiply(tmp_path / "large", dtype, threads))
 
 
-@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.weekly)])
 def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -> None:
     """Few entries a row, so that the vectors and the order are most of it."""
     work: Callable[..., None] = rank if kind == "graph" else multiply
@@ -215,7 +213,7 @@ def test_a_renumbered_matrix_takes_what_was_planned(tmp_path: Path, kind: Any) -
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("n", "bandwidth", "was_reordered"),
-    [(300_000, 15, False), pytest.param(2_000_000, 1, True, marks=pytest.mark.exhaustive)],
+    [(300_000, 15, False), pytest.param(2_000_000, 1, True, marks=pytest.mark.weekly)],
 )
 def test_finding_an_order_takes_no_more_than_is_asked_for(
     tmp_path: Path, n: int, bandwidth: int, was_reordered: bool, method: str
@@ -357,7 +355,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("edges", "weighted edges", "pattern", "real")),
+        *(pytest.param(name, marks=pytest.mark.weekly) for name in ("edges", "weighted edges", "pattern", "real")),
         "edges with ids",
     ],
 )
@@ -372,7 +370,7 @@ def test_ingest_holds_the_entries_and_those_sorted_by_column(
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("edges", marks=pytest.mark.exhaustive), "real"])
+@pytest.mark.parametrize("name", [pytest.param("edges", marks=pytest.mark.weekly), "real"])
 def test_a_process_that_ingests_grows_no_more(
     texts: dict[str, tuple[Path, Path, int]], tmp_path: Path, name: str
 ) -> None:
@@ -403,7 +401,7 @@ def write_comments(path: Path, n_bytes: int, line_bytes: int) -> Path:
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("line_bytes", [4000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("line_bytes", [4000, pytest.param(1_000_000, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", HEADS)
 def test_comments_of_an_archive_take_no_memory(tmp_path: Path, name: str, line_bytes: int) -> None:
     tiny = write_comments(tmp_path / f"tiny-{name}", 1 << 20, line_bytes)
