@@ -57,7 +57,7 @@ package: $(VENV)/.ready-dev ## build sdist and wheel, and run the command from t
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(DIST)/site $(DIST)/*.whl
 	PYTHONPATH=$(DIST)/site $(BIN)/python $(DIST)/site/bin/mgspmv --help > /dev/null
 
-check: test lint types imports docs package ## everything that a contribution must pass; CI runs this
+check: lint types imports test docs package ## everything that a contribution must pass; CI runs this
 	@echo "All checks passed."
 
 format: $(VENV)/.ready-dev ## let ruff mend what it can
