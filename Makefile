@@ -22,7 +22,7 @@ quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank i
 	$(BIN)/mgspmv run pipelines/quickstart.toml $(ARGS)
 
 # Bytecode is kept whatever the environment says: tests start hundreds of processes, which would compile all modules.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 PART ?=
 
 test: $(VENV)/.ready-test ## run the tests that need nothing but Python (ARGS="-k store -x")
