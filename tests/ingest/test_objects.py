@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -18,6 +19,7 @@ from mgspmv.errors import CapacityError, OptionError, SourceError, UnsupportedSo
 from mgspmv.ingest import objects
 from mgspmv.ingest.generate import UniformSource
 from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource, source_from_object
+from tests.support.pairwise import cover_pairs
 
 FORMATS = ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"]
 
@@ -57,16 +59,15 @@ def random_matrix(n_rows=6, n_cols=9, dtype=np.float64):
 
 @pytest.mark.usefixtures("batch_size")
 @pytest.mark.parametrize("kind", ["array", "matrix"])
-@pytest.mark.parametrize("format", FORMATS)
-def test_scipy_formats(format, kind):
+def test_scipy_formats(kind):
     dense = random_matrix()
-    matrix = getattr(sp, f"{format}_{kind}")(dense)
-    source = ScipySource(matrix)
-    again, layout = rebuild(source)
-    np.testing.assert_array_equal(again.toarray(), dense)
-    assert layout.vertex_ids is None
-    assert source.default_kind == "matrix"
-    assert source.name == f"{format}_{kind} of shape (6, 9)"
+    for format in FORMATS:
+        source = ScipySource(getattr(sp, f"{format}_{kind}")(dense))
+        again, layout = rebuild(source)
+        np.testing.assert_array_equal(again.toarray(), dense, err_msg=format)
+        assert layout.vertex_ids is None, format
+        assert source.default_kind == "matrix", format
+        assert source.name == f"{format}_{kind} of shape (6, 9)"
 
 
 @pytest.mark.usefixtures("batch_size")
@@ -78,14 +79,14 @@ def test_dense_arrays_give_their_nonzeros(order):
     assert again.nnz == np.count_nonzero(dense)
 
 
-@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3, 5), (1, 1)])
 @pytest.mark.parametrize("make", [np.zeros, sp.csr_array, sp.coo_array])
-def test_no_entries_keep_shape_and_dtype(make, shape):
-    source = ScipySource(make(shape, dtype=np.float32))
-    (batch,) = source.batches()
-    assert len(batch.rows) == 0
-    assert batch.values.dtype == np.float32
-    assert source.layout().shape == shape
+def test_no_entries_keep_shape_and_dtype(make):
+    for shape in ((0, 4), (4, 0), (3, 5), (1, 1)):
+        source = ScipySource(make(shape, dtype=np.float32))
+        (batch,) = source.batches()
+        assert len(batch.rows) == 0, shape
+        assert batch.values.dtype == np.float32, shape
+        assert source.layout().shape == shape
 
 
 def test_batches_are_bounded(batch_size):
@@ -111,7 +112,6 @@ def test_caller_keeps_its_arrays():
     assert len(matrix.indices) == len(matrix.data) == before
 
 
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.coo_array])
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [
@@ -124,11 +124,12 @@ def test_caller_keeps_its_arrays():
         ("float64", "float64"),
     ],
 )
-def test_dtypes(make, dtype, expected):
+def test_dtypes(dtype, expected):
     dense = random_matrix(dtype=dtype)
-    batches = list(ScipySource(make(dense)).batches())
-    assert {str(b.values.dtype) for b in batches} == {expected}
-    np.testing.assert_array_equal(rebuild(ScipySource(make(dense)))[0].toarray(), dense)
+    for make in (np.asarray, sp.csr_array, sp.coo_array):
+        batches = list(ScipySource(make(dense)).batches())
+        assert {str(b.values.dtype) for b in batches} == {expected}, make
+        np.testing.assert_array_equal(rebuild(ScipySource(make(dense)))[0].toarray(), dense, err_msg=str(make))
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(np.float16, np.float32), (">f8", np.float64), (">i4", np.int64)])
@@ -139,12 +140,12 @@ def test_dense_dtypes_that_scipy_lacks(dtype, expected):
     np.testing.assert_array_equal(rebuild(ScipySource(random_matrix(dtype=dtype)))[0].toarray(), random_matrix())
 
 
-@pytest.mark.parametrize("make", [np.asarray, sp.csr_array, sp.coo_array])
-def test_bool_is_a_pattern(make):
+def test_bool_is_a_pattern():
     dense = random_matrix() > 0
-    source = ScipySource(make(dense))
-    assert is_pattern(source)
-    np.testing.assert_array_equal(rebuild(source)[0].toarray(), dense)
+    for make in (np.asarray, sp.csr_array, sp.coo_array):
+        source = ScipySource(make(dense))
+        assert is_pattern(source), make
+        np.testing.assert_array_equal(rebuild(source)[0].toarray(), dense, err_msg=str(make))
 
 
 def test_stored_false_is_no_entry():
@@ -184,35 +185,33 @@ def test_integers_beyond_int64_are_refused():
 
 
 @pytest.mark.parametrize("format", ["csr", "csc", "bsr"])
-@pytest.mark.parametrize(
-    ("name", "at", "value"), [("indices", 0, 99), ("indices", 1, -1), ("indptr", 1, 6), ("indptr", 4, 0)]
-)
-def test_damaged_indices_are_refused(format, name, at, value):
-    matrix = sp.csr_array(np.eye(4)).asformat(format)
-    getattr(matrix, name)[at] = value
-    with pytest.raises(SourceError, match=r"^given: its index arrays are damaged"):
-        list(ScipySource(matrix, name="given").batches())
+def test_damaged_indices_are_refused(format):
+    for name, at, value in (("indices", 0, 99), ("indices", 1, -1), ("indptr", 1, 6), ("indptr", 4, 0)):
+        matrix = sp.csr_array(np.eye(4)).asformat(format)
+        getattr(matrix, name)[at] = value
+        with pytest.raises(SourceError, match=r"^given: its index arrays are damaged"):
+            list(ScipySource(matrix, name="given").batches())
 
 
 # --- files of SciPy ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-@pytest.mark.parametrize("format", ["coo", "csr", "csc", "bsr", "dia"])
-def test_npz(tmp_path, format, compressed):
-    path = tmp_path / "m.npz"
-    sp.save_npz(path, sp.csr_array(random_matrix()).asformat(format), compressed=compressed)
-    source = NpzSource(path)
-    again, layout = rebuild(source)
-    np.testing.assert_array_equal(again.toarray(), random_matrix())
-    assert source.name == str(path)
-    assert source.default_kind == "matrix"
-    assert layout.provenance == {
-        "name": str(path),
-        "format": "npz",
-        "size": path.stat().st_size,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
+def test_npz(tmp_path, compressed):
+    for format in ("coo", "csr", "csc", "bsr", "dia"):
+        path = tmp_path / f"{format}.npz"
+        sp.save_npz(path, sp.csr_array(random_matrix()).asformat(format), compressed=compressed)
+        source = NpzSource(path)
+        again, layout = rebuild(source)
+        np.testing.assert_array_equal(again.toarray(), random_matrix(), err_msg=format)
+        assert source.name == str(path)
+        assert source.default_kind == "matrix"
+        assert layout.provenance == {
+            "name": str(path),
+            "format": "npz",
+            "size": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
 
 
 def test_npz_of_complex_values_is_refused_by_name(tmp_path):
@@ -237,11 +236,11 @@ def test_npz_that_cannot_be_read(tmp_path):
         NpzSource(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x93NUMPY"])
-def test_npz_that_is_none(tmp_path, content):
-    (tmp_path / "m.npz").write_bytes(content)
-    with pytest.raises(SourceError, match=r"not a whole \.npz file of a sparse matrix \(File is not a zip file\)"):
-        NpzSource(tmp_path / "m.npz")
+def test_npz_that_is_none(tmp_path):
+    for content in (b"", b"no archive", b"\x93NUMPY"):
+        (tmp_path / "m.npz").write_bytes(content)
+        with pytest.raises(SourceError, match=r"not a whole \.npz file of a sparse matrix \(File is not a zip file\)"):
+            NpzSource(tmp_path / "m.npz")
 
 
 def repack(content, changes):
@@ -310,13 +309,17 @@ def rewrite(path, change):
             archive.writestr(name, content)
 
 
-@pytest.mark.parametrize("at", [6, 8, 10, 11, 20])
-def test_npz_with_a_damaged_header_and_right_checksums(tmp_path, at):
+def test_npz_with_a_damaged_header_and_right_checksums(tmp_path):
     path = tmp_path / "m.npz"
-    sp.save_npz(path, sp.csr_array(random_matrix()))
-    rewrite(path, lambda own: own.update({"data.npy": own["data.npy"][:at] + b"(" + own["data.npy"][at + 1 :]}))
-    with pytest.raises(SourceError, match="not a whole"):
-        NpzSource(path)
+
+    def damage(members, at):
+        members["data.npy"] = members["data.npy"][:at] + b"(" + members["data.npy"][at + 1 :]
+
+    for at in (6, 8, 10, 11, 20):
+        sp.save_npz(path, sp.csr_array(random_matrix()))
+        rewrite(path, functools.partial(damage, at=at))
+        with pytest.raises(SourceError, match="not a whole"):
+            NpzSource(path)
 
 
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
@@ -372,28 +375,28 @@ def make_graph(kind, weighted):
 
 
 @pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
-def test_networkx_graphs(kind, weighted):
-    graph = make_graph(kind, weighted)
-    source = NetworkxSource(graph)
-    again, layout = rebuild(source)
-    assert layout.vertex_ids.tolist() == [2, 3, 5, 7, 11]
-    assert layout.vertex_ids.dtype == np.int64
-    assert is_pattern(source) is not weighted
-    assert source.default_kind == "graph"
-    expected = nx.to_scipy_sparse_array(graph, nodelist=layout.vertex_ids.tolist())
-    np.testing.assert_array_equal(again.toarray(), expected.toarray())
+def test_networkx_graphs(kind):
+    for weighted in (True, False):
+        graph = make_graph(kind, weighted)
+        source = NetworkxSource(graph)
+        again, layout = rebuild(source)
+        assert layout.vertex_ids.tolist() == [2, 3, 5, 7, 11]
+        assert layout.vertex_ids.dtype == np.int64
+        assert is_pattern(source) is not weighted
+        assert source.default_kind == "graph"
+        expected = nx.to_scipy_sparse_array(graph, nodelist=layout.vertex_ids.tolist())
+        np.testing.assert_array_equal(again.toarray(), expected.toarray(), err_msg=f"weighted={weighted}")
 
 
-@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph])
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("batch_size")
-def test_random_graphs_of_networkx(kind, seed):
-    graph = kind(nx.gnp_random_graph(30, 0.1, seed=seed))
-    again, layout = rebuild(NetworkxSource(graph))
-    assert layout.vertex_ids is None
-    np.testing.assert_array_equal(again.toarray(), nx.to_scipy_sparse_array(graph, nodelist=range(30)).toarray())
+def test_random_graphs_of_networkx():
+    for seed, kind in enumerate((nx.Graph, nx.DiGraph, nx.MultiGraph)):
+        graph = kind(nx.gnp_random_graph(30, 0.1, seed=seed))
+        again, layout = rebuild(NetworkxSource(graph))
+        assert layout.vertex_ids is None
+        expected = nx.to_scipy_sparse_array(graph, nodelist=range(30))
+        np.testing.assert_array_equal(again.toarray(), expected.toarray(), err_msg=kind.__name__)
 
 
 def test_parallel_edges_come_one_by_one():
@@ -486,9 +489,7 @@ def expected_arcs(src, dst, weights):
 
 
 @pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64, ">i8"])
-@pytest.mark.parametrize("spread", [1, 3, 10**6])
-@pytest.mark.parametrize("low", [0, 5])
+@cover_pairs(dtype=["int32", "int64", "uint32", "uint64", ">i8"], spread=[1, 3, 10**6], low=[0, 5])
 def test_arrays_number_the_ids_that_occur(dtype, spread, low):
     rng = np.random.default_rng(2)
     src, dst = ((rng.integers(0, 12, 25) * spread + low).astype(dtype) for _ in range(2))
@@ -584,9 +585,8 @@ class OwnGraph(nx.DiGraph):
     """A graph class of a user's."""
 
 
-@pytest.mark.parametrize(
-    ("obj", "kind"),
-    [
+def test_source_from_object():
+    for obj, kind in (
         (sp.csr_array((2, 2)), ScipySource),
         (sp.dok_matrix((2, 2)), ScipySource),
         (np.zeros((2, 2)), ScipySource),
@@ -596,10 +596,8 @@ class OwnGraph(nx.DiGraph):
         ((np.array([0]), np.array([1])), ArraysSource),
         (([0], [1], [2.0]), ArraysSource),
         (UniformSource(3, 3), UniformSource),
-    ],
-)
-def test_source_from_object(obj, kind):
-    assert type(source_from_object(obj)) is kind
+    ):
+        assert type(source_from_object(obj)) is kind
 
 
 @pytest.mark.parametrize(
