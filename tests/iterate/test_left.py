@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mgspmv.iterate.left import predict_iterations_left
+from tests.support.loops import loop_over
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "tol", "left"),
     [
         ([1.0], 1e-3, None),
