@@ -1,9 +1,9 @@
-"""What pages name in running text is there: commands, options, names of Python, files, pages and their anchors."""
+"""Commands, options, names of Python, files and links that pages show exist."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote
 
 import pytest
@@ -12,6 +12,7 @@ from tests.support.pages import ROOT, Page, Text, list_pages, read_page
 from tests.support.running import NOT_RUN
 from tests.support.usage import UsageError, check_line, check_names, check_usage, list_helps, list_options
 
+pytestmark = pytest.mark.docs
 PAGES = [*list_pages(), "CHANGELOG.md", "deploy/README.md", "kernels/README.md"]
 NO_FILES = {"mgspmv/a/b.py", "tests/a/test_b.py", "mgspmv/_cuda/"}
 """Names that stand for others, and what there is in a wheel alone."""
@@ -27,16 +28,15 @@ PROGRAMS = (
 )
 
 
-def check_each(texts: list[Text], check: Callable[[str], None]) -> None:
-    """Check all, and say of all that are wrong where they are."""
+def find_wrong(texts: Iterable[Text], check: Callable[[str], None]) -> list[str]:
+    """Check all, and return where those are that fail, and why."""
     wrong = []
     for text in texts:
         try:
             check(text.text)
         except UsageError as error:
             wrong.append(str(text.fail(str(error))))
-    if wrong:
-        pytest.fail("\n".join(wrong), pytrace=False)
+    return wrong
 
 
 # --- what is checked of a page ---------------------------------------------------------------------------------------
@@ -65,8 +65,8 @@ def check_path(text: str) -> None:
         raise UsageError(f"there is no {text}")
 
 
-def check_links(page: Page, read: Callable[[str], Page] = read_page) -> None:
-    """Check that all links within the repository lead to a file and a heading."""
+def find_dead_links(page: Page, read: Callable[[str], Page] = read_page) -> list[str]:
+    """Return links within the repository that lead to no file or no heading."""
     wrong = []
     for link in page.links:
         if re.match(r"[a-z]+:", link.text):
@@ -77,39 +77,34 @@ def check_links(page: Page, read: Callable[[str], Page] = read_page) -> None:
             wrong.append(str(link.fail(f"there is no {link.text}")))
         elif anchor and anchor not in (read(str(target.relative_to(ROOT))) if path else page).anchors:
             wrong.append(str(link.fail(f"there is no heading {link.text}")))
-    if wrong:
-        pytest.fail("\n".join(wrong), pytrace=False)
+    return wrong
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_commands_in_text_exist(name: str) -> None:
-    check_each(find_usages(read_page(name)), check_usage)
+def test_commands_in_text_exist() -> None:
+    assert find_wrong((usage for name in PAGES for usage in find_usages(read_page(name))), check_usage) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_options_in_text_exist(name: str) -> None:
-    check_each([span for span in read_page(name).spans if span.text.startswith("--")], check_lone_option)
+def test_options_in_text_exist() -> None:
+    spans = (span for name in PAGES for span in read_page(name).spans)
+    assert find_wrong((span for span in spans if span.text.startswith("--")), check_lone_option) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_names_of_python_exist(name: str) -> None:
-    page = read_page(name)
-    check_each([*page.spans, *_cut_synopses(page)], check_names)
+def test_names_of_python_exist() -> None:
+    pages = [read_page(name) for name in PAGES]
+    assert find_wrong((text for page in pages for text in (*page.spans, *_cut_synopses(page))), check_names) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_files_in_text_exist(name: str) -> None:
+def test_files_in_text_exist() -> None:
     pattern = re.compile(r"(tests|mgspmv|docs|pipelines|kernels|deploy)/[\w./-]*(::\w+)?")
-    named = [span for span in read_page(name).spans if pattern.fullmatch(span.text)]
-    check_each([span for span in named if span.text not in NO_FILES], check_path)
+    spans = (span for name in PAGES for span in read_page(name).spans if span.text not in NO_FILES)
+    assert find_wrong((span for span in spans if pattern.fullmatch(span.text)), check_path) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
-    check_links(read_page(name))
+def test_links_lead_somewhere() -> None:
+    assert [wrong for name in PAGES for wrong in find_dead_links(read_page(name))] == []
 
 
 def test_commands_in_comments_of_pipelines_parse() -> None:
@@ -121,13 +116,13 @@ def test_commands_in_comments_of_pipelines_parse() -> None:
             if found := re.search(r"^#.*?((\w+=\S+ )?mgspmv (?!\[).*)$", line):
                 lines.append(Text(name, number, found[1]))
     assert {line.page for line in lines} == {str(path.relative_to(ROOT)) for path in ROOT.glob("pipelines/*.toml")}
-    check_each(lines, check_line)
+    assert find_wrong(lines, check_line) == []
 
 
 def test_commands_in_helps_exist() -> None:
     named = [Text(who, 1, span) for who, text in list_helps() for span in re.findall(r"`(mgspmv [^`]+)`", text)]
     assert named
-    check_each(named, check_usage)
+    assert find_wrong(named, check_usage) == []
 
 
 def test_the_readme_lists_all_commands() -> None:

@@ -140,3 +140,8 @@ def read_page(name: str) -> Page:
 def list_pages() -> list[str]:
     """Paths of all pages whose blocks are run."""
     return ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+
+
+def find_section(page: Page, heading: str) -> str:
+    """Return the text below a heading of the second level."""
+    return page.text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]

@@ -182,7 +182,7 @@ def fill_subgraph(client: Any) -> dict[str, Any]:
 
 _FOLDER = "tests/benchmarks"
 _COMPARED = Elsewhere("16 minutes", f"{_FOLDER}/test_compare.py::test_all_installed_peers_are_right_and_timed")
-_DRIVES = Elsewhere("minutes", f"{_FOLDER}/test_benchmark_drives.py::test_all_drives_are_right_and_timed")
+_DRIVES = Elsewhere("minutes", f"{_FOLDER}/test_drives.py::test_all_drives_are_right_and_timed")
 _INGESTING = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store")
 _INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_workers_make_the_same_store")
 _INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
@@ -190,7 +190,7 @@ _MONITORING = Elsewhere("minutes", f"{_FOLDER}/test_monitoring.py::test_both_way
 _EMULATED = Elsewhere("needs valgrind", f"{_FOLDER}/test_counting.py::test_emulated_workers_are_counted_one_by_one")
 _CHAOS = Elsewhere("an hour", "tests/chaos/test_runs.py::test_seed")
 _DEVICES = Elsewhere("needs GPUs", "tests/chaos/test_devices.py::test_a_rank_that_is_killed")
-_STARTING = Elsewhere("minutes", f"{_FOLDER}/test_benchmark_starting.py::test_starts_are_timed_and_judged")
+_STARTING = Elsewhere("minutes", f"{_FOLDER}/test_starting.py::test_starts_are_timed_and_judged")
 _SERVICE = Elsewhere(
     "needs root, and systemd",
     "tests/deploy/test_systemd.py::test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started",
