@@ -248,11 +248,11 @@ KINDS = {
         leaves_record=True,
     ),
     "a scheduler that does not answer": Bad(
-        rank(client="tcp://127.0.0.1:9", timeout=1.0),
-        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 1",
+        rank(client="tcp://127.0.0.1:9", timeout=0.1),
+        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 0.1",
         errors.SchedulerNotFoundError,
         "127.0.0.1:9",
-        opened("ring.zarr", reached("timeout = 1.0")),
+        opened("ring.zarr", reached("timeout = 0.1")),
         leaves_record=True,
     ),
     "a time-out that makes no sense": Bad(
@@ -370,21 +370,23 @@ def check_said(stderr: str, remedy: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_input_through_python(kind, untouched):
+def test_bad_input(kind, untouched):
+    """Through Python, at the command line, in text and as JSON, and in a definition."""
     bad = KINDS[kind]
     with pytest.raises(bad.error) as caught:
         bad.call()
     assert isinstance(caught.value, MgspmvError)
     [line] = str(caught.value).splitlines()
     assert bad.remedy in line
+    if bad.command:
+        check_command(bad, caught.value.exit_code)
+    if bad.definition:
+        caught = check_definition(bad.definition, bad.remedy, leaves_record=bad.leaves_record)
+        if bad.leaves_record or isinstance(caught, StepsFailedError):
+            assert isinstance(caught.__cause__, bad.error)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, bad in KINDS.items() if bad.command])
-def test_bad_input_at_the_command_line(kind, untouched):
-    bad = KINDS[kind]
-    with pytest.raises(bad.error) as caught:
-        bad.call()
-    code = caught.value.exit_code
+def check_command(bad: Bad, code: int) -> None:
     stdout, stderr = invoke(*bad.command.split(), code=code)
     assert stdout == ""
     check_said(stderr, bad.remedy)
@@ -392,14 +394,6 @@ def test_bad_input_at_the_command_line(kind, untouched):
     told = json.loads(stdout)["error"]
     assert bad.remedy in told["message"]
     assert told["type"]
-
-
-@pytest.mark.parametrize("kind", [kind for kind, bad in KINDS.items() if bad.definition])
-def test_bad_input_in_a_definition(kind, untouched):
-    bad = KINDS[kind]
-    caught = check_definition(bad.definition, bad.remedy, leaves_record=bad.leaves_record)
-    if bad.leaves_record or isinstance(caught, StepsFailedError):
-        assert isinstance(caught.__cause__, bad.error)
 
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
