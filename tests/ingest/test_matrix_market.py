@@ -1,4 +1,4 @@
-"""Matrix Market files against SciPy's reader, and every way in which one can be wrong."""
+"""Matrix Market files compared with SciPy's reader, and every error in one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense
+from tests.support.pairwise import cover_pairs
 from tests.support.reference_data import shared_data
 
 COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
@@ -87,14 +88,14 @@ READ = {
     "suitesparse/KLU__Matrix__two.mtx": (2, 2, 1, "float64"),
 }
 
-# the same for what SciPy refuses and nothing is wrong with: line ends of a single \r; comments between the entries
+# the same for correct files that SciPy rejects: line ends of a single \r; comments between the entries
 READ_TIDIED = {
     "fmm/py__misc__windows_newlines.mtx": (3, 3, 3, "float64"),
     "lagraph/west0067_jumbled.mtx": (67, 67, 294, "float64"),
 }
 
 # file: error, line, message
-REFUSED = {
+REJECTED = {
     "fmm/graphblas__matrix_double_complex.mtx": (UnsupportedSourceError, 1, COMPLEX),
     "fmm/graphblas__matrix_float_complex.mtx": (UnsupportedSourceError, 1, COMPLEX),
     "fmm/invalid__invalid_bad_banner.mtx": (SourceError, 1, NO_BANNER),
@@ -196,6 +197,10 @@ MATRICES = [
 ]
 
 
+BATCH_BYTES = (7, 2**22)
+"""A batch of few entries, and one of all."""
+
+
 def read(path, batch_bytes=2**22):
     """The matrix as SciPy puts our batches together (a pattern's entries are 1), the batches and the layout."""
     source = MatrixMarketSource(path, batch_bytes=batch_bytes)
@@ -224,14 +229,14 @@ def scipy_reads(file):
     return sp.coo_array(scipy.io.mmread(file, spmatrix=False))
 
 
-def assert_same(matrix, expected):
-    assert matrix.shape == expected.shape
+def assert_same(matrix, expected, name=""):
+    assert matrix.shape == expected.shape, name
     ours, theirs = matrix.tocsr(), expected.tocsr()  # sums duplicates on either side
     ours.eliminate_zeros()
     theirs.eliminate_zeros()
-    np.testing.assert_array_equal(ours.indptr, theirs.indptr)
-    np.testing.assert_array_equal(ours.indices, theirs.indices)
-    np.testing.assert_array_equal(ours.data, theirs.data)
+    np.testing.assert_array_equal(ours.indptr, theirs.indptr, name)
+    np.testing.assert_array_equal(ours.indices, theirs.indices, name)
+    np.testing.assert_array_equal(ours.data, theirs.data, name)
 
 
 def tidy(path):
@@ -243,50 +248,52 @@ def tidy(path):
 # --- published files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_bytes", [7, 2**22])
-@pytest.mark.parametrize("name", READ)
-def test_read(name, batch_bytes):
-    path = shared_data(f"mm_edge/{name}")
-    n_rows, n_cols, n_entries, dtype = READ[name]
-    matrix, batches, layout = read(path, batch_bytes)
-    assert layout.shape == (n_rows, n_cols)
-    assert sum(len(batch.rows) for batch in batches) == n_entries
-    assert (batches[0].values is None) if dtype is None else (batches[0].values.dtype == dtype)
-    assert_same(matrix, scipy_reads(path))
+@pytest.mark.parametrize("folder", ["fmm", "lagraph", "suitesparse"])
+def test_read(folder):
+    for name in (name for name in READ if name.startswith(f"{folder}/")):
+        path = shared_data(f"mm_edge/{name}")
+        n_rows, n_cols, n_entries, dtype = READ[name]
+        expected = scipy_reads(path)
+        for batch_bytes in BATCH_BYTES:
+            matrix, batches, layout = read(path, batch_bytes)
+            assert layout.shape == (n_rows, n_cols), name
+            assert sum(len(batch.rows) for batch in batches) == n_entries, name
+            assert (batches[0].values is None) if dtype is None else (batches[0].values.dtype == dtype), name
+            assert_same(matrix, expected, name)
 
 
-@pytest.mark.parametrize("batch_bytes", [7, 2**22])
 @pytest.mark.parametrize("name", READ_TIDIED)
-def test_read_what_scipy_refuses(name, batch_bytes):
+def test_read_what_scipy_rejects(name):
     path = shared_data(f"mm_edge/{name}")
     with pytest.raises(ValueError, match=r"^Line"):
         scipy_reads(path)
     n_rows, n_cols, n_entries, dtype = READ_TIDIED[name]
-    matrix, batches, layout = read(path, batch_bytes)
-    assert layout.shape == (n_rows, n_cols)
-    assert sum(len(batch.rows) for batch in batches) == n_entries
-    assert batches[0].values.dtype == dtype
-    assert_same(matrix, scipy_reads(io.BytesIO(tidy(path))))
+    for batch_bytes in BATCH_BYTES:
+        matrix, batches, layout = read(path, batch_bytes)
+        assert layout.shape == (n_rows, n_cols)
+        assert sum(len(batch.rows) for batch in batches) == n_entries
+        assert batches[0].values.dtype == dtype
+        assert_same(matrix, scipy_reads(io.BytesIO(tidy(path))))
 
 
-@pytest.mark.parametrize("batch_bytes", [7, 2**22])
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name, batch_bytes):
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected(name):
     path = shared_data(f"mm_edge/{name}")
-    error, line_number, message = REFUSED[name]
-    with pytest.raises(error) as caught:
-        read(path, batch_bytes)
-    assert type(caught.value) is error
-    assert caught.value.source == str(path)
-    assert caught.value.line_number == line_number
-    assert caught.value.text == path.read_text().splitlines()[line_number - 1].strip()
-    assert message in str(caught.value)
+    error, line_number, message = REJECTED[name]
+    for batch_bytes in BATCH_BYTES:
+        with pytest.raises(error) as caught:
+            read(path, batch_bytes)
+        assert type(caught.value) is error
+        assert caught.value.source == str(path)
+        assert caught.value.line_number == line_number
+        assert caught.value.text == path.read_text().splitlines()[line_number - 1].strip()
+        assert message in str(caught.value)
 
 
 def test_table_is_complete():
     folder = shared_data("mm_edge")
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == READ.keys() | READ_TIDIED.keys() | REFUSED.keys()
+    assert files == READ.keys() | READ_TIDIED.keys() | REJECTED.keys()
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -348,7 +355,7 @@ def files(draw):
     return plain, noisy
 
 
-@settings(max_examples=300)
+@pytest.mark.fuzz
 @given(files(), st.sampled_from([1, 7, 30, 2**22]))
 def test_round_trip(tmp_path_factory, texts, batch_bytes):
     plain, noisy = texts
@@ -361,9 +368,11 @@ def test_round_trip(tmp_path_factory, texts, batch_bytes):
         assert all((batch.values != 0).all() for batch in batches)
 
 
-@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint32])
-@pytest.mark.parametrize("make", [sp.coo_array, np.asarray], ids=["coordinate", "array"])
+@cover_pairs(
+    symmetry=["general", "symmetric", "skew-symmetric"],
+    dtype=[np.float64, np.int64, np.uint32],
+    make={"coordinate": sp.coo_array, "array": np.asarray},
+)
 def test_what_scipy_writes(tmp_path, symmetry, dtype, make):
     dense = np.random.default_rng(3).integers(0, 3, (20, 20)).astype(dtype)
     if symmetry != "general":
@@ -374,21 +383,21 @@ def test_what_scipy_writes(tmp_path, symmetry, dtype, make):
 
 
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
-@pytest.mark.parametrize("n_rows", [1, 2, 5, 40])
-def test_array_places(symmetry, n_rows):
-    """Against NumPy's own order of triangles."""
-    dense = _Dense(n_rows, symmetry)
-    n_cols = n_rows if symmetry != "general" else 3
-    cols, rows = {
-        "general": lambda: np.indices((n_cols, n_rows)).reshape(2, -1),
-        "symmetric": lambda: np.triu_indices(n_rows),
-        "skew-symmetric": lambda: np.triu_indices(n_rows, 1),
-    }[symmetry]()
-    assert dense.offset(n_cols) == len(rows)
-    for first in range(0, len(rows), 7):
-        got_rows, got_cols = dense.locate(first, np.arange(min(7, len(rows) - first)), n_cols)
-        np.testing.assert_array_equal(got_rows, rows[first : first + 7])
-        np.testing.assert_array_equal(got_cols, cols[first : first + 7])
+def test_array_places(symmetry):
+    """NumPy's order of triangles."""
+    for n_rows in (1, 2, 5, 40):
+        dense = _Dense(n_rows, symmetry)
+        n_cols = n_rows if symmetry != "general" else 3
+        cols, rows = {
+            "general": lambda n_rows=n_rows, n_cols=n_cols: np.indices((n_cols, n_rows)).reshape(2, -1),
+            "symmetric": lambda n_rows=n_rows: np.triu_indices(n_rows),
+            "skew-symmetric": lambda n_rows=n_rows: np.triu_indices(n_rows, 1),
+        }[symmetry]()
+        assert dense.offset(n_cols) == len(rows)
+        for first in range(0, len(rows), 7):
+            got_rows, got_cols = dense.locate(first, np.arange(min(7, len(rows) - first)), n_cols)
+            np.testing.assert_array_equal(got_rows, rows[first : first + 7])
+            np.testing.assert_array_equal(got_cols, cols[first : first + 7])
 
 
 def test_array_of_many_columns_takes_no_memory():
@@ -480,11 +489,11 @@ def test_mirror_images_come_in_the_same_batch(tmp_path):
     assert entries == [[(1, 0, 7), (0, 1, -7)], [(2, 0, -8), (0, 2, 8)]]
 
 
-@pytest.mark.parametrize("sizes", ["0 0 0", "3 0 0", "0 4 0"])
-def test_nothing_in_it(tmp_path, sizes):
-    _, batches, layout = read_text(tmp_path, f"%%MatrixMarket matrix coordinate integer general\n{sizes}\n")
-    assert layout.shape == tuple(map(int, sizes.split()[:2]))
-    assert [(len(b.rows), b.values.dtype) for b in batches] == [(0, np.int64)]
+def test_no_entries(tmp_path):
+    for sizes in ("0 0 0", "3 0 0", "0 4 0"):
+        _, batches, layout = read_text(tmp_path, f"%%MatrixMarket matrix coordinate integer general\n{sizes}\n")
+        assert layout.shape == tuple(map(int, sizes.split()[:2]))
+        assert [(len(b.rows), b.values.dtype) for b in batches] == [(0, np.int64)], sizes
 
 
 def test_indices_beyond_int32(tmp_path):
@@ -494,10 +503,10 @@ def test_indices_beyond_int32(tmp_path):
     assert layout.shape == (2**40, 5)
 
 
-@pytest.mark.parametrize("n_rows", [2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1])
-def test_indices_around_the_limit_of_int32(tmp_path, n_rows):
-    text = f"%%MatrixMarket matrix coordinate pattern general\n{n_rows} 1 1\n{n_rows} 1\n"
-    assert read_text(tmp_path, text)[1][0].rows.tolist() == [n_rows - 1]
+def test_indices_around_the_limit_of_int32(tmp_path):
+    for n_rows in (2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1):
+        text = f"%%MatrixMarket matrix coordinate pattern general\n{n_rows} 1 1\n{n_rows} 1\n"
+        assert read_text(tmp_path, text)[1][0].rows.tolist() == [n_rows - 1]
 
 
 def test_arrays_can_be_written_to(tmp_path):
@@ -532,7 +541,6 @@ def test_can_be_read_twice(tmp_path):
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
 
 
-@pytest.mark.parametrize("batch_bytes", [7, 2**22])
 @pytest.mark.parametrize(
     ("text", "line_number", "message"),
     [
@@ -617,10 +625,11 @@ GENERAL = "%%MatrixMarket matrix coordinate real general\n"
         ),
     ],
 )
-def test_errors(tmp_path, text, line_number, message, batch_bytes):
-    error = refusal(tmp_path, text, batch_bytes)
-    assert error.line_number == line_number
-    assert message in str(error)
+def test_errors(tmp_path, text, line_number, message):
+    for batch_bytes in BATCH_BYTES:
+        error = refusal(tmp_path, text, batch_bytes)
+        assert error.line_number == line_number
+        assert message in str(error)
 
 
 def test_zero_on_the_diagonal_of_a_skew_matrix(tmp_path):
