@@ -8,12 +8,11 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError, StoreError
@@ -22,6 +21,8 @@ from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.scratch import KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
+from tests.support.pairwise import cover_pairs
+from tests.support.waiting import HANG_S, wait_for
 
 sorter_module = sys.modules["mgspmv.ingest.sorter"]
 PLENTY = 1 << 40
@@ -96,9 +97,11 @@ def make_batches(n, shape, *, size=50, values=np.float64, dtype=np.int32, seed=0
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 20_000, 8_000], ids=["in memory", "by files", "by many files"])
-@pytest.mark.parametrize("values", [None, np.float64, np.float32, np.int64])
-@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (30, 50), (300, 200), (40_000, 3)])
+@cover_pairs(
+    shape={f"{rows}x{cols}": (rows, cols) for rows, cols in [(1, 3000), (3000, 1), (30, 50), (300, 200), (40_000, 3)]},
+    values=[None, np.float64, np.float32, np.int64],
+    memory={"in memory": PLENTY, "by files": 20_000, "by many files": 8_000},
+)
 def test_sorting(small, shape, values, memory):
     batches = make_batches(1500, shape, values=values)
     _, spilled = check(batches, shape, memory)
@@ -106,7 +109,6 @@ def test_sorting(small, shape, values, memory):
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_any_entries(data):
     shape = data.draw(st.tuples(st.integers(1, 300), st.integers(1, 300)))
     n = data.draw(st.integers(0, 400))
@@ -311,7 +313,8 @@ def test_results_come_in_order_and_no_more_are_under_way():
 
     def work(k):
         started.append(k)
-        time.sleep(0.02 * (k % 3 == 0))
+        if k % 3 == 0:
+            wait_for(lambda: len(started) > min(k + 1, 11))  # a later one has begun
         return k * k
 
     with ThreadPoolExecutor(4) as pool:
@@ -330,7 +333,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_rest():
         if k == 2:
             raise ValueError("two")
         if k > 2:
-            goes_on.wait(10)
+            goes_on.wait(HANG_S)
         return k
 
     with ThreadPoolExecutor(1) as pool:
@@ -342,8 +345,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_rest():
     assert len(started) <= 4
 
 
-@pytest.mark.parametrize("memory", [3000, PLENTY])
-@pytest.mark.parametrize("dtype", [None, np.float32, np.int64])
+@pytest.mark.parametrize(("dtype", "memory"), [(None, 3000), (np.float32, PLENTY), (np.int64, 3000)])
 def test_another_goes_on_with_what_was_kept(dtype, memory, tmp_path):
     rng, folder, state = np.random.default_rng(4), KeptFolder(tmp_path, {}), None
     rows, cols = rng.integers(0, 300, (2, 2000))
