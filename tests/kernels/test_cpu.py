@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -17,7 +17,9 @@ from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
 from tests.support.blocks import cut_rows, make_block, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
+from tests.support.pairwise import cover_pairs
+from tests.support.waiting import HANG_S
 
 FINE, COARSE = 2**62, 2**61
 """Units of ranks and changes, as integers."""
@@ -42,44 +44,42 @@ LARGE = 4 * SERIAL_NNZ
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_vectors", [None, 1, 3], ids=["1-D", "1 column", "3 columns"])
-@pytest.mark.parametrize("indices", [np.int32, np.int64])
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", HARD)
-def test_product_of_hard_matrices(name, kernel, dtype, has_values, indices, n_vectors):
-    block = make_block(HARD[name], indices=indices, data=dtype if has_values else None)
-    rng = np.random.default_rng(3)
-    columns = () if n_vectors is None else (n_vectors,)
-    x = rng.standard_normal((block.n_cols, *columns)).astype(dtype)
-    y = np.full((block.n_rows, *columns), np.nan, dtype)
-    KERNELS[kernel](block).multiply(x, y)
-    matrix, wide = to_scipy(block), x.astype(np.float64)
-    unit = np.finfo(dtype).eps / 2
-    rounding = unit * np.abs(matrix @ wide) + (unit * has_values + block.nnz * 2.0**-53) * (abs(matrix) @ abs(wide))
-    assert y.dtype == dtype
-    assert (np.abs(y - matrix @ wide) <= rounding).all()
+@cover_pairs(
+    kernel=KERNELS,
+    dtype=[np.float32, np.float64],
+    has_values={"values": True, "pattern": False},
+    indices=[np.int32, np.int64],
+    columns={"1-D": (), "1 column": (1,), "3 columns": (3,)},
+)
+def test_product_of_hard_matrices(kernel, dtype, has_values, indices, columns):
+    for name, hard in HARD.items():
+        block = make_block(hard, indices=indices, data=dtype if has_values else None)
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal((block.n_cols, *columns)).astype(dtype)
+        y = np.full((block.n_rows, *columns), np.nan, dtype)
+        kernel(block).multiply(x, y)
+        matrix, wide = to_scipy(block), x.astype(np.float64)
+        unit = np.finfo(dtype).eps / 2
+        rounding = unit * np.abs(matrix @ wide) + (unit * has_values + block.nnz * 2.0**-53) * (abs(matrix) @ abs(wide))
+        assert y.dtype == dtype
+        assert (np.abs(y - matrix @ wide) <= rounding).all(), name
 
 
-@pytest.mark.parametrize("beta", [0.0, 1.0, -0.25])
-@pytest.mark.parametrize("alpha", [1.0, 0.0, -1.5])
-@pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_alpha_and_beta(kernel, dtype, columns, alpha, beta):
-    for name in ("empty rows", "unsorted", "wide", "tall"):
+@cover_pairs(kernel=KERNELS, dtype=[np.float32, np.float64], columns={"1-D": (), "3 columns": (3,)})
+def test_alpha_and_beta(kernel, dtype, columns):
+    for alpha, beta, name in product((1.0, 0.0, -1.5), (0.0, 1.0, -0.25), ("empty rows", "unsorted", "wide", "tall")):
         block = make_block(HARD[name], data=dtype)
         rng = np.random.default_rng(4)
         x, old = (rng.standard_normal((n, *columns)).astype(dtype) for n in (block.n_cols, block.n_rows))
         y = old.copy() if beta else np.full_like(old, np.nan)
-        KERNELS[kernel](block).multiply(x, y, alpha, beta)
+        kernel(block).multiply(x, y, alpha, beta)
         wanted = alpha * (to_scipy(block) @ x.astype(np.float64)) + beta * old.astype(np.float64)
-        np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps, atol=1e-15 if dtype == np.float64 else 1e-7)
+        atol = 1e-15 if dtype == np.float64 else 1e-7
+        with naming(name, alpha, beta):
+            np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps, atol=atol)
 
 
-@pytest.mark.parametrize("n_columns", [0, 1, 7, 16, 19])
-@pytest.mark.parametrize("beta", [0.0, -0.5])
+@pytest.mark.parametrize(("n_columns", "beta"), [(0, 0.0), (1, -0.5), (7, 0.0), (16, -0.5), (19, 0.0)])
 def test_columns_of_a_product_are_products(n_columns, beta):
     block = random_block(500, 300, 6000)
     x, old = (np.random.default_rng(7).standard_normal((n, n_columns)) for n in (300, 500))
@@ -99,17 +99,17 @@ def test_sums_of_float32_are_made_in_float64():
         assert y[0] == 1
 
 
-@pytest.mark.parametrize("n_blocks", [1, 2, 7, 60])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_blocks_of_rows_give_the_rows_of_the_product(kernel, n_blocks):
+def test_blocks_of_rows_give_the_rows_of_the_product(kernel):
     whole = make_block(HARD["one dense column"])
     x = np.random.default_rng(5).standard_normal(whole.n_cols)
-    y, by_blocks = np.empty(whole.n_rows), np.full(whole.n_rows, np.nan)
+    y = np.empty(whole.n_rows)
     KERNELS[kernel](whole).multiply(x, y)
-    bounds = np.linspace(0, whole.n_rows, n_blocks + 1).astype(int)
-    for start, stop in pairwise(bounds):
-        KERNELS[kernel](cut_rows(whole, start, stop)).multiply(x, by_blocks[start:stop])
-    np.testing.assert_array_equal(by_blocks, y)
+    for n_blocks in (1, 2, 7, 60):
+        by_blocks = np.full(whole.n_rows, np.nan)
+        for start, stop in pairwise(np.linspace(0, whole.n_rows, n_blocks + 1).astype(int)):
+            KERNELS[kernel](cut_rows(whole, start, stop)).multiply(x, by_blocks[start:stop])
+        np.testing.assert_array_equal(by_blocks, y, f"{n_blocks} blocks")
 
 
 @pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
@@ -158,6 +158,7 @@ def test_failure_in_another_thread_is_raised():
         CpuBlock(random_block(10, 10, LARGE), threads=2)._run(lambda c, b: fail_but_in_the_first(c, b))
 
 
+@pytest.mark.slow
 def test_threads_work_after_a_fork():
     """A child has none of its parent's threads, and must not wait for them."""
     script = f"""
@@ -178,7 +179,7 @@ if child == 0:
     os._exit(0 if multiply() else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
 
 
 # --- exact fixed point -----------------------------------------------------------------------------------------------
@@ -194,25 +195,24 @@ def rows_of(block):
 
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64])
-@pytest.mark.parametrize("name", HARD)
-def test_exact_product_of_patterns_is_that_of_integers(name, indices):
-    block = make_block(HARD[name], indices=indices, data=None)
-    z = np.random.default_rng(7).integers(0, FINE // max(1, block.nnz), block.n_cols)
-    y = np.full(block.n_rows, -1)
-    CpuBlock(block, "exact").multiply_exact(z, y)
-    assert y.tolist() == [sum(int(z[block.indices[k]]) for k in row) for _, row in rows_of(block)]
+def test_exact_product_of_patterns_is_that_of_integers(indices):
+    for name, hard in HARD.items():
+        block = make_block(hard, indices=indices, data=None)
+        z = np.random.default_rng(7).integers(0, FINE // max(1, block.nnz), block.n_cols)
+        y = np.full(block.n_rows, -1)
+        CpuBlock(block, "exact").multiply_exact(z, y)
+        assert y.tolist() == [sum(int(z[block.indices[k]]) for k in row) for _, row in rows_of(block)], name
 
 
-@pytest.mark.parametrize("indices", [np.int32, np.int64])
-@pytest.mark.parametrize("data", [np.float32, np.float64])
-@pytest.mark.parametrize("name", [name for name in HARD if name != "mixed signs"])
-def test_exact_product_with_values_rounds_each_contribution_once(name, data, indices):
-    block = make_block(HARD[name], indices=indices, data=data)
-    z = np.random.default_rng(8).random(block.n_cols) * FIXED_POINT / 1000
-    y = np.full(block.n_rows, -1)
-    CpuBlock(block, "exact").multiply_exact(z, y)
-    contribution = [float(block.data[k]) * float(z[block.indices[k]]) for k in range(block.nnz)]
-    assert y.tolist() == [sum(round_half_even(contribution[k]) for k in row) for _, row in rows_of(block)]
+@pytest.mark.parametrize(("data", "indices"), [*product([np.float32, np.float64], [np.int32, np.int64])])
+def test_exact_product_with_values_rounds_each_contribution_once(data, indices):
+    for name in HARD.keys() - {"mixed signs"}:
+        block = make_block(HARD[name], indices=indices, data=data)
+        z = np.random.default_rng(8).random(block.n_cols) * FIXED_POINT / 1000
+        y = np.full(block.n_rows, -1)
+        CpuBlock(block, "exact").multiply_exact(z, y)
+        contribution = [float(block.data[k]) * float(z[block.indices[k]]) for k in range(block.nnz)]
+        assert y.tolist() == [sum(round_half_even(contribution[k]) for k in row) for _, row in rows_of(block)], name
 
 
 def test_exact_rounds_halves_to_even():
@@ -287,9 +287,7 @@ def test_scale_divides_by_weights_and_sums_dangling_mass(precision, has_values):
     assert sums == StepSums(0, 0, dangling, 0)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
+@cover_pairs(precision=PRECISIONS, has_values={"values": True, "pattern": False}, threads=[1, 3])
 def test_checks_of_rows(precision, has_values, threads):
     """The sum in fixed point, and every row of which something was changed, however little."""
     rng, n = np.random.default_rng(2), 300
@@ -315,9 +313,11 @@ def test_checks_of_rows(precision, has_values, threads):
         assert kernel.check_rows(changed, weight, z).n_off == 1
 
 
-@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "one value for all"])
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@cover_pairs(
+    precision=PRECISIONS,
+    has_values={"values": True, "pattern": False},
+    vectors={"vectors": True, "one value for all": False},
+)
 def test_step_is_the_formula(precision, has_values, vectors):
     kernel, z = bind(make_block(HARD["empty rows"], data=np.float64 if has_values else None), precision)
     matrix, n, alpha, mass = to_scipy(kernel.block), 6, 0.85, 0.2
@@ -344,21 +344,21 @@ def test_step_is_the_formula(precision, has_values, vectors):
     np.testing.assert_array_equal(z_next, again)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("old", "new", "wanted"),
     [(0.5, 0.0, 0.0), (0.0, 0.25, 1.0), (1.0, 0.5, 1.0), (1.0, 0.375, 5 / 3), (1.0, 0.25, 2.0), (1.0, 5e-324, 2.0)],
 )
-def test_relative_changes(old, new, wanted, precision):
+def test_relative_changes(old, new, wanted):
     """Of ranks that vanish 0; and no more than 2, also where the ratio overflows, or the rank does not fit float32."""
     block = CsrBlock(0, 1, np.array([0, 0]), np.empty(0, np.int32), None)
-    kernel, z = bind(block, precision)
-    x = np.array([old], rank_dtype(precision))
-    arguments = (z, x, z, np.ones(1), 0.0, 0.0, np.zeros(1), np.array([new]))
-    sums = kernel.step(*arguments, is_relative=True)
-    is_lost = precision == "float32" and new == 5e-324
-    assert sums.change_linf == (0 if is_lost else round(wanted * CHANGE_POINT))
-    assert sums.change_l1 == round(abs(x[0] - old) * CHANGE_POINT)
+    for precision in PRECISIONS:
+        kernel, z = bind(block, precision)
+        x = np.array([old], rank_dtype(precision))
+        arguments = (z, x, z, np.ones(1), 0.0, 0.0, np.zeros(1), np.array([new]))
+        sums = kernel.step(*arguments, is_relative=True)
+        is_lost = precision == "float32" and new == 5e-324
+        assert sums.change_linf == (0 if is_lost else round(wanted * CHANGE_POINT)), precision
+        assert sums.change_l1 == round(abs(x[0] - old) * CHANGE_POINT), precision
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -379,16 +379,17 @@ def test_step_with_threads_gives_the_same_bits_and_sums(precision):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.5, 2.5])
-def test_step_counts_ranks_that_are_none(precision, wrong):
+def test_step_counts_ranks_that_are_none(precision):
     block = CsrBlock(0, 3, np.array([0, 0, 0, 0]), np.empty(0, np.int32), None)
-    kernel, z = bind(block, precision)
-    x, weight = np.full(3, 1 / 3, rank_dtype(precision)), np.array([1.0, 0.0, 2.0])
-    p = np.array([0.3, wrong / 0.15, 0.4])
-    sums = kernel.step(np.zeros_like(z), x, z, weight, 0.85, 0.0, np.zeros(1), p)
-    assert sums.n_wrong == 1
-    assert 0 <= sums.change_l1 <= 2 * CHANGE_POINT
-    assert sums.dangling == 0
+    for wrong in (math.nan, math.inf, -0.5, 2.5):
+        kernel, z = bind(block, precision)
+        x, weight = np.full(3, 1 / 3, rank_dtype(precision)), np.array([1.0, 0.0, 2.0])
+        p = np.array([0.3, wrong / 0.15, 0.4])
+        sums = kernel.step(np.zeros_like(z), x, z, weight, 0.85, 0.0, np.zeros(1), p)
+        with naming(wrong):
+            assert sums.n_wrong == 1
+            assert 0 <= sums.change_l1 <= 2 * CHANGE_POINT
+            assert sums.dangling == 0
 
 
 @pytest.mark.parametrize("weight", [math.nan, 5e-324])
@@ -415,21 +416,17 @@ def make_residual(name, dtype):
     return block, (z, x, alpha, mass, d, p), exact
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", RESIDUALS)
-def test_residual_is_a_bound_and_a_tight_one(name, dtype):
-    block, arguments, exact = make_residual(name, dtype)
-    found = CpuBlock(block).residual(*arguments)
-    assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**12))
-
-
-@pytest.mark.parametrize("name", RESIDUALS)
-def test_residual_bounds_what_rounding_the_values_did(name):
-    block, arguments, exact = make_residual(name, np.float32)
-    rounded = CsrBlock(0, block.n_cols, block.indptr, block.indices, block.data.astype(np.float32))
-    found = CpuBlock(rounded).residual(*arguments)
-    moved = 0.85 * (to_scipy(block) @ arguments[0]).sum() * 2.0**-24
-    assert exact <= Fraction(found) <= exact + 3 * Fraction(moved)
+def test_residual_is_a_bound_and_a_tight_one(name):
+    for dtype in (np.float32, np.float64):
+        block, arguments, exact = make_residual(name, dtype)
+        found = CpuBlock(block).residual(*arguments)
+        assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**12))
+        if dtype == np.float32:  # and what rounding the values did
+            rounded = CsrBlock(0, block.n_cols, block.indptr, block.indices, block.data.astype(np.float32))
+            found = CpuBlock(rounded).residual(*arguments)
+            moved = 0.85 * (to_scipy(block) @ arguments[0]).sum() * 2.0**-24
+            assert exact <= Fraction(found) <= exact + 3 * Fraction(moved)
 
 
 def test_residual_counts_its_own_rounding():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
@@ -16,7 +16,8 @@ from mgspmv.kernels.formats import ITEMS
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
+from tests.support.pairwise import cover_pairs
 
 TWINS = [
     "csr-scalar",
@@ -65,31 +66,28 @@ def check_product(block, kernel, dtype, alpha, beta, seed=3):
 # --- hard matrices ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kernel", TWINS)
-@pytest.mark.parametrize("name", HARD)
-def test_products_of_hard_matrices(name, kernel, dtype, has_values):
-    block = make_block(HARD[name], data=dtype if has_values else None)
-    for alpha, beta in SCALARS:
-        check_product(block, kernel, dtype, alpha, beta)
-
-
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize("kernel", TWINS)
-@pytest.mark.parametrize("name", HARD)
-def test_blocks_of_rows_of_hard_matrices(name, kernel, has_values):
-    whole = make_block(HARD[name], data=np.float64 if has_values else None)
-    n = whole.n_rows
-    for bounds in ((0, n // 2, n), range(n + 1)):
-        for start, stop in pairwise(bounds):
-            check_product(cut_rows(whole, start, stop), kernel, np.float64, -1.5, 0.25)
+@cover_pairs(
+    kernel=TWINS,
+    dtype=[np.float32, np.float64],
+    has_values={"values": True, "pattern": False},
+    indices=[np.int32, np.int64],
+)
+def test_products_of_hard_matrices(kernel, dtype, has_values, indices):
+    for name, hard in HARD.items():
+        block = make_block(hard, indices=indices, data=dtype if has_values else None)
+        for alpha, beta in SCALARS:
+            with naming(name, alpha, beta):
+                check_product(block, kernel, dtype, alpha, beta)
 
 
 @pytest.mark.parametrize("kernel", TWINS)
-def test_int64_columns(kernel):
-    for name in HARD:
-        check_product(make_block(HARD[name], indices=np.int64), kernel, np.float64, 1.0, 0.0)
+def test_blocks_of_rows_of_hard_matrices(kernel):
+    for (name, hard), data in product(HARD.items(), (np.float64, None)):
+        whole = make_block(hard, data=data)
+        n = whole.n_rows
+        for start, stop in pairwise((0, n // 2, n) if data is None else (*range(n // 2), *range(n // 2, n + 1, 3), n)):
+            with naming(name, data, start, stop):
+                check_product(cut_rows(whole, start, stop), kernel, np.float64, -1.5, 0.25)
 
 
 # --- generated matrices ----------------------------------------------------------------------------------------------
@@ -151,19 +149,19 @@ def check_exact(block, kernel, dtype=np.float64):
 
 
 @pytest.mark.parametrize("kernel", TWINS)
-@pytest.mark.parametrize("name", GENERATED)
-def test_products_of_generated_matrices(name, kernel):
-    block = GENERATED[name]
-    if (kernel, name) in REFUSED:
-        with pytest.raises(FormatError, match=rf"^{kernel} would hold .* where the limit is .*; use "):
-            TwinBlock(block, "float64", kernel)
-        return
-    check_exact(block, kernel)
-    middle = block.n_rows // 3
-    check_exact(cut_rows(block, middle, block.n_rows), kernel)
-    check_exact(CsrBlock(0, block.n_cols, block.indptr, block.indices, None), kernel)
+def test_products_of_generated_matrices(kernel):
+    for name, block in GENERATED.items():
+        with naming(name):
+            if (kernel, name) in REFUSED:
+                with pytest.raises(FormatError, match=rf"^{kernel} would hold .* where the limit is .*; use "):
+                    TwinBlock(block, "float64", kernel)
+                continue
+            check_exact(block, kernel)
+            check_exact(cut_rows(block, block.n_rows // 3, block.n_rows), kernel)
+            check_exact(CsrBlock(0, block.n_cols, block.indptr, block.indices, None), kernel)
 
 
+@pytest.mark.fuzz
 @given(
     lengths=st.lists(st.integers(0, 5) | st.integers(0, 80), max_size=70),
     n_cols=st.integers(1, 40),
@@ -171,24 +169,23 @@ def test_products_of_generated_matrices(name, kernel):
     seed=st.integers(0, 2**16),
     has_values=st.booleans(),
 )
-@settings(max_examples=40)
 def test_products_of_any_matrix(lengths, n_cols, offset, seed, has_values):
     made = make_random(lengths, n_cols, data=np.float64 if has_values else None, seed=seed)
     block = CsrBlock(offset, n_cols, made.indptr, made.indices, made.data)
     for kernel in TWINS:
-        check_exact(block, kernel)
+        with naming(kernel):
+            check_exact(block, kernel)
 
 
 # --- what all must keep ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kernel", TWINS)
-def test_sums_are_made_in_the_dtype_of_x(kernel, dtype):
+def test_sums_are_made_in_the_dtype_of_x(kernel):
     """1e8 + 1 - 1e8 is 0 in float32."""
-    block = CsrBlock(0, 2, np.array([0, 2]), np.arange(2, dtype=np.int32), np.array([1e8, 1], dtype))
-    y = multiply(block, kernel, np.ones(2, dtype), np.array([-1e8], dtype), 1.0, 1.0)
-    assert y == (0 if dtype == np.float32 else 1)
+    for dtype, wanted in ((np.float32, 0), (np.float64, 1)):
+        block = CsrBlock(0, 2, np.array([0, 2]), np.arange(2, dtype=np.int32), np.array([1e8, 1], dtype))
+        assert multiply(block, kernel, np.ones(2, dtype), np.array([-1e8], dtype), 1.0, 1.0) == wanted
 
 
 def test_values_are_rounded_to_the_dtype_of_x():
@@ -206,14 +203,13 @@ def test_alpha_and_beta_are_rounded_to_float32(kernel):
 
 
 @pytest.mark.parametrize("kernel", TWINS)
-@pytest.mark.parametrize("name", ["empty rows", "wide", "tall", "0 nonzeros", "no columns"])
-def test_y_is_not_read_when_beta_is_0(name, kernel):
-    block = make_block(HARD[name])
-    x = np.ones(block.n_cols)
-    for garbage in (np.nan, np.inf):
+def test_y_is_not_read_when_beta_is_0(kernel):
+    for name, garbage in product(("empty rows", "wide", "tall", "0 nonzeros", "no columns"), (np.nan, np.inf)):
+        block = make_block(HARD[name])
+        x = np.ones(block.n_cols)
         y = multiply(block, kernel, x, np.full(block.n_rows, garbage), 0.5, 0.0)
-        np.testing.assert_array_equal(y, multiply(block, kernel, x, np.zeros(block.n_rows), 0.5, 1.0))
-        assert np.isfinite(y).all()
+        np.testing.assert_array_equal(y, multiply(block, kernel, x, np.zeros(block.n_rows), 0.5, 1.0), name)
+        assert np.isfinite(y).all(), name
 
 
 @pytest.mark.parametrize("kernel", TWINS)
@@ -223,8 +219,8 @@ def test_nothing_but_y_is_written(kernel):
         block = make_block(HARD[name])
         around = np.full(block.n_rows + 20, -0.0)
         TwinBlock(block, "float64", kernel).multiply(np.ones(block.n_cols), around[10:-10], 1.0, 1.0)
-        assert np.signbit(around[:10]).all()
-        assert np.signbit(around[-10:]).all()
+        assert np.signbit(around[:10]).all(), name
+        assert np.signbit(around[-10:]).all(), name
 
 
 @pytest.mark.parametrize("kernel", TWINS)
@@ -234,7 +230,8 @@ def test_padding_reads_no_x(kernel):
         block = make_block(HARD[name])
         x = np.full(block.n_cols, np.nan)
         x[np.unique(block.indices)] = 1
-        np.testing.assert_allclose(multiply(block, kernel, x), to_scipy(block) @ np.ones(block.n_cols), rtol=1e-15)
+        wanted = to_scipy(block) @ np.ones(block.n_cols)
+        np.testing.assert_allclose(multiply(block, kernel, x), wanted, rtol=1e-15, err_msg=name)
 
 
 @pytest.mark.parametrize("kernel", TWINS)
@@ -305,12 +302,11 @@ def make_floats(lengths, n_cols, dtype, seed=0):
 UNEVEN = [0, 1, 2, 31, 32, 33, 63, 64, 65, 1000, 5, 0, 129, *range(40)]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kernel", IN_ORDER)
-def test_kernels_that_add_in_the_order_of_a_row(kernel, dtype):
-    block, x, products = make_floats(UNEVEN, 700, dtype)
-    y = multiply(block, kernel, x)
-    assert y.tolist() == [add_in_order(row) for row in products]
+def test_kernels_that_add_in_the_order_of_a_row(kernel):
+    for dtype in (np.float32, np.float64):
+        block, x, products = make_floats(UNEVEN, 700, dtype)
+        assert multiply(block, kernel, x).tolist() == [add_in_order(row) for row in products], dtype
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -375,12 +371,12 @@ def test_bsr_adds_by_lanes_that_stay_in_a_row_of_their_blocks(b, dtype):
 
 
 @pytest.mark.parametrize("n_cols", [300, 1024, 1500, 9000])
-@pytest.mark.parametrize("row_offset", [0, 400, 5000, 20_000])
-def test_csr_cached_finds_every_column_in_the_window_or_outside(n_cols, row_offset):
+def test_csr_cached_finds_every_column_in_the_window_or_outside(n_cols):
     """Windows within, at both ends of, larger than and far from the columns: always the bits of csr-scalar."""
     made, x, _ = make_floats([9] * 1300, n_cols, np.float64)
-    block = CsrBlock(row_offset, n_cols, made.indptr, made.indices, made.data)
-    assert multiply(block, "csr-cached", x).tolist() == multiply(block, "csr-scalar", x).tolist()
+    for row_offset in (0, 400, 5000, 20_000):
+        block = CsrBlock(row_offset, n_cols, made.indptr, made.indices, made.data)
+        assert multiply(block, "csr-cached", x).tolist() == multiply(block, "csr-scalar", x).tolist(), row_offset
 
 
 def test_carries_are_added_after_the_chunks():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -79,3 +81,13 @@ HARD = {
 
 GRAPHS = {name: hard for name, hard in HARD.items() if hard.is_graph}
 """Those that have ranks; entry (i, j) is the arc i -> j."""
+
+
+@contextmanager
+def naming(*case: object) -> Iterator[None]:
+    """Tell of which matrix of a loop, or of which other case, a failure is."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {', '.join(map(str, case))}")
+        raise
