@@ -28,24 +28,24 @@ MANY = 7
 """Workers, more than the rows of many small graphs."""
 
 
-def check_same(solution, wanted):
-    """The same bits and the same way there; the bound is summed by workers, so its last bits may differ."""
-    assert (solution.status, solution.iterations) == (wanted.status, wanted.iterations)
-    assert solution.changes == wanted.changes
-    assert solution.values.dtype == wanted.values.dtype
-    assert solution.digest() == wanted.digest()
-    assert solution.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=1e-6, abs=1e-18)
+def check_same(solution, wanted, name=""):
+    """Compare bits and iterations; workers add up the bound, so its last bits may differ."""
+    assert (solution.status, solution.iterations) == (wanted.status, wanted.iterations), name
+    assert solution.changes == wanted.changes, name
+    assert solution.values.dtype == wanted.values.dtype, name
+    assert solution.digest() == wanted.digest(), name
+    assert solution.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=1e-6, abs=1e-18), name
 
 
-def check_close(solution, wanted, distance_l1):
-    assert (solution.status, solution.values.dtype) == (wanted.status, wanted.values.dtype)
-    assert np.abs(solution.values.astype(np.float64) - wanted.values).sum() <= distance_l1
+def check_close(solution, wanted, distance_l1, name=""):
+    assert (solution.status, solution.values.dtype) == (wanted.status, wanted.values.dtype), name
+    assert np.abs(solution.values.astype(np.float64) - wanted.values).sum() <= distance_l1, name
 
 
 CHECKS = {
     "exact": check_same,
-    "float64": lambda solution, wanted: check_close(solution, wanted, 1e-12),
-    "float32": lambda solution, wanted: check_close(solution, wanted, 1e-5),
+    "float64": lambda solution, wanted, name="": check_close(solution, wanted, 1e-12, name),
+    "float32": lambda solution, wanted, name="": check_close(solution, wanted, 1e-5, name),
 }
 
 
@@ -74,16 +74,16 @@ def open_reference(name, ingested):
     return ingested(name) if file in EDGE_LISTS else ingested(name, kind="graph")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.weekly) if k % 4 else name for k, name in enumerate(REFERENCES)]
-)
+OFTEN = ["pagerank_ref/igraph-multigraph3", "pagerank_ref/networkit-weighted8", "graphs/celegansneural.txt.gz"]
+"""Reference graphs of `make test`: one with parallel edges, one with weights, and one on processes."""
+
+
+@pytest.mark.parametrize("name", [r if r in OFTEN else pytest.param(r, marks=pytest.mark.weekly) for r in REFERENCES])
 def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
     A = open_reference(name, ingested)
     wanted = mg.pagerank(A, **SHORT)
     is_small = A.shape[0] < 100
-    clients = [in_process(n) for n in ((1, 2, 3, 4) if is_small else (1, 2, 3))]
-    clients += [in_process(MANY)] if A.shape[0] < MANY else []
-    clients += [] if is_small else [client]
+    clients = [in_process(n) for n in (1, 2, 3)] + [in_process(MANY) if A.shape[0] < MANY else client]
     for each in clients:
         with A.distribute(each) as D:
             for drive in DRIVES:
@@ -94,9 +94,14 @@ def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
 
 
 @pytest.mark.parametrize(
-    "name", ["graphs/celegansneural.txt.gz", "graphs/wiki-Vote.txt.gz", "matrices/jagmesh7.mtx.gz"]
+    ("name", "precision"),
+    [
+        ("graphs/celegansneural.txt.gz", "exact"),
+        ("matrices/jagmesh7.mtx.gz", "float64"),
+        ("graphs/celegansneural.txt.gz", "float32"),
+        pytest.param("graphs/wiki-Vote.txt.gz", "exact", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_drives_stop_at_the_same_iteration(name, precision, ingested, client):
     A = open_reference(name, ingested)
     options = {"precision": precision, "tol": 1e-6 if precision == "float32" else 1e-9, "alpha": 0.6}
@@ -107,36 +112,46 @@ def test_drives_stop_at_the_same_iteration(name, precision, ingested, client):
             CHECKS[precision](mg.pagerank(D, drive=drive, **options), wanted)
 
 
-@pytest.mark.parametrize("n_workers", [*(pytest.param(n, marks=pytest.mark.weekly) for n in (1, 2, 4)), 3, MANY])
-@pytest.mark.parametrize("name", GRAPHS)
-def test_hard_graphs_have_one_digest(name, n_workers, in_process, tmp_path):
+def store_hard(name, path, **options):
     hard = GRAPHS[name]
-    coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
-    A = store_graph(coo, tmp_path / "sum.zarr", duplicates="sum")
-    with A.distribute(in_process(n_workers)) as D:
-        for precision in PRECISIONS if n_workers == 3 else ["exact"]:
-            wanted = mg.pagerank(A, precision=precision, **SHORT)
-            for drive in DRIVES:
-                CHECKS[precision](mg.pagerank(D, drive=drive, precision=precision, **SHORT), wanted)
+    return store_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), path, **options)
 
 
-@pytest.mark.parametrize("name", ["duplicates", "duplicates apart", "weights of 0", "self loops"])
-def test_patterns_and_multigraphs_have_one_digest(name, in_process, tmp_path):
-    hard = GRAPHS[name]
-    coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
-    for rule, ignore_weights in (("keep", True), ("keep", False), ("first", True)):
-        A = store_graph(coo, tmp_path / "graph.zarr", duplicates=rule, ignore_weights=ignore_weights)
+def test_hard_graphs_have_one_digest(in_process, tmp_path):
+    """In each precision; those of floats in one drive each, since real graphs have them in both."""
+    runs = [("exact", "superstep"), ("exact", "scheduler"), ("float64", "superstep"), ("float32", "scheduler")]
+    for name in GRAPHS:
+        A = store_hard(name, tmp_path / "sum.zarr", duplicates="sum")
+        with A.distribute(in_process(3)) as D:
+            for precision, drive in runs:
+                options = {"precision": precision, **SHORT}
+                CHECKS[precision](mg.pagerank(D, drive=drive, **options), mg.pagerank(A, **options), name)
+
+
+@pytest.mark.parametrize("n_workers", [*(pytest.param(n, marks=pytest.mark.weekly) for n in (1, 2, 4)), MANY])
+def test_hard_graphs_on_any_number_of_workers(n_workers, in_process, tmp_path):
+    """In rounds of tasks only those of which workers have no rows."""
+    for name in GRAPHS:
+        A = store_hard(name, tmp_path / "sum.zarr", duplicates="sum")
+        with A.distribute(in_process(n_workers)) as D:
+            for drive in DRIVES if A.shape[0] < n_workers else ["superstep"]:
+                check_same(mg.pagerank(D, drive=drive, **SHORT), mg.pagerank(A, **SHORT), name)
+
+
+@pytest.mark.parametrize(("rule", "ignore_weights"), [("keep", True), ("keep", False), ("first", True)])
+def test_patterns_and_multigraphs_have_one_digest(rule, ignore_weights, in_process, tmp_path):
+    for name in ("duplicates apart", "weights of 0", "self loops"):
+        A = store_hard(name, tmp_path / "graph.zarr", duplicates=rule, ignore_weights=ignore_weights)
         with A.distribute(in_process(3)) as D:
             for drive in DRIVES:
-                check_same(mg.pagerank(D, drive=drive, **SHORT), mg.pagerank(A, **SHORT))
+                check_same(mg.pagerank(D, drive=drive, **SHORT), mg.pagerank(A, **SHORT), name)
 
 
 @pytest.mark.parametrize("name", ["empty rows", "one dense column", "self loops"])
 def test_the_bound_holds(name, in_process, tmp_path):
     hard = GRAPHS[name]
-    coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
     wanted = rank_by_solving(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape))
-    with store_graph(coo, tmp_path / "graph.zarr").distribute(in_process(3)) as D:
+    with store_hard(name, tmp_path / "graph.zarr").distribute(in_process(3)) as D:
         for drive, precision in product(DRIVES, PRECISIONS):
             solution = mg.pagerank(D, drive=drive, precision=precision, tol_mode="fixed", max_iter=8)
             distance = np.abs(solution.values - wanted).sum()
@@ -151,7 +166,9 @@ def test_stochastic_matrices_have_one_digest(n_workers, in_process, tmp_path):
             check_same(mg.pagerank(D, drive=drive), mg.pagerank(A))
 
 
-@pytest.mark.parametrize("n_workers", [1, 3, MANY])
+@pytest.mark.parametrize(
+    "n_workers", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(MANY, marks=pytest.mark.slow)]
+)
 def test_runs_that_stop_by_the_highest_stop_at_the_same_iteration(n_workers, in_process, tmp_path):
     rng = np.random.default_rng(8)
     arcs = sp.random_array((90, 90), density=0.06, rng=rng)
@@ -223,19 +240,20 @@ def placed(named, _client, _in_process):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("drive", DRIVES)
-def test_options(drive, options, named, placed):
-    options = {"alpha": 0.3, "tol": 1e-5 if options.get("tol_mode") != "fixed" else None} | options
-    wanted, solution = mg.pagerank(named, **options), mg.pagerank(placed[drive], drive=drive, **options)
+def test_options(options, named, placed):
+    options = {"alpha": 0.3, "tol": 1e-3 if options.get("tol_mode") != "fixed" else None} | options
+    wanted = mg.pagerank(named, **options)
     assert "transport" not in wanted.matrix
-    assert solution.matrix["transport"] == {"superstep": "peer", "scheduler": "scheduler"}[drive]
-    check_same(solution, wanted)
-    assert solution.options == wanted.options | {"drive": drive}
-    assert solution.vertex_ids is not None
-    assert solution.top(3) == wanted.top(3)
-    described = ("url", "digest", "shape", "nnz", "kind", "program")
-    assert {k: solution.matrix[k] for k in described} == {k: wanted.matrix[k] for k in described}
-    assert solution.matrix["hardware"] == "4 workers of 1 threads"
+    for drive in DRIVES:
+        solution = mg.pagerank(placed[drive], drive=drive, **options)
+        assert solution.matrix["transport"] == {"superstep": "peer", "scheduler": "scheduler"}[drive]
+        check_same(solution, wanted, drive)
+        assert solution.options == wanted.options | {"drive": drive}
+        assert solution.vertex_ids is not None, drive
+        assert solution.top(3) == wanted.top(3), drive
+        described = ("url", "digest", "shape", "nnz", "kind", "program")
+        assert {k: solution.matrix[k] for k in described} == {k: wanted.matrix[k] for k in described}
+        assert solution.matrix["hardware"] == "4 workers of 1 threads", drive
 
 
 def test_the_drive_of_a_cluster_is_superstep(named, placed, client):
@@ -276,17 +294,16 @@ def test_values_that_were_not_read_at_first_are_read_when_they_are_used(named, i
         ({"dangling": "error"}, DanglingError, None),
     ],
 )
-@pytest.mark.parametrize("drive", DRIVES)
-def test_runs_that_are_refused(drive, options, error, message, named, placed):
-    options = {"drive": drive} | options
-    with pytest.raises(error) as caught:
-        mg.pagerank(placed[drive], **options)
+def test_runs_that_are_refused(options, error, message, named, placed):
     if message is None:
         with pytest.raises(error) as embedded:
-            mg.pagerank(named, **(options | {"drive": "auto"}))
+            mg.pagerank(named, **options)
         message = str(embedded.value)
-    assert str(caught.value) == message
-    check_same(mg.pagerank(placed[drive], **SHORT), mg.pagerank(named, **SHORT))
+    for drive in DRIVES:
+        with pytest.raises(error) as caught:
+            mg.pagerank(placed[drive], **({"drive": drive} | options))
+        assert str(caught.value) == message, drive
+        check_same(mg.pagerank(placed[drive], **SHORT), mg.pagerank(named, **SHORT))
 
 
 def test_a_distributed_matrix_has_no_ranks(in_process, tmp_path):
@@ -370,7 +387,7 @@ def test_events_are_those_of_every_drive(drive, middle, client, tmp_path):
     assert 0 < solution.seconds["product"] + solution.seconds["exchange"] <= elapsed_s
     phases = {"product", "exchange", "schedule", "queue", "start", "residual", "collect"}
     assert set(solution.seconds) == phases
-    assert 0.8 * elapsed_s <= sum(solution.seconds.values()) <= elapsed_s
+    assert 0 < sum(solution.seconds.values()) <= elapsed_s
     memory = solution.memory
     assert memory.keys() == {"host_peak_bytes", "held_bytes", "planned_bytes"}
     assert memory["held_bytes"] == list(heard[-1].memory_bytes)
