@@ -1,4 +1,4 @@
-"""Edge lists as they are published, and every way in which one can be wrong."""
+"""Published edge lists, spellings of lines, and every error in an edge list."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.edge_list import EdgeListSource
 from tests.support.reference_data import shared_data
+
+BATCH_BYTES = (1, 7, 2**22)
+"""A batch of one line, of a few, and of all."""
 
 # file: vertices, arcs, whether there are weights, least and greatest id where ids are kept
 GRAPHS = {
@@ -92,7 +95,10 @@ def refuse(write):
 # --- published graphs ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+LARGE = "cnr-2000.txt.gz"
+
+
+@pytest.mark.parametrize("name", [*sorted(GRAPHS.keys() - {LARGE}), pytest.param(LARGE, marks=pytest.mark.slow)])
 def test_graphs(name):
     path = shared_data(f"graphs/{name}")
     n, n_arcs, weighted, kept = GRAPHS[name]
@@ -134,7 +140,7 @@ any_id = st.one_of(st.integers(0, 9), st.integers(-(2**63), 2**63 - 1), st.integ
 any_name = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters='#%,"'), min_size=1)
 
 
-@settings(max_examples=200)
+@pytest.mark.fuzz
 @given(st.data())
 def test_against_networkx(tmp_path_factory, data):
     """What NetworkX writes, with other separators, comments and blank lines in it."""
@@ -165,7 +171,6 @@ def test_against_networkx(tmp_path_factory, data):
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_bytes", [1, 7, 2**22])
 @pytest.mark.parametrize(
     "text",
     [
@@ -183,11 +188,12 @@ def test_against_networkx(tmp_path_factory, data):
         "+0 01\n1 2\n",
     ],
 )
-def test_spellings(read_text, text, batch_bytes):
-    arcs, weights, layout, _ = read_text(text, batch_bytes=batch_bytes)
-    assert arcs.tolist() == [[0, 1], [1, 2]]
-    assert weights is None
-    assert (layout.shape, layout.vertex_ids) == ((3, 3), None)
+def test_spellings(read_text, text):
+    for batch_bytes in BATCH_BYTES:
+        arcs, weights, layout, _ = read_text(text, batch_bytes=batch_bytes)
+        assert arcs.tolist() == [[0, 1], [1, 2]]
+        assert weights is None
+        assert (layout.shape, layout.vertex_ids) == ((3, 3), None)
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", ",", "\t", " ", ":"])
@@ -257,16 +263,15 @@ def test_extra_columns(read_text):
         ("# Nodes: 3000000 Edges: 1\n0 2000000\n", 3_000_000),
     ],
 )
-@pytest.mark.parametrize("batch_bytes", [1, 2**22])
-def test_vertices_that_occur(read_text, text, ids, batch_bytes):
-    arcs, _, layout, _ = read_text(text, batch_bytes=batch_bytes)
+def test_vertices_that_occur(read_text, text, ids):
     expected = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=["#", "%"], ndmin=2).T
-    np.testing.assert_array_equal(arcs, expected)
     n = ids if isinstance(ids, int) else len(ids) if ids else expected.max() + 1
-    assert layout.shape == (n, n)
-    assert (layout.vertex_ids.tolist() if layout.vertex_ids is not None else None) == (
-        ids if isinstance(ids, list) else None
-    )
+    for batch_bytes in BATCH_BYTES:
+        arcs, _, layout, _ = read_text(text, batch_bytes=batch_bytes)
+        np.testing.assert_array_equal(arcs, expected)
+        assert layout.shape == (n, n)
+        stored = None if layout.vertex_ids is None else layout.vertex_ids.tolist()
+        assert stored == (ids if isinstance(ids, list) else None)
 
 
 def test_claims_are_kept(read_text):
@@ -329,6 +334,7 @@ print(n_read, after - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
     """80 MB of text, 320 MB of ids: neither may be in memory as a whole. A batch of these shortest lines has 16 MB."""
     small = write("0 1\n", "small.txt")
@@ -346,7 +352,6 @@ def test_default_kind():
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_bytes", [1, 7, 2**22])
 @pytest.mark.parametrize(
     ("text", "options", "line_number", "message"),
     [
@@ -408,13 +413,13 @@ def test_default_kind():
         ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
     ],
 )
-def test_errors(refuse, text, options, line_number, message, batch_bytes):
-    error = refuse(text, batch_bytes=batch_bytes, **options)
-    assert error.line_number == line_number
-    assert message in str(error)
+def test_errors(refuse, text, options, line_number, message):
+    for batch_bytes in BATCH_BYTES:
+        error = refuse(text, batch_bytes=batch_bytes, **options)
+        assert error.line_number == line_number
+        assert message in str(error)
 
 
-@pytest.mark.parametrize("batch_bytes", [1, 2**22])
 @pytest.mark.parametrize(
     ("vertices", "edges", "line_number", "unknown"),
     [
@@ -425,10 +430,11 @@ def test_errors(refuse, text, options, line_number, message, batch_bytes):
         ("a\nb\n", "a b\na c\n", 2, "'c'"),
     ],
 )
-def test_edge_to_a_stranger(refuse, write, vertices, edges, line_number, unknown, batch_bytes):
-    error = refuse(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
-    assert error.line_number == line_number
-    assert f"{unknown} is not in the list of vertices; add it there or remove the edge" in str(error)
+def test_edge_to_an_unknown_vertex(refuse, write, vertices, edges, line_number, unknown):
+    for batch_bytes in BATCH_BYTES:
+        error = refuse(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
+        assert error.line_number == line_number
+        assert f"{unknown} is not in the list of vertices; add it there or remove the edge" in str(error)
 
 
 def test_vertices_of_another_type(write):
