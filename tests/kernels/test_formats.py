@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError, OptionError
@@ -30,7 +30,7 @@ from mgspmv.kernels.formats import (
 )
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
 from tests.support.memory import measure_peak
 
 LENGTHS = np.random.default_rng(0).integers(0, 12, 2500)
@@ -38,10 +38,10 @@ SKEWED = np.where(np.arange(6000) % 7 == 0, 40, np.arange(6000) % 4)
 """Lengths of rows; a seventh are long."""
 
 
-@pytest.fixture(params=[3, 1 << 27], ids=["pieces of 3", "one piece"])
-def piece(request, monkeypatch):
-    """How many entries are worked on at a time; results must not depend on it."""
-    monkeypatch.setattr(formats, "PIECE", request.param)
+@pytest.fixture
+def set_piece(monkeypatch):
+    """`set_piece(n)` has formats work on n entries at a time; results must not depend on it."""
+    return lambda n: monkeypatch.setattr(formats, "PIECE", n)
 
 
 # Each reads a format as its docstring says, one place after the other, into (rows, columns, values).
@@ -127,19 +127,20 @@ def cut_all(block):
     return [cut_rows(block, start, stop) for start, stop in bounds]
 
 
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("format", FORMATS)
-def test_formats_hold_hard_matrices(format, name, has_values, piece):
-    for part in cut_all(make_block(HARD[name], data=np.float64 if has_values else None)):
-        check_holds(format, part)
+def test_formats_hold_hard_matrices(format, set_piece):
+    for size, (name, hard), data in product((3, 1 << 27), HARD.items(), (np.float64, None)):
+        set_piece(size)
+        for part in cut_all(make_block(hard, data=data)):
+            with naming(name, data, f"pieces of {size}", f"rows from {part.row_offset}"):
+                check_holds(format, part)
 
 
 @pytest.mark.parametrize("format", ["ell", "coo", "hyb", "sell"])
-def test_formats_hold_entries_in_their_order(format, monkeypatch):
+def test_formats_hold_entries_in_their_order(format, set_piece):
     """Several windows of SELL, ELL and COO in HYB, several pieces; SciPy would not show duplicates swapped."""
     block = make_random(SKEWED, 300)
-    monkeypatch.setattr(formats, "PIECE", 10_000)
+    set_piece(10_000)
     read = read_back(format, block)
     order = np.argsort(read.row, kind="stable")
     np.testing.assert_array_equal(read.row[order], np.repeat(np.arange(6000), SKEWED))
@@ -147,6 +148,7 @@ def test_formats_hold_entries_in_their_order(format, monkeypatch):
     np.testing.assert_array_equal(read.data[order], block.data)
 
 
+@pytest.mark.fuzz
 @given(
     lengths=st.lists(st.integers(0, 6), max_size=40),
     n_cols=st.integers(1, 12),
@@ -155,14 +157,14 @@ def test_formats_hold_entries_in_their_order(format, monkeypatch):
     seed=st.integers(0, 2**16),
     has_values=st.booleans(),
 )
-@settings(max_examples=60)
 def test_formats_hold_any_matrix(lengths, n_cols, offset, size, seed, has_values):
     block = make_random(lengths, n_cols, data=np.float32 if has_values else None, seed=seed)
     block = CsrBlock(offset, n_cols, block.indptr, block.indices, block.data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(formats, "PIECE", size)
         for name in FORMATS:
-            check_holds(name, block)
+            with naming(name):
+                check_holds(name, block)
 
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64])
@@ -204,12 +206,12 @@ def test_nbytes_are_those_of_the_arrays():
 
 
 @pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_stream, build_ell, build_bsr])
-def test_temporaries_are_of_a_piece(build, monkeypatch):
-    """A number of 8 bytes for each of the million entries would be found."""
-    block = make_random([200] * 5000, 7, data=None)
-    monkeypatch.setattr(formats, "PIECE", 10_000)
+def test_temporaries_are_of_a_piece(build, set_piece):
+    """A number of 8 bytes for each of the half million entries would be found."""
+    block = make_random([200] * 2500, 7, data=None)
+    set_piece(10_000)
     nbytes = build(block).nbytes
-    assert measure_peak(lambda: build(block)) < nbytes + 80 * 10_000 + 64 * 5000 < nbytes + 4 * block.nnz
+    assert measure_peak(lambda: build(block)) < nbytes + 80 * 10_000 + 64 * 2500 < nbytes + 4 * block.nnz
 
 
 # --- each format -----------------------------------------------------------------------------------------------------
@@ -335,9 +337,10 @@ def check_split(block):
     assert list(zip(split.row_starts, split.nonzero_starts, strict=True)) == starts
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_split_of_hard_matrices(name):
-    check_split(make_block(HARD[name]))
+def test_split_of_hard_matrices():
+    for name, hard in HARD.items():
+        with naming(name):
+            check_split(make_block(hard))
 
 
 @pytest.mark.parametrize(
@@ -358,7 +361,6 @@ def test_split_cuts_the_merge_path(lengths):
 
 
 @given(st.lists(st.integers(0, 700) | st.just(0), max_size=60))
-@settings(max_examples=30)
 def test_split_covers_rows_and_nonzeros(lengths):
     block = make_random(lengths, 9, data=None)
     split = build_split(block)
@@ -493,9 +495,9 @@ def list_arrays(made):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("piece", [101, 1 << 27])
-def test_cupy_makes_the_same_arrays(piece, monkeypatch):
+def test_cupy_makes_the_same_arrays(piece, set_piece):
     cupy = pytest.importorskip("cupy")
-    monkeypatch.setattr(formats, "PIECE", piece)
+    set_piece(piece)
     blocks = [make_block(hard, data=data) for hard in HARD.values() for data in (np.float32, None)]
     blocks += [cut_rows(block, block.n_rows // 2, block.n_rows) for block in blocks]
     blocks += [make_random(SKEWED[:600], 40, indices=np.int64), make_random([5] * 6000, 60, data=np.float32)]
@@ -564,13 +566,13 @@ def check_stream(block):
     return stream
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_stream_of_hard_matrices(name):
-    check_stream(make_block(HARD[name]))
+def test_stream_of_hard_matrices():
+    for name, hard in HARD.items():
+        with naming(name):
+            check_stream(make_block(hard))
 
 
 @given(st.lists(st.integers(0, 90) | st.just(0) | st.just(32), max_size=60))
-@settings(max_examples=30)
 def test_stream_of_rows_of_any_length(lengths):
     check_stream(make_random(lengths, 9, data=None))
 
