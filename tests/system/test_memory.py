@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,18 @@ def add_weights(pattern: Path, store: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], Path]:
-    """R-MAT graphs by scale, and by whether they have weights."""
-    folder, stores = tmp_path_factory.mktemp("graphs"), {}
-    for scale in (WARM_UP, *SCALES):
-        stores[scale, False] = folder / f"{scale}.zarr"
-        mg.generate("rmat", stores[scale, False], scale=scale)
-        stores[scale, True] = add_weights(stores[scale, False], folder / f"{scale}-weighted.zarr")
-    return stores
+def make_graph(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], Path]:
+    """`make_graph(scale, weighted)` is the store of an R-MAT graph, which is made once."""
+    folder = tmp_path_factory.mktemp("graphs")
+
+    @cache
+    def make(scale: int, weighted: bool) -> Path:
+        if weighted:
+            return add_weights(make(scale, False), folder / f"{scale}-weighted.zarr")
+        mg.generate("rmat", folder / f"{scale}.zarr", scale=scale)
+        return folder / f"{scale}.zarr"
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -88,15 +93,16 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], P
     ],
 )
 def test_ranking_takes_what_was_planned(
-    graphs: dict[tuple[int, bool], Path], threads: int, weighted: bool, precision: Any
+    make_graph: Callable[[int, bool], Path], threads: int, weighted: bool, precision: Any
 ) -> None:
-    rank(graphs[WARM_UP, weighted], precision, threads)
+    rank(make_graph(WARM_UP, weighted), precision, threads)
     for scale in SCALES:
-        store = graphs[scale, weighted]
+        store = make_graph(scale, weighted)
         plan = mg.open_matrix(store).plan(precision=precision, threads=threads)
         assert_as_planned(plan.memory_bytes, lambda store=store: rank(store, precision, threads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "k"),
     [
@@ -105,21 +111,21 @@ def test_ranking_takes_what_was_planned(
     ],
 )
 def test_proving_the_highest_takes_what_was_planned(
-    graphs: dict[tuple[int, bool], Path], precision: Any, k: int
+    make_graph: Callable[[int, bool], Path], precision: Any, k: int
 ) -> None:
     def prove(store: Path, k: int) -> None:
         options = {"stop": f"topk:{k}", "precision": precision, "threads": 2, "max_iter": 30, "throw": False}
         mg.pagerank(mg.open_matrix(store), **options)
 
-    prove(graphs[WARM_UP, False], 10)
-    store = graphs[18, False]
+    prove(make_graph(WARM_UP, False), 10)
+    store = make_graph(18, False)
     plan = mg.open_matrix(store).plan(precision=precision, threads=2, stop=f"topk:{k}")
     (worker,) = plan.workers
     assert worker.watch_bytes > 0.25 * plan.memory_bytes
     assert_as_planned(plan.memory_bytes, lambda: prove(store, k))
 
 
-@pytest.mark.parametrize("ids", ["int64", "string"])
+@pytest.mark.parametrize("ids", ["int64", pytest.param("string", marks=pytest.mark.slow)])
 def test_ranking_a_graph_with_ids_takes_what_was_planned(tmp_path: Path, ids: str) -> None:
     rng = np.random.default_rng(1)
     arcs = rng.integers(0, 100_000, (2, 500_000)) * 7 + 1_000_003
@@ -144,9 +150,9 @@ def test_ranking_a_graph_of_few_arcs_takes_what_was_planned(tmp_path: Path) -> N
 
 
 def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
-    graphs: dict[tuple[int, bool], Path], monkeypatch: pytest.MonkeyPatch
+    make_graph: Callable[[int, bool], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pattern, weighted = (mg.open_matrix(graphs[16, kind]) for kind in (False, True))
+    pattern, weighted = (mg.open_matrix(make_graph(16, kind)) for kind in (False, True))
     free = pattern.plan(threads=1).memory_bytes
     monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: free)
     assert mg.pagerank(weighted, threads=1, weights=False).iterations > 0
@@ -155,9 +161,9 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
 
 
 def test_what_proves_the_highest_must_fit_too(
-    graphs: dict[tuple[int, bool], Path], monkeypatch: pytest.MonkeyPatch
+    make_graph: Callable[[int, bool], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    A, asked = mg.open_matrix(graphs[16, False]), {"stop": "topk:10", "threads": 1, "max_iter": 500}
+    A, asked = mg.open_matrix(make_graph(16, False)), {"stop": "topk:10", "threads": 1, "max_iter": 500}
     need, without = (A.plan(threads=1, stop=stop).memory_bytes for stop in ("topk:10", "change"))
     message = (
         r"host memory on one of them, .* \(up to \S+ GB of it for stop='topk:10', which stop='change' does without\)"
@@ -289,6 +295,7 @@ def plant_zeros(array: Path) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["store", "ranks"])
 def test_a_chunk_that_unpacks_without_end_takes_no_memory(tmp_path: Path, what: str) -> None:
     for name in ("sound", "planted"):
@@ -324,14 +331,23 @@ def bound_ingest(value_bytes: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path, int]]:
-    """By name: a tiny text, a large one, and the bytes of a value."""
+def make_texts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path, int]]:
+    """`make_texts(name)` gives a tiny text, a large one, which are made once, and the bytes of a value."""
     rng = np.random.default_rng(2)
     i, j = rng.integers(0, N_VERTICES, (2, N_ENTRIES))
     values = rng.integers(1, 1000, N_ENTRIES) / 8
     folder = tmp_path_factory.mktemp("texts")
+    texts = {
+        "edges": ("edges.txt", None, i, j),
+        "weighted edges": ("weighted.txt", None, i, j, values),
+        "edges with ids": ("ids.txt", None, i * 7 + 3, j * 7 + 3),
+        "pattern": ("pattern.mtx", "pattern", i + 1, j + 1),
+        "real": ("real.mtx", "real", i + 1, j + 1, values),
+    }
 
-    def write(name: str, field: str | None, *columns: np.ndarray) -> tuple[Path, Path, int]:
+    @cache
+    def make(text: str) -> tuple[Path, Path, int]:
+        name, field, *columns = texts[text]
         head = "%%MatrixMarket matrix coordinate {} general\n{} {} {}\n"
         tiny, large = (
             write_table(
@@ -343,15 +359,10 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
         )
         return tiny, large, 8 if len(columns) == 3 else 0
 
-    return {
-        "edges": write("edges.txt", None, i, j),
-        "weighted edges": write("weighted.txt", None, i, j, values),
-        "edges with ids": write("ids.txt", None, i * 7 + 3, j * 7 + 3),
-        "pattern": write("pattern.mtx", "pattern", i + 1, j + 1),
-        "real": write("real.mtx", "real", i + 1, j + 1, values),
-    }
+    return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -360,9 +371,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     ],
 )
 def test_ingest_holds_the_entries_and_those_sorted_by_column(
-    texts: dict[str, tuple[Path, Path, int]], tmp_path: Path, name: str
+    make_texts: Callable[[str], tuple[Path, Path, int]], tmp_path: Path, name: str
 ) -> None:
-    tiny, large, value_bytes = texts[name]
+    tiny, large, value_bytes = make_texts(name)
     mg.ingest(tiny, tmp_path / "tiny.zarr")
     measured = measure_peak(lambda: mg.ingest(large, tmp_path / "large.zarr", overwrite=True))
     assert N_ENTRIES * (4 + 4 + value_bytes) < measured <= bound_ingest(value_bytes)
@@ -372,9 +383,9 @@ def test_ingest_holds_the_entries_and_those_sorted_by_column(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("edges", marks=pytest.mark.weekly), "real"])
 def test_a_process_that_ingests_grows_no_more(
-    texts: dict[str, tuple[Path, Path, int]], tmp_path: Path, name: str
+    make_texts: Callable[[str], tuple[Path, Path, int]], tmp_path: Path, name: str
 ) -> None:
-    tiny, large, value_bytes = texts[name]
+    tiny, large, value_bytes = make_texts(name)
     work = f"mg.ingest(store, {str(tmp_path / 'store.zarr')!r}, overwrite=True)"
     assert measure_resident_peak(work, tiny, large) <= bound_ingest(value_bytes) + ARROW_BYTES
 
