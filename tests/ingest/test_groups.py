@@ -1,4 +1,7 @@
-"""Groups of anndata and binsparse, written by these packages or by hand, and plain CSR arrays."""
+"""Groups of anndata and binsparse, written by these packages or by hand, and plain CSR arrays.
+
+Each group is read in whole batches and in batches of a few entries.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import pickle
 import shutil
 import warnings
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from mgspmv.ingest import groups
 from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
 from tests.support.memory import measure_peak
+from tests.support.pairwise import cover_pairs
 from tests.support.stores import make_scipy
 
 anndata = pytest.importorskip("anndata")
@@ -29,17 +34,36 @@ binsparse = pytest.importorskip("binsparse")
 from_scipy = pytest.importorskip("binsparse.conversions.scipy").from_scipy
 
 
-@pytest.fixture(params=[None, 7], ids=["as they are", "small"])
-def batch_size(request, monkeypatch):
-    """Entries and lines of a batch."""
-    if request.param:
-        monkeypatch.setattr(groups, "BATCH_ENTRIES", request.param)
-        monkeypatch.setattr(groups, "BATCH_LINES", request.param - 2)
-    return request.param or BATCH_ENTRIES
+SMALL_BATCH = 7
+
+
+@contextmanager
+def small_batches():
+    """Make batches of 7 entries and 5 lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "BATCH_ENTRIES", SMALL_BATCH)
+        patch.setattr(groups, "BATCH_LINES", SMALL_BATCH - 2)
+        yield
 
 
 def read(source, **options):
-    """The matrix as SciPy puts it together, whether it is a pattern, and the layout; entries of a pattern are 1."""
+    """Return the matrix as SciPy builds it, whether it is a pattern, and the layout; entries of a pattern are 1."""
+    matrix, is_pattern, layout = read_batches(source, **options)
+    with small_batches():
+        again, is_again, same = read_batches(source, **options)
+    assert (again.shape, is_again, same.provenance) == (matrix.shape, is_pattern, layout.provenance)
+    for one, other in zip(sort_entries(again), sort_entries(matrix), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return matrix, is_pattern, layout
+
+
+def sort_entries(matrix):
+    """Return rows, columns and values; entries at one place keep their order."""
+    order = np.lexsort((matrix.col, matrix.row))
+    return matrix.row[order], matrix.col[order], matrix.data[order]
+
+
+def read_batches(source, **options):
     opened = open_source(source, **options)
     batches = list(opened.batches())
     assert batches
@@ -70,10 +94,7 @@ def write_anndata(path, matrix, zarr_format=2, **parts):
     return path
 
 
-@pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("form", ["csr", "csc"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@cover_pairs(zarr_format=[2, 3], form=["csr", "csc"], dtype=["float32", "float64", "int32"])
 def test_anndata(tmp_path, form, zarr_format, dtype):
     matrix = (MATRIX * 64).astype(dtype).asformat(form)
     path = write_anndata(tmp_path / "a.zarr", matrix, zarr_format)
@@ -86,18 +107,18 @@ def test_anndata(tmp_path, form, zarr_format, dtype):
     assert layout.provenance["name"] == f"{path}/X"
     assert layout.provenance["format"] == f"anndata {form}_matrix"
     assert layout.provenance["header"] == {"shape": [23, 17], "entries": matrix.nnz, "zarr_format": zarr_format}
-    assert mg.ingest(path, MemoryStore()).digest == mg.ingest(matrix, MemoryStore()).digest
+    with small_batches():
+        assert mg.ingest(path, MemoryStore()).digest == mg.ingest(matrix, MemoryStore()).digest
 
 
 def test_groups_inside_an_anndata(tmp_path):
     graph = sp.csr_array(make_scipy(23, 23, seed=9))
     path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2}, obsp={"near": sp.csr_matrix(graph)})
-    assert agree(read(path / "layers/raw")[0], MATRIX * 2)
+    assert agree(read_batches(path / "layers/raw")[0], MATRIX * 2)
     info = mg.ingest(path / "obsp/near", tmp_path / "s.zarr", kind="graph")
     assert info.digest == mg.ingest(graph, MemoryStore(), kind="graph").digest
 
 
-@pytest.mark.usefixtures("batch_size")
 @pytest.mark.filterwarnings("ignore:zarr v3 autosharding")
 def test_anndata_of_truth_is_a_pattern(tmp_path):
     matrix = MATRIX.copy()
@@ -117,10 +138,10 @@ def test_zip_files(tmp_path):
     path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2})
     shutil.make_archive(tmp_path / "inner.zarr", "zip", path)
     shutil.make_archive(tmp_path / "outer", "zip", tmp_path, "a.zarr")
-    assert agree(read(tmp_path / "inner.zarr.zip")[0], MATRIX)
-    assert agree(read(tmp_path / "inner.zarr.zip/layers/raw")[0], MATRIX * 2)
-    assert agree(read(f"file://{tmp_path}/inner.zarr.zip/X", format="anndata")[0], MATRIX)
-    assert agree(read(tmp_path / "outer.zip/a.zarr")[0], MATRIX)
+    assert agree(read_batches(tmp_path / "inner.zarr.zip")[0], MATRIX)
+    assert agree(read_batches(tmp_path / "inner.zarr.zip/layers/raw")[0], MATRIX * 2)
+    assert agree(read_batches(f"file://{tmp_path}/inner.zarr.zip/X", format="anndata")[0], MATRIX)
+    assert agree(read_batches(tmp_path / "outer.zip/a.zarr")[0], MATRIX)
 
 
 def test_urls_stores_and_groups(tmp_path):
@@ -129,21 +150,21 @@ def test_urls_stores_and_groups(tmp_path):
     copied = zarr.open_group(url, mode="w", zarr_format=2)
     anndata.io.write_elem(copied, "X", sp.csr_matrix(MATRIX))
     for place in (f"{url}/X", f"file://{path}", f"obstore+file://{path}/X"):
-        assert agree(read(place)[0], MATRIX)
+        assert agree(read_batches(place)[0], MATRIX)
     for place in (
         LocalStore(path),
         zarr.open_group(path, mode="r"),
         zarr.open_group(path / "X", mode="r"),
         copied["X"],
     ):
-        assert agree(read(place)[0], MATRIX)
-        assert agree(read(place, format="anndata")[0], MATRIX)
+        assert agree(read_batches(place)[0], MATRIX)
+        assert agree(read_batches(place, format="anndata")[0], MATRIX)
 
 
 def test_folders_of_any_name(tmp_path):
     for zarr_format in (2, 3):
         write_csr(tmp_path / f"v{zarr_format}", MATRIX, zarr_format=zarr_format)
-        assert agree(read(tmp_path / f"v{zarr_format}")[0], MATRIX)
+        assert agree(read_batches(tmp_path / f"v{zarr_format}")[0], MATRIX)
 
 
 @pytest.mark.parametrize(
@@ -191,14 +212,13 @@ def write_csr(path, matrix, zarr_format=3, chunks=5, attributes=None, **arrays):
     return path
 
 
-@pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("chunks", [1, 5, 7, 100, 10**6])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_plain_arrays(tmp_path, zarr_format, chunks):
-    found, is_pattern, layout = read(write_csr(tmp_path / "a.zarr", MATRIX, zarr_format, chunks))
-    assert agree(found, MATRIX)
-    assert not is_pattern
-    assert layout.provenance["format"] == "csr"
+def test_plain_arrays(tmp_path, zarr_format):
+    for chunks in (1, 5, 7, 100, 10**6):
+        found, is_pattern, layout = read(write_csr(tmp_path / "a.zarr", MATRIX, zarr_format, chunks))
+        assert agree(found, MATRIX)
+        assert not is_pattern
+        assert layout.provenance["format"] == "csr"
 
 
 def test_plain_arrays_without_values(tmp_path):
@@ -207,42 +227,37 @@ def test_plain_arrays_without_values(tmp_path):
     assert agree(found, MATRIX.astype(bool))
 
 
-@pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("dtype", ["i1", "u1", ">i2", "<u4", ">i8", "u8"])
-def test_dtypes_of_indices(tmp_path, dtype):
-    path = write_csr(
-        tmp_path / "a.zarr", MATRIX, 2, indices=MATRIX.indices.astype(dtype), data=MATRIX.data.astype(">f4")
-    )
-    found, _, _ = read(path)
-    assert agree(found, MATRIX)
-    assert found.dtype == np.float32
+def test_dtypes_of_indices(tmp_path):
+    for dtype in ("i1", "u1", ">i2", "<u4", ">i8", "u8"):
+        indices, data = MATRIX.indices.astype(dtype), MATRIX.data.astype(">f4")
+        found, _, _ = read(write_csr(tmp_path / "a.zarr", MATRIX, 2, indices=indices, data=data))
+        assert agree(found, MATRIX)
+        assert found.dtype == np.float32
 
 
 def test_number_of_columns(tmp_path):
     path = write_csr(tmp_path / "a.zarr", MATRIX, attributes={})
-    assert agree(read(path, n_cols=17)[0], MATRIX)
-    assert read(path, n_cols=40)[0].shape == (23, 40)
+    assert agree(read_batches(path, n_cols=17)[0], MATRIX)
+    assert read_batches(path, n_cols=40)[0].shape == (23, 40)
     with pytest.raises(SourceError) as caught:
         open_source(path)
     assert str(caught.value) == f"{path}: how many columns there are is said nowhere; pass n_cols=... (--n-cols)"
     with pytest.raises(OptionError, match="n_cols must be 0 or more, not -1"):
         open_source(path, n_cols=-1)
     zarr.open_group(path).attrs["shape"] = [23, 17]
-    assert agree(read(path, n_cols=17)[0], MATRIX)
+    assert agree(read_batches(path, n_cols=17)[0], MATRIX)
     with pytest.raises(OptionError, match=r"n_cols=18, and the shape of .*a.zarr is \(23, 17\); leave it out"):
         open_source(path, n_cols=18)
 
 
-@pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0), (3, 5)])
-def test_no_entries(tmp_path, shape):
-    found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", sp.csr_array(shape, dtype=np.float32)))
-    assert agree(found, sp.csr_array(shape))
-    assert found.dtype == np.float32
-    assert not is_pattern
+def test_no_entries(tmp_path):
+    for shape in ((0, 0), (0, 4), (4, 0), (3, 5)):
+        found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", sp.csr_array(shape, dtype=np.float32)))
+        assert agree(found, sp.csr_array(shape))
+        assert found.dtype == np.float32
+        assert not is_pattern
 
 
-@pytest.mark.usefixtures("batch_size")
 def test_zeros_and_duplicates_stay(tmp_path):
     matrix = sp.csr_array(
         (np.array([3.0, 0.0, 2.0, 1.0]), np.array([1, 1, 0, 1]), np.array([0, 3, 3, 4])), shape=(3, 2)
@@ -251,7 +266,6 @@ def test_zeros_and_duplicates_stay(tmp_path):
     assert list(zip(found.row, found.col, found.data, strict=True)) == [(0, 1, 3), (0, 1, 0), (0, 0, 2), (2, 1, 1)]
 
 
-@pytest.mark.usefixtures("batch_size")
 def test_missing_chunks_hold_the_fill_value(tmp_path):
     path = write_csr(tmp_path / "a.zarr", MATRIX)
     (path / "data/c/1").unlink()
@@ -261,14 +275,15 @@ def test_missing_chunks_hold_the_fill_value(tmp_path):
     np.testing.assert_array_equal(found.toarray(), wanted.toarray())
 
 
-def test_long_and_empty_lines(tmp_path, batch_size):
+def test_long_and_empty_lines(tmp_path):
     """More entries in a row than in a batch, and more rows without one than pointers are read at a time."""
     dense = np.zeros((60, 50))
     dense[20], dense[21, 3], dense[59, 1] = 1 + np.arange(50), 7, 8
-    opened = GroupSource(write_csr(tmp_path / "a.zarr", sp.csr_array(dense)))
-    batches = list(opened.batches())
-    assert max(len(b.rows) for b in batches) == min(batch_size, 52)
-    assert agree(read(tmp_path / "a.zarr")[0], sp.csr_array(dense))
+    path = write_csr(tmp_path / "a.zarr", sp.csr_array(dense))
+    assert max(len(b.rows) for b in GroupSource(path).batches()) == 52
+    with small_batches():
+        assert max(len(b.rows) for b in GroupSource(path).batches()) == SMALL_BATCH
+    assert agree(read(path)[0], sp.csr_array(dense))
 
 
 # --- binsparse -------------------------------------------------------------------------------------------------------
@@ -302,7 +317,6 @@ def write_binsparse(path, tensor, **exchanged):
     return path
 
 
-@pytest.mark.usefixtures("batch_size")
 @pytest.mark.parametrize("form", ["CSR", "CSC", "COO", "COOR", "COOC", "DCSR", "DCSC"])
 def test_binsparse(tmp_path, form):
     known = {"CSR": "csr", "CSC": "csc", "COO": "coo", "COOR": "coo"}
@@ -312,10 +326,10 @@ def test_binsparse(tmp_path, form):
     assert agree(found, MATRIX)
     assert not is_pattern
     assert layout.provenance["format"] == f"binsparse {form}"
-    assert mg.ingest(path, MemoryStore(), format="binsparse").digest == mg.ingest(MATRIX, MemoryStore()).digest
+    with small_batches():
+        assert mg.ingest(path, MemoryStore(), format="binsparse").digest == mg.ingest(MATRIX, MemoryStore()).digest
 
 
-@pytest.mark.usefixtures("batch_size")
 def test_binsparse_rows_without_entries(tmp_path):
     matrix = MATRIX.copy().tolil()
     matrix[[0, 3, 4, 22]] = 0
@@ -347,7 +361,6 @@ def test_binsparse_of_false_alone_is_empty(tmp_path):
     assert (found.nnz, is_pattern) == (0, True)
 
 
-@pytest.mark.usefixtures("batch_size")
 def test_binsparse_of_truth_is_a_pattern(tmp_path):
     tensor = from_scipy(MATRIX)
     path = write_binsparse(tmp_path / "b.zarr", replace(tensor, values=tensor.values > 8))
@@ -359,10 +372,7 @@ def test_binsparse_of_truth_is_a_pattern(tmp_path):
 SQUARE = sp.csr_array(make_scipy(19, 19, 0.3, seed=2))
 
 
-@pytest.mark.usefixtures("batch_size")
-@pytest.mark.parametrize("triangle", ["lower", "upper"])
-@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
-@pytest.mark.parametrize("sign", [1, -1], ids=["symmetric", "skew-symmetric"])
+@cover_pairs(triangle=["lower", "upper"], form=["csr", "csc", "coo"], sign={"symmetric": 1, "skew-symmetric": -1})
 def test_binsparse_structures(tmp_path, triangle, form, sign):
     take = sp.tril if triangle == "lower" else sp.triu
     half = sp.csr_array(take(SQUARE, k=0 if sign == 1 else -1 if triangle == "lower" else 1))
@@ -372,7 +382,6 @@ def test_binsparse_structures(tmp_path, triangle, form, sign):
     assert agree(read(path)[0].tocsr(), sp.csr_array(half + sign * half.T - diagonal) if sign == 1 else half - half.T)
 
 
-@pytest.mark.usefixtures("batch_size")
 def test_binsparse_of_ones_keeps_its_sign(tmp_path):
     """A skew-symmetric matrix cannot be a pattern."""
     half = sp.csr_array(sp.tril(SQUARE, k=-1).astype(bool).astype(np.uint8))
@@ -383,8 +392,7 @@ def test_binsparse_of_ones_keeps_its_sign(tmp_path):
     np.testing.assert_array_equal(found.toarray(), half.toarray().astype(int) - half.toarray().T)
 
 
-@pytest.mark.parametrize("version", ["0.1", "0.1.0", "0.1.7"])
-def test_binsparse_by_the_specification(tmp_path, version):
+def test_binsparse_by_the_specification(tmp_path):
     """The example of the specification, written by hand, with zeros as a fill value."""
     group = zarr.open_group(tmp_path / "b.zarr", mode="w", zarr_format=2)
     arrays = {"pointers_to_1": [0, 1, 3, 3, 5, 6], "indices_1": [3, 1, 4, 1, 2, 3]}
@@ -393,18 +401,17 @@ def test_binsparse_by_the_specification(tmp_path, version):
     for name, array in {"values": [7], "fill_value": [0]}.items():
         group.create_array(name, data=np.array(array, np.int8))
     types = {"pointers_to_1": "uint64", "indices_1": "uint64", "values": "iso[int8]", "fill_value": "int8"}
-    header = {"version": version, "format": "CSR", "shape": [5, 5], "number_of_stored_values": 6, "data_types": types}
-    group.attrs["binsparse"] = header | {"fill": True}
+    header = {"format": "CSR", "shape": [5, 5], "number_of_stored_values": 6, "data_types": types, "fill": True}
     dense = np.zeros((5, 5))
     dense[[0, 1, 1, 3, 3, 4], [3, 1, 4, 1, 2, 3]] = 7
-    found, _, _ = read(tmp_path / "b.zarr")
-    assert agree(found, sp.csr_array(dense))
-    assert found.dtype == np.int64
+    for version in ("0.1", "0.1.0", "0.1.7"):
+        group.attrs["binsparse"] = header | {"version": version}
+        found, _, _ = read(tmp_path / "b.zarr")
+        assert agree(found, sp.csr_array(dense))
+        assert found.dtype == np.int64
 
 
-@pytest.mark.parametrize("format", ["anndata", "binsparse"])
-@pytest.mark.parametrize("kind", ["graph", "matrix"])
-@pytest.mark.parametrize("ignore_weights", [False, True])
+@cover_pairs(format=["anndata", "binsparse"], kind=["graph", "matrix"], ignore_weights=[False, True])
 def test_what_was_exported(tmp_path, format, kind, ignore_weights):
     info = mg.ingest(SQUARE, tmp_path / "s.zarr", kind=kind, ignore_weights=ignore_weights)
     mg.export(tmp_path / "s.zarr", tmp_path / "e.zarr", format=format)
@@ -449,14 +456,14 @@ CSR_FAULTS = {
 
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 @pytest.mark.parametrize("name", CSR_FAULTS)
-@pytest.mark.parametrize("form", ["csr", "anndata"])
-def test_arrays_that_do_not_fit(tmp_path, name, form):
+def test_arrays_that_do_not_fit(tmp_path, name):
     changes, message = CSR_FAULTS[name]
-    attributes = changes.get("attributes", {"shape": [23, 17]}) | (ATTRIBUTES if form == "anndata" else {})
-    attributes |= changes.get("attributes", {})
-    path = write_csr(tmp_path / "a.zarr", MATRIX, **(changes | {"attributes": attributes}))
-    with pytest.raises(SourceError, match=rf"a.zarr: .*{message}"):
-        read(path, format=form)
+    for form in ("csr", "anndata"):
+        attributes = changes.get("attributes", {"shape": [23, 17]}) | (ATTRIBUTES if form == "anndata" else {})
+        attributes |= changes.get("attributes", {})
+        path = write_csr(tmp_path / "a.zarr", MATRIX, **(changes | {"attributes": attributes}))
+        with pytest.raises(SourceError, match=rf"a.zarr: .*{message}"):
+            read(path, format=form)
 
 
 def test_anndata_without_values(tmp_path):
@@ -641,15 +648,18 @@ def test_options_suit_plain_arrays_only(tmp_path):
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("batch_size")
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("name", ["indptr", "indices", "data"])
 def test_damaged_chunks(tmp_path, name, zarr_format):
     path = write_csr(tmp_path / "a.zarr", MATRIX, zarr_format)
     chunk = path / name / ("1" if zarr_format == 2 else "c/1")
     chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check where it is, or write"):
-        read(path)
+    for batches in (nullcontext, small_batches):
+        with (
+            batches(),
+            pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check where it is, or write"),
+        ):
+            read_batches(path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -667,7 +677,7 @@ def test_changed_bytes_are_refused_or_read(tmp_path, zarr_format):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                read(path)
+                read_batches(path)
         except SourceError:
             n_refused += 1
         file.write_bytes(whole)
@@ -741,8 +751,8 @@ def test_links_that_lead_out_of_a_group_are_refused(tmp_path, name):
 
 @pytest.mark.parametrize("form", ["csr", "COOR"])
 def test_memory_does_not_grow_with_the_matrix(tmp_path, form):
-    """Of 24 bytes an entry, for 2^22 of them, no more are held than those of some batches."""
-    n = 1 << 22
+    """Of 24 bytes an entry, for 2^21 of them, no more are held than those of some batches."""
+    n = 1 << 21
     rng = np.random.default_rng(0)
     cols, values = rng.integers(0, 1000, n), rng.random(n)
     options = {"chunks": (1 << 16,), "compressors": None}
