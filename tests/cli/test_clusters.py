@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     yield tmp_path
     for cluster in list_clusters():
-        end_processes(cluster.process, 10)
+        end_processes(cluster.process, HANG_S)
 
 
 def ask(name: str = "default", *options: str, code: int = 0) -> dict:
@@ -86,7 +86,7 @@ def test_from_start_to_stop():
     assert stdout.startswith(f"cluster default is stopped\n  run {going_on['run']}, pagerank of ")
     assert are_gone(processes)
     assert list_left() == []
-    assert wait_for(lambda: not find_run(run).is_live, 30)
+    assert wait_for(lambda: not find_run(run).is_live)
     assert find_run(run).end.payload["error"]["type"] == "SchedulerNotFoundError"
 
 
@@ -95,7 +95,7 @@ def test_one_that_is_killed_is_lost_and_its_name_is_free(monkeypatch):
     killed = invoke_json("cluster", "start", *ONE)
     processes = list_processes(killed["pid"])
     os.kill(killed["pid"], signal.SIGKILL)
-    assert wait_for(lambda: are_gone(processes), 20), "workers are still there"
+    assert wait_for(lambda: are_gone(processes)), "workers are still there"
     assert (ask(code=7)["state"], ask(code=7)["joined"]) == ("lost", None)
     assert "mgspmv cluster start --name default" in invoke("cluster", "status", "default", code=7)[0]
 
@@ -176,21 +176,25 @@ def test_a_worker_that_does_not_start(folder, monkeypatch):
     assert list_left() == []
 
 
-def test_a_process_that_ends_without_a_word(monkeypatch):
-    monkeypatch.setattr("mgspmv.launching.starting._PROGRAM", "import os; os.kill(os.getpid(), 9)")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("said", "log"), [("", "its log is empty"), ("print('waits', file=sys.stderr)", "its log ends with:\nwaits")]
+)
+def test_a_process_that_ends(said, log, monkeypatch):
+    program = f"import os, sys; {said or 'pass'}; sys.stderr.flush(); os.kill(os.getpid(), 9)"
+    monkeypatch.setattr("mgspmv.launching.starting._PROGRAM", program)
     error = invoke_json("cluster", "start", *ONE, code=7)["error"]["message"]
-    assert error == "cluster 'default' did not start: it ended with -9; its log is empty"
+    assert error == f"cluster 'default' did not start: it ended with -9; {log}"
     assert list_left() == []
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_join_in_time(monkeypatch):
-    program = "import sys, time; print('waits', file=sys.stderr, flush=True); time.sleep(600)"
-    monkeypatch.setattr("mgspmv.launching.starting._PROGRAM", program)
+    monkeypatch.setattr("mgspmv.launching.starting._PROGRAM", "import time; time.sleep(600)")
     before = psutil.Process().children(recursive=True)
     error = invoke_json("cluster", "start", *ONE, "--timeout", "1.5", code=7)["error"]["message"]
     assert error == (
-        "cluster 'default' did not start: its workers have not joined within 1.5 s, and it was ended; its log ends "
-        "with:\nwaits"
+        "cluster 'default' did not start: its workers have not joined within 1.5 s, and it was ended; its log is empty"
     )
     assert [p for p in psutil.Process().children(recursive=True) if p not in before] == []
     assert list_left() == []

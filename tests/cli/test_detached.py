@@ -15,12 +15,12 @@ from distributed import Client
 
 from mgspmv.cli import detaching
 from mgspmv.cli.detaching import name_key
-from mgspmv.cli.mode import OWN
 from mgspmv.detached import end_run, find_own_place, find_run, list_runs
 from tests.support.clusters import find_left
 from tests.support.commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json
 from tests.support.waiting import HANG_S, wait_for
 
+pytestmark = pytest.mark.slow
 ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000", "--threads", "1")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -44,7 +44,7 @@ def folder(graph, tmp_path, monkeypatch):
     yield tmp_path
     for run in list_runs():
         if run.is_live and run.is_here:
-            end_run(run, 10)
+            end_run(run, HANG_S)
 
 
 def detach(*args: str) -> str:
@@ -179,12 +179,6 @@ def test_what_makes_commands_the_same():
     assert key not in [name_key("pagerank", other) for other in others] + [name_key("katz", given)]
 
 
-def test_elsewhere_are_options():
-    """A name that no command has any more would say nothing."""
-    helps = "".join(invoke(command, "--help")[0] for command in ("pagerank", "ingest", "spmv"))
-    assert [name for name in detaching.ELSEWHERE if f"--{name.replace('_', '-')}" not in helps] == []
-
-
 def test_a_pipeline():
     Path("p.toml").write_text('[matrix.g]\nopen = "g.zarr"\n[run]\n[output]\nfolder = "out"\n')
     run = detach("run", "p.toml")
@@ -193,10 +187,6 @@ def test_a_pipeline():
     described = ask(run)
     assert described["steps"]["ended"] == described["steps"]["all"] > 0
     assert described["state"] == "ended"
-
-
-def test_other_commands_are_detached():
-    assert invoke("attach", detach("verify", "g.zarr"))[0] == "g.zarr is whole\n"
 
 
 # --- whoever dies ----------------------------------------------------------------------------------------------------
@@ -219,7 +209,7 @@ def test_an_interrupt_while_it_starts_ends_it():
     command = begin("pagerank", "g.zarr", *ENDLESS, "--detach", **QUIET)
     assert wait_for(lambda: any(run.process for run in list_runs()), HANG_S)
     command.send_signal(signal.SIGINT)
-    if command.wait(60) == 130:  # else it was done
+    if command.wait(HANG_S) == 130:  # else it was done
         assert ask("last")["state"] == "cancelled"
 
 
@@ -232,7 +222,7 @@ def test_a_checkpoint_of_the_user_where_interrupts_were_ignored():
     finally:
         signal.signal(signal.SIGINT, before)
     await_iteration(run, "checkpoint_iteration")
-    cancelled = invoke_json("cancel", run, "--timeout", "60")
+    cancelled = invoke_json("cancel", run, "--timeout", str(HANG_S))
     assert (cancelled["state"], cancelled["checkpoint"], cancelled["error"]) == ("cancelled", "c.zarr", None)
     assert cancelled["again"].endswith("--checkpoint-every 0.1 --detach --json --resume")
     assert Path("c.zarr").exists()
@@ -248,7 +238,6 @@ def wanted(graph) -> dict:
     return invoke_json("pagerank", str(graph), *LONG)
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on(wanted):
     run = detach("pagerank", "g.zarr", *LONG, *OFTEN)
     await_iteration(run, "checkpoint_iteration")
@@ -264,7 +253,6 @@ def test_a_killed_run_goes_on(wanted):
     assert not find_own_place(find_run(run).asked.key).exists()
 
 
-@pytest.mark.slow
 def test_a_matrix_that_changed_meanwhile():
     invoke(*TINY_RMAT)
     asked = ("pagerank", "r.zarr", *ENDLESS, "--checkpoint-every", "0.1")
@@ -280,7 +268,6 @@ def test_a_matrix_that_changed_meanwhile():
 # --- attach ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_several_attach_and_an_interrupt_leaves_it():
     run = detach("pagerank", "g.zarr", *ENDLESS)
     terminal, stderr = pty.openpty()
@@ -290,7 +277,7 @@ def test_several_attach_and_an_interrupt_leaves_it():
         shown = read_until(terminal, "iterate  change")
         process.send_signal(signal.SIGINT)
         shown += read_until(terminal, "ends it")
-        assert process.wait(30) == 130
+        assert process.wait(HANG_S) == 130
     os.close(terminal)
     assert f"interrupted; run {run} goes on; `mgspmv attach {run}` shows it again" in " ".join(shown.split())
     assert ask(run)["state"] == "running"
@@ -335,10 +322,9 @@ def test_a_cluster_knows_its_runs(cluster, client):
     assert "leave one of them out" in invoke("status", "last", *on_cluster, code=2)[1]
 
 
-@pytest.mark.slow
 def test_workers_of_its_own_end_with_it():
     asked = ("pagerank", "g.zarr", "--cluster", "local", "--workers", "1", *ENDLESS)
-    assert begin(*asked, "--detach", **QUIET).wait(120) == 0  # a child of this process would have to be waited for
+    assert begin(*asked, "--detach", **QUIET).wait(HANG_S) == 0  # a child of this process would have to be waited for
     run = list_runs()[0].asked.run
     await_iteration(run)
     group = find_run(run).process.pid
@@ -380,10 +366,9 @@ def start_foreign():
         process.wait()
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_dies(wanted, start_foreign):
     address, scheduler = start_foreign()
-    run = detach("pagerank", "g.zarr", *LONG, *OFTEN, "--scheduler", address, "--timeout", "20")
+    run = detach("pagerank", "g.zarr", *LONG, *OFTEN, "--scheduler", address)
     await_iteration(run, "checkpoint_iteration")
     scheduler.kill()
     invoke("attach", run, code=7)
@@ -395,7 +380,3 @@ def test_a_scheduler_that_dies(wanted, start_foreign):
     answer = invoke_json("attach", again)
     assert (answer["digest"], answer["changes"]) == (wanted["digest"], wanted["changes"])
     assert answer["resumed_after"] > 0
-
-
-def test_this_process_is_no_detached_run():
-    assert OWN.get() is None

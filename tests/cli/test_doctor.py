@@ -11,6 +11,7 @@ import mgspmv.doctor
 import mgspmv.doctor.checks
 from mgspmv.doctor.findings import Finding
 from tests.support.commands import invoke, invoke_json, start
+from tests.support.waiting import HANG_S
 
 
 def make(status, name, kind, where=""):
@@ -136,7 +137,7 @@ def test_workers_that_are_started():
     with start(
         "doctor", "--cluster", "local", "--workers", "2", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        stdout, stderr = process.communicate(timeout=300)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     told = {finding["name"]: finding for finding in json.loads(stdout)["findings"]}
     assert told["all-gather"]["values"]["workers"] == 2, stderr
     assert told["worker-machines"]["values"] == {"machines": 1, "others": 0}

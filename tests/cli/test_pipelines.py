@@ -8,6 +8,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 
@@ -50,6 +52,7 @@ def test_run():
         assert f"--set {wrong}: wanted KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_steps_of_a_run():
     Path("q.toml").write_text(QUICKSTART)
     Path("bad.txt").write_text("1 2\n1\n")

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ import pytest
 from distributed import Client
 
 import mgspmv.distribute.connect
-import mgspmv.distribute.matrix
 from mgspmv.batch_results import load_batch
 from mgspmv.cli.place import quieten_dask
 from mgspmv.errors import MissingDependencyError
@@ -66,7 +64,7 @@ def test_pagerank_on_local_workers(folder):
     on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
     log = ("--log", "log.jsonl", "--log-level", "debug")
     with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, *log, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     answer = json.loads(stdout)
     assert DASHBOARD.fullmatch(stderr)
@@ -88,7 +86,7 @@ def test_local_workers_that_encrypt(folder):
     wanted = invoke_json("pagerank", "g.zarr")["digest"]
     on_cluster = ("--cluster", "local", "--workers", "1", "--tls", "certificates")
     with start("pagerank", "g.zarr", "--json", *on_cluster, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     assert stderr.startswith("dashboard: https://127.0.0.1:")
     assert json.loads(stdout)["digest"] == wanted
@@ -98,9 +96,9 @@ def test_local_workers_that_encrypt(folder):
 @pytest.mark.slow
 def test_spmv_on_local_workers(folder):
     invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", "--alpha", "2")
-    on_cluster = ("--cluster", "local", "--workers", "3", "--timeout", "60")
+    on_cluster = ("--cluster", "local", "--workers", "3")
     with start("spmv", "a.zarr", "x.npy", "-o", "c.npy", "--alpha", "2", *on_cluster, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     assert re.fullmatch(r"c\.npy: float64 of shape \(600,\) in \S+ m?s\n", stdout)
     assert DASHBOARD.fullmatch(stderr)
@@ -121,7 +119,7 @@ def test_many_vectors_on_a_running_cluster(cluster, client):
     Path("seeds.csv").write_text("vector,vertex\na,1\na,2\nb,7\n")
     options = ("--seeds", "seeds.csv", "--top", "3", "--width", "2", "--threads", "1")
     embedded = invoke_json("pagerank-batch", "g.zarr", *options)
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "20", "--transport", "peer")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--transport", "peer")
     answer = invoke_json("pagerank-batch", "g.zarr", *options, *on_cluster, "-o", "c.parquet")
     assert answer["digest"] == embedded["digest"]
     assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
@@ -163,7 +161,7 @@ def test_plan_for_a_running_cluster(cluster, client):
 @pytest.mark.slow
 def test_plan_for_local_workers(folder):
     with start("plan", "g.zarr", "--cluster", "local", "--workers", "2", "--json", **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     answer = json.loads(stdout)
     assert [w["held"] for w in answer["workers"]] == ["host"] * 2
@@ -183,9 +181,7 @@ def test_not_converged_on_a_cluster_is_written(cluster, client):
 def test_a_graph_is_made_on_a_running_cluster(cluster, client):
     options = ("--scale", "9", "--duplicates", "keep", "--seed", "5")
     invoke("generate", "rmat", "e.zarr", *options)
-    stdout, _ = invoke(
-        "generate", "rmat", "c.zarr", *options, "--scheduler", cluster.scheduler_address, "--timeout", "20"
-    )
+    stdout, _ = invoke("generate", "rmat", "c.zarr", *options, "--scheduler", cluster.scheduler_address)
     assert "8,192 entries" in stdout
     assert mgspmv.open_matrix("c.zarr").info.digest == mgspmv.open_matrix("e.zarr").info.digest
     stdout, stderr = invoke(
@@ -203,80 +199,56 @@ def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
         assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
 
 
-def test_options_reach_the_workers(monkeypatch, cluster, client):
-    given = []
-    distribute = mgspmv.distribute.matrix.distribute_matrix
-
-    def look(stored, client, **options):
-        given.append((options["threads"], options["timeout"]))
-        return distribute(stored, client, **options)
-
-    monkeypatch.setattr(mgspmv.distribute.matrix, "distribute_matrix", look)
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--timeout", "17", "--threads", "2")
-    invoke("pagerank", "g.zarr", *on_cluster)
-    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)
-    invoke("pagerank-batch", "g.zarr", *on_cluster)
-    assert given == [(2, 17.0)] * 3
-
-
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
-        (["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
-        (["--cluster", "local", "--scheduler", "a:1"], "--cluster starts a cluster and --scheduler uses one that runs"),
-        (["--cluster", "ssh"], "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
-        (["--cluster", "lokal"], "--cluster must be local, cuda, ssh, slurm or pbs, not 'lokal'; for a cluster that "
-         "runs use --scheduler"),
-        (["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
-        (["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
-        (["--tls", "temporary"], "--tls encrypts what the parts of a cluster say; add --cluster or --scheduler"),
-        (["--scheduler", "tls://a:1", "--tls", "temporary"], "a cluster that runs has certificates already; name"),
-        (["--cluster", "local", "--tls", "nowhere"], "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    "command", [["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]]
-)
-def test_usage(monkeypatch, command, args, message):
-    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
-    stdout, stderr = invoke(*command, *args, code=2)
-    assert stdout == ""
-    assert message in stderr
-    assert invoke_json(*command, *args, code=2)["error"]["type"] == "OptionError"
+RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("command", "args", "message"),
     [
-        (["--cluster", "local", "--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
-        (["--drive", "superstep"], "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
-        (["--drive", "scheduler"], "--drive scheduler needs a cluster"),
-        (["--drive", "embedded", "--cluster", "local"],
+        (RANK, ["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
+        (BATCH, ["--workers", "2"], "--workers says how many --cluster starts; give both or neither"),
+        (MULTIPLY, ["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
+        (RANK, ["--cluster", "local", "--scheduler", "a:1"],
+         "--cluster starts a cluster and --scheduler uses one that runs"),
+        (BATCH, ["--cluster", "ssh"],
+         "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
+        (MULTIPLY, ["--cluster", "lokal"],
+         "--cluster must be local, cuda, ssh, slurm or pbs, not 'lokal'; for a cluster that runs use --scheduler"),
+        (RANK, ["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
+        (BATCH, ["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
+        (MULTIPLY, ["--tls", "temporary"],
+         "--tls encrypts what the parts of a cluster say; add --cluster or --scheduler"),
+        (RANK, ["--scheduler", "tls://a:1", "--tls", "temporary"],
+         "a cluster that runs has certificates already; name"),
+        (BATCH, ["--cluster", "local", "--tls", "nowhere"],
+         "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
+        (RANK, ["--cluster", "local", "--transport", "x"],
+         "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (BATCH, ["--cluster", "local", "--transport", "x"],
+         "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (BATCH, ["--cluster", "local", "--width", "5"], "--width must be one of 2, 4, 8, 16, 32, 64, not 5"),
+        (RANK, ["--drive", "superstep"],
+         "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
+        (RANK, ["--drive", "scheduler"], "--drive scheduler needs a cluster"),
+        (RANK, ["--drive", "embedded", "--cluster", "local"],
          "--drive embedded computes in this process; leave out --cluster and --scheduler"),
-        (["--drive", "embedded", "--scheduler", "a:1"], "--drive embedded computes in this process"),
-        (["--drive", "peer", "--cluster", "local"],
+        (RANK, ["--drive", "embedded", "--scheduler", "a:1"], "--drive embedded computes in this process"),
+        (RANK, ["--drive", "peer", "--cluster", "local"],
          "--drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'peer'"),
     ],
 )  # fmt: skip
-def test_drives_that_a_place_does_not_have(monkeypatch, args, message):
-    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
-    assert f"error: {message}" in invoke("pagerank", "g.zarr", *args, code=2)[1]
+def test_usage(command, args, message):
+    stdout, stderr = invoke(*command, *args, code=2)
+    assert stdout == ""
+    assert stderr.startswith("error: ")
+    assert message in stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--transport", "x"], "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
-        (["--width", "5"], "--width must be one of 2, 4, 8, 16, 32, 64, not 5"),
-    ],
-)
-def test_what_is_refused_of_batches_before_workers_are_started(monkeypatch, args, message):
-    monkeypatch.setattr(mgspmv.distribute.connect, "start_local", lambda *_: pytest.fail("workers were started"))
-    assert f"error: {message}" in invoke("pagerank-batch", "g.zarr", "--cluster", "local", *args, code=2)[1]
+def test_wrong_usage_of_places_is_json_too():
+    assert invoke_json(*RANK, "--workers", "2", code=2)["error"]["type"] == "OptionError"
 
 
 def test_embedded_drive_is_the_default():
@@ -307,11 +279,9 @@ def listen(reply: bytes) -> Iterator[str]:
         connection.close()
 
 
-def refuse(address: str, code: int, timeout_s: int = 1) -> str:
-    """What is said of an address that no scheduler has; in the time that was given."""
-    began = time.monotonic()
+def refuse(address: str, code: int, timeout_s: float = 1) -> str:
+    """What is said of an address that no scheduler has."""
     stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", str(timeout_s), code=code)
-    assert time.monotonic() - began < timeout_s + 8
     assert stdout == ""
     return stderr
 
@@ -335,7 +305,7 @@ def test_somebody_answers_who_is_no_scheduler(cluster):
     with listen(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
         assert refuse(address, code=7).startswith(f"error: no Dask scheduler answers at {address} within 1 s")
     address = cluster.workers[0].worker_address
-    said = refuse(address, code=2, timeout_s=30)  # it answers at once, but not while the whole machine stands still
+    said = refuse(address, code=2, timeout_s=HANG_S)
     assert said == f"error: {address} is the address of a worker, not of a scheduler\n"
 
 
@@ -346,6 +316,7 @@ def test_what_is_no_address(address):
     assert stderr.endswith("), and no file of one; such as tcp://10.0.0.1:8786\n")
 
 
+@pytest.mark.slow
 def test_cluster_without_workers():
     with start_cluster(0, processes=False, protocol="tcp") as empty:
         address = empty.scheduler_address
@@ -374,6 +345,7 @@ def test_local_workers_that_do_not_start(monkeypatch):
 # --- what people see -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
     terminal, stderr = pty.openpty()
     shown = []
@@ -382,7 +354,7 @@ def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
         os.close(stderr)
         reading = threading.Thread(target=read_all, args=(terminal, shown))
         reading.start()
-        stdout, _ = process.communicate(timeout=120)
+        stdout, _ = process.communicate(timeout=HANG_S)
     reading.join()
     os.close(terminal)
     text = b"".join(shown).decode()
@@ -420,6 +392,7 @@ def test_warnings_are_short_and_loggers_silent(capsys):
 INTERRUPTED = r"interrupted; (after \d+ iterations, change \S+; )?nothing is written\n"
 
 
+@pytest.mark.slow
 def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)

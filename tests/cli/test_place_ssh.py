@@ -96,9 +96,9 @@ def test_files_that_are_refused(tmp_path):
         (["--cluster", "ssh", "--hosts", "h", "--tls", "temporary"], "do not have certificates that are made here"),
     ],
 )
-@pytest.mark.parametrize("command", [["pagerank", "g.zarr"], ["plan", "g.zarr"], ["doctor"]])
-def test_options_that_are_refused(command, args, message):
-    assert message in invoke(*command, *args, code=2)[1]
+def test_options_that_are_refused(args, message):
+    for command in (["pagerank", "g.zarr"], ["plan", "g.zarr"], ["doctor"]):
+        assert message in invoke(*command, *args, code=2)[1], command
 
 
 def test_lines_are_refused_by_commands():
@@ -150,7 +150,7 @@ def known(fleet, monkeypatch):
     """The fleet, whose hosts and keys `ssh` knows; and nothing that stays on it."""
     fleet.set_config(monkeypatch, fleet.config)
     yield fleet
-    assert wait_for(lambda: not fleet.list_left(), 20), fleet.list_left()
+    assert wait_for(lambda: not fleet.list_left()), fleet.list_left()
 
 
 @pytest.fixture
@@ -160,11 +160,10 @@ def graph():
 
 
 @needs_sshd
-@pytest.mark.slow
 def test_pagerank_on_three_hosts(known, graph):
     options = ("--cluster", "ssh", "--hosts", known.write(), "--workers", "1", "--threads", "1", "--json")
     with start("pagerank", "g.zarr", *options, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     answer = json.loads(stdout)
     assert answer["digest"] == graph
@@ -175,7 +174,6 @@ def test_pagerank_on_three_hosts(known, graph):
 
 
 @needs_sshd
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.weekly), signal.SIGKILL])
 def test_nothing_stays_when_the_command_is_ended(known, graph, number):
     options = ("--cluster", "ssh", "--hosts", known.write(known.lines[0]), "--workers", "1", "--threads", "1")
@@ -190,7 +188,6 @@ def test_nothing_stays_when_the_command_is_ended(known, graph, number):
 
 
 @needs_sshd
-@pytest.mark.slow
 def test_hosts_that_encrypt(known, tmp_path):
     make_certificates(tmp_path / "certificates")
     [host] = read_hosts(known.write(f"{known.lines[0]} workers=2 threads=3"))
@@ -240,11 +237,9 @@ def refuse(hosts, error=ClusterError, python=None) -> str:
 
 
 @needs_sshd
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:whoever reaches")
 def test_hosts_that_ssh_does_not_reach(known, monkeypatch):
     [host, *_] = read_hosts(known.write())
-    monkeypatch.setattr(ssh, "CONNECT_S", 2)
     message = refuse([Host("nowhere.invalid")])
     assert "no host of that name is known here" in message
     closed = Host(host.name, host.user, find_free_port())
@@ -269,7 +264,6 @@ def test_hosts_that_ssh_does_not_reach(known, monkeypatch):
 
 
 @needs_sshd
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:whoever reaches")
 def test_hosts_that_cannot_start_workers(known, tmp_path, monkeypatch):
     [host, *_] = read_hosts(known.write())
@@ -304,7 +298,6 @@ def test_hosts_that_cannot_start_workers(known, tmp_path, monkeypatch):
 
 
 @needs_sshd
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:whoever reaches")
 @pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "hosts have addresses of their own")
 def test_hosts_that_do_not_reach_the_scheduler(known, monkeypatch):

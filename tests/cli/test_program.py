@@ -9,7 +9,7 @@ import os
 import platform
 import pty
 import re
-import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +30,7 @@ from mgspmv.cli.mode import find_mode
 from mgspmv.errors import CapacityError, MgspmvError
 from mgspmv.model import Event
 from mgspmv.results import Solution, load_solution
-from tests.support.commands import ENVIRONMENT, PROGRAM, TINY_RMAT, invoke, invoke_json, start
+from tests.support.commands import ENVIRONMENT, PROGRAM, SOURCES, TINY_RMAT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 
 
@@ -39,29 +39,6 @@ def test_help_does_not_wait_for_heavy_libraries():
     code = f"import sys, mgspmv.cli; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
-
-
-def test_help_is_quick():
-    """Processor seconds: those on the wall when nothing else runs. A machine whose processors are shared with others
-    takes more of them for the same, so there the libraries of the command line are what it is compared with."""
-    libraries = [sys.executable, "-c", "import typer, typer.rich_utils"]
-    seconds, least = [], []
-    for _ in range(5):
-        before = count_child_seconds()
-        with start("--help", stdout=subprocess.PIPE) as process:
-            stdout, _ = process.communicate()
-        between = count_child_seconds()
-        subprocess.run(libraries, check=True)
-        seconds.append(between - before)
-        least.append(count_child_seconds() - between)
-    assert process.returncode == 0
-    assert "pagerank" in stdout
-    assert min(seconds) < max(0.5, 3 * min(least))
-
-
-def count_child_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def test_help_says_the_exit_codes():
@@ -108,6 +85,16 @@ def test_version_names_the_gpus(monkeypatch):
     assert re.search("gpu  *none, no CUDA-capable device is detected", invoke("--version")[0])
 
 
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """A folder with the stores of edges.txt and a.mtx."""
+    folder = tmp_path_factory.mktemp("stores")
+    for source, store in (("edges.txt", "g.zarr"), ("a.mtx", "a.zarr")):
+        (folder / source).write_text(SOURCES[source])
+        invoke("ingest", str(folder / source), str(folder / store))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("args", "code", "type_name", "message"),
     [
@@ -144,9 +131,8 @@ def test_version_names_the_gpus(monkeypatch):
          "device_memory and host_memory limit what a run on CUDA takes"),
     ],
 )  # fmt: skip
-def test_exit_codes(args, code, type_name, message):
-    invoke("ingest", "edges.txt", "g.zarr")
-    invoke("ingest", "a.mtx", "a.zarr")
+def test_exit_codes(args, code, type_name, message, stores):
+    shutil.copytree(stores, ".", dirs_exist_ok=True)
     np.save("x2.npy", np.ones(2))
     np.save("x3.npy", np.ones(3))
     Path("bad.txt").write_text("1 2\n1 x\n")
@@ -184,16 +170,21 @@ def test_debug_shows_where_an_error_comes_from(args):
     assert "in open_matrix" in "".join(json.loads(stdout)["error"]["traceback"])
 
 
-def test_quiet_says_nothing_but_errors(folder):
+def test_quiet_says_nothing_but_errors():
     assert invoke(*TINY_RMAT, "--quiet") == ("", "")
-    assert invoke("pagerank", "r.zarr", "-q", "-o", "r.parquet", "--cluster", "local", "--workers", "1") == ("", "")
-    assert load_solution("r.parquet").status.value == "converged"
     assert invoke("pagerank", "r.zarr", "-q", "-o", "-")[0].startswith("id,rank\n")
     assert json.loads(invoke("--quiet", "info", "r.zarr", "--json")[0])["nnz"] > 0
     stdout, stderr = invoke("pagerank", "r.zarr", "-q", "--max-iter", "1", code=5)
     assert stdout == ""
     assert stderr.startswith("error: PageRank ended as max_iter")
     assert stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_quiet_says_nothing_of_a_cluster():
+    invoke(*TINY_RMAT)
+    assert invoke("pagerank", "r.zarr", "-q", "-o", "r.parquet", "--cluster", "local", "--workers", "1") == ("", "")
+    assert load_solution("r.parquet").status.value == "converged"
 
 
 def read_log(path):
@@ -254,6 +245,7 @@ def test_a_log_is_found_before_the_command_too():
     assert (mode.log, mode.as_json) == ("l.jsonl", True)
 
 
+@pytest.mark.slow
 def test_quiet_on_a_terminal():
     invoke(*TINY_RMAT)
     terminal, stderr = pty.openpty()
@@ -304,10 +296,18 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
         ("mgspmv bench pa", ["pagerank"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_choices(words, found):
-    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatch):
+    monkeypatch.setenv("_MGSPMV_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert invoke()[0].split() == found
+
+
+@pytest.mark.slow
+def test_the_program_completes():
+    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": "mgspmv bench pa", "COMP_CWORD": "2"}
     done = subprocess.run(PROGRAM, env=ENVIRONMENT | asked, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == found
+    assert done.stdout.split() == ["pagerank"]
     assert "--install-completion" in invoke("--help")[0]
 
 
@@ -336,6 +336,7 @@ def test_capacity_while_running(monkeypatch):
     assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
 
 
+@pytest.mark.slow
 def test_interrupt(folder):
     os.mkfifo("pipe.txt")
     arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
@@ -384,6 +385,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
     assert invoke("info", "none.zarr", code=4)[1].startswith("error: there is no matrix store")
 
 
+@pytest.mark.slow
 def test_nobody_reads_the_answer():
     invoke(*TINY_RMAT)
     read, write = os.pipe()
@@ -395,6 +397,7 @@ def test_nobody_reads_the_answer():
     assert stderr == ""
 
 
+@pytest.mark.slow
 def test_progress_is_on_stderr_where_that_is_a_terminal():
     invoke(*TINY_RMAT)
     terminal, stderr = pty.openpty()
@@ -408,10 +411,11 @@ def test_progress_is_on_stderr_where_that_is_a_terminal():
 
 
 def test_no_command_gives_help():
-    with start(stdout=-1, stderr=-1) as process:
-        stdout, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode in (0, 2)  # as the version of Typer has it
-    assert "Usage" in stdout + stderr
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
+        app((), prog_name="mgspmv")
+    assert ended.value.code in (0, 2)  # as the version of Typer has it
+    assert "Usage" in said.getvalue()
 
 
 def test_exit_codes_on_the_page_are_those_of_the_errors():

@@ -17,6 +17,11 @@ from mgspmv.cli import app
 
 EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5)]
 """Of the file edges.txt that commands find."""
+SOURCES = {
+    "edges.txt": "# arcs\n" + "".join(f"{i} {j}\n" for i, j in EDGES),
+    "a.mtx": "%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 1.5\n2 3 -2\n1 2 4\n",
+}
+"""The text of files that commands find, by name."""
 
 TINY_RMAT = ["generate", "rmat", "r.zarr", "--scale", "6", "--edge-factor", "4"]
 

@@ -25,10 +25,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
 _FOUND = {name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") for name in PROGRAMS}
-needs_slurm = pytest.mark.skipif(
-    not all(_FOUND.values()),
-    reason=f"needs Slurm: {', '.join(name for name in PROGRAMS if not _FOUND[name])} (Debian: apt install slurm-wlm)",
-)
+needs_slurm = pytest.mark.external(*PROGRAMS)
 REQUEUE_S = 5
 """Seconds that a job waits which is queued again; Slurm's own default is two minutes."""
 _CONFIG = """\
@@ -124,7 +121,7 @@ def start_slurm(folder: Path) -> Iterator[Slurm]:
         yield slurm
         for job in slurm.list_jobs():
             slurm.ask("scancel", job.split()[0])
-        assert wait_for(lambda: not slurm.list_jobs(), 30), slurm.list_jobs()
+        assert wait_for(lambda: not slurm.list_jobs()), slurm.list_jobs()
 
 
 def _count_idle(slurm: Slurm) -> int:

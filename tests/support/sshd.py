@@ -19,11 +19,9 @@ from tests.support.commands import ENVIRONMENT
 from tests.support.hosts import Host
 from tests.support.waiting import wait_for
 
-SSHD = "/usr/sbin/sshd"
-needs_sshd = pytest.mark.skipif(
-    not (os.access(SSHD, os.X_OK) and shutil.which("ssh") and shutil.which("ssh-keygen")),
-    reason="needs an SSH server and client (Debian: apt install openssh-server)",
-)
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "sshd"
+"""A path, which it asks for."""
+needs_sshd = pytest.mark.external("sshd", "ssh", "ssh-keygen")
 
 
 @dataclass(frozen=True)
