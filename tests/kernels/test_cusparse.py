@@ -16,7 +16,7 @@ from mgspmv.errors import BackendError
 from mgspmv.kernels import cusparse
 from mgspmv.kernels.cusparse import CusparseProduct
 from tests.support.blocks import make_block, make_random, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
 
 VALUES = {0: np.float32, 1: np.float64}
 INDICES = {2: np.int32, 3: np.int64}
@@ -98,10 +98,13 @@ def library(monkeypatch) -> Library:
 
 
 @pytest.mark.parametrize("data", [np.float32, np.float64, None])
-@pytest.mark.parametrize("name", HARD)
-def test_products(library, name, data):
-    block = make_block(HARD[name], data=data)
-    dtype = data or np.float32
+def test_products(library, data):
+    for name, hard in HARD.items():
+        with naming(name):
+            check_products(make_block(hard, data=data), data or np.float32)
+
+
+def check_products(block, dtype):
     product, rng = CusparseProduct(block, dtype), np.random.default_rng(2)
     for alpha, beta in ((1.0, 0.0), (-0.5, 2.0), (2.0, 1.0)):
         x, y = (rng.normal(size=n).astype(dtype) for n in (block.n_cols, block.n_rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -34,22 +35,22 @@ def make_floats(shape, dtype, seed=0):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", SIZES)
-def test_sums(n, dtype):
-    x = make_floats(n, dtype)
-    total = sum_pairwise(x)
-    assert type(total) in (float, dtype)
-    depth = 16 + 8 + 16 * (n > 4096) + 8
-    assert abs(total - math.fsum(x)) <= depth * np.finfo(dtype).eps / 2 * math.fsum(abs(x))
-    assert sum_pairwise(np.rint(8 * x)) == math.fsum(np.rint(8 * x))
+def test_sums(dtype):
+    for n in SIZES:
+        x = make_floats(n, dtype)
+        total = sum_pairwise(x)
+        assert type(total) in (float, dtype), n
+        depth = 16 + 8 + 16 * (n > 4096) + 8
+        assert abs(total - math.fsum(x)) <= depth * np.finfo(dtype).eps / 2 * math.fsum(abs(x)), n
+        assert sum_pairwise(np.rint(8 * x)) == math.fsum(np.rint(8 * x)), n
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, 5, 300, 4096, 10_000])
-def test_order_of_sums(n, dtype):
-    x = make_floats(n, dtype, 1)
-    chunks = np.array([add_by_lanes(x[k : k + 4096], 256) for k in range(0, n, 4096)])
-    assert sum_pairwise(x) == (x[0] if n == 1 else chunks[0] if n <= 4096 else add_by_lanes(chunks, 256))
+def test_order_of_sums(dtype):
+    for n in (1, 5, 300, 4096, 10_000):
+        x = make_floats(n, dtype, 1)
+        chunks = np.array([add_by_lanes(x[k : k + 4096], 256) for k in range(0, n, 4096)])
+        assert sum_pairwise(x) == (x[0] if n == 1 else chunks[0] if n <= 4096 else add_by_lanes(chunks, 256)), n
 
 
 def test_sums_of_more_chunks_than_a_chunk_has_elements():
@@ -78,16 +79,15 @@ def test_sums_of_what_is_not_finite():
 # --- y = A x + b -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("has_b", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kernel", DENSE)
-def test_dense_products(kernel, shape, dtype, has_b):
+def test_dense_products(kernel, dtype):
     """Whole numbers, with which every order of summation gives the same."""
-    A, x, b = (np.rint(4 * make_floats(s, dtype, seed)) for seed, s in enumerate((shape, shape[1], shape[0])))
-    y = np.full(shape[0], np.nan, dtype)
-    kernel(A, x, b if has_b else None, y)
-    np.testing.assert_array_equal(y, A @ x + (b if has_b else 0))
+    for shape, has_b in product(SHAPES, (True, False)):
+        A, x, b = (np.rint(4 * make_floats(s, dtype, seed)) for seed, s in enumerate((shape, shape[1], shape[0])))
+        y = np.full(shape[0], np.nan, dtype)
+        kernel(A, x, b if has_b else None, y)
+        np.testing.assert_array_equal(y, A @ x + (b if has_b else 0), f"{shape} b: {has_b}")
 
 
 def multiply_tiles(row, x):

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
@@ -33,11 +33,13 @@ from mgspmv.kernels.row_blocks import (
 from mgspmv.model import CsrBlock
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_block, make_random, read_to_device, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
+from tests.support.pairwise import cover_pairs
 
 SQUARE = [name for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]]
 ORDERS = ["none", "degree"]
-DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
+DTYPES = {"float32": np.float32, "float64": np.float64, "pattern": None}
+DATA = pytest.mark.parametrize("data", DTYPES.values(), ids=DTYPES)
 SKEWED = np.random.default_rng(4).zipf(1.6, 3000).clip(1, 2500) - 1
 """Lengths of rows: many empty ones, and some that are longer than several chunks."""
 
@@ -158,20 +160,20 @@ def check_order(block, made, order) -> None:
 
 
 @DATA
-@pytest.mark.parametrize("name", SQUARE)
-def test_row_blocks_hold_hard_matrices(name, data):
-    block = make_block(HARD[name], data=data)
-    for order, height in product(ORDERS, (1, 2, 7, 256)):
-        made = lay_out(block, height, order)
-        check_ascends(check_holds(block, made))
-        check_product(block, made)
-        check_order(block, made, order)
-        assert made.shape == (block.n_rows, block.n_cols)
+def test_row_blocks_hold_hard_matrices(data):
+    for name, order, height in product(SQUARE, ORDERS, (1, 2, 7, 256)):
+        with naming(name, order, height):
+            block = make_block(HARD[name], data=data)
+            made = lay_out(block, height, order)
+            check_ascends(check_holds(block, made))
+            check_product(block, made)
+            check_order(block, made, order)
+            assert made.shape == (block.n_rows, block.n_cols)
 
 
-@DATA
-@pytest.mark.parametrize("tile", [TILE, 64], ids=["wide windows", "narrow windows"])
-@pytest.mark.parametrize("height", [1, 61, 256, 3000, (1 << ROW_BITS) - 1])
+@cover_pairs(
+    height=[1, 61, 256, 3000, (1 << ROW_BITS) - 1], tile={"wide windows": TILE, "narrow windows": 64}, data=DTYPES
+)
 def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
     monkeypatch.setattr(row_blocks, "TILE", tile)
     block = make_random(SKEWED, 3000, data=data)
@@ -187,6 +189,7 @@ def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
             assert (len(np.unique(made.columns)) > 50) == (tile == 64)
 
 
+@pytest.mark.fuzz
 @given(
     lengths=st.lists(st.integers(0, 5) | st.integers(0, 400), max_size=40),
     height=st.integers(1, 50),
@@ -194,7 +197,6 @@ def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=60)
 def test_row_blocks_hold_any_matrix(lengths, height, tile, order, seed):
     block = make_random(lengths, len(lengths), data=np.float32, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -386,9 +388,7 @@ def make_wide(n=50_000, data=np.float32):
     return make_random(lengths, n, data=data)
 
 
-@DATA
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("piece_entries", [None, 2000, 1])
+@cover_pairs(piece_entries=[None, 2000, 1], order=ORDERS, data=DTYPES)
 def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monkeypatch):
     """With the kernels played: jobs, cells and tiles, whole or piece by piece; some rows are longer than a job."""
     monkeypatch.setattr(row_blocks, "JOB_THREADS", 16)
@@ -411,9 +411,7 @@ def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monk
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 
-@DATA
-@pytest.mark.parametrize("piece_entries", [None, 2000])
-@pytest.mark.parametrize("is_ordered", [True, False])
+@cover_pairs(is_ordered={"ordered": True, "in order": False}, piece_entries=[None, 2000], data=DTYPES)
 def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monkeypatch):
     """Rows in an order that is given, and columns that have places of their own among more of them."""
     played_build.play_build(monkeypatch)
@@ -445,20 +443,17 @@ def test_row_blocks_of_nothing_are_built(monkeypatch):
 
 @pytest.mark.gpu
 @DATA
-@pytest.mark.parametrize("name", [name for name in SQUARE if HARD[name].shape[0]])
-def test_built_row_blocks_of_hard_matrices(name, data):
-    block = make_block(HARD[name], data=data)
-    for order, height, piece_entries in product(ORDERS, (None, 2), (None, 1, 5)):
-        made = build_row_blocks(
-            block.indptr, block.n_cols, read_to_device(block), order=order, height=height, piece_entries=piece_entries
-        )
-        check_built(block, made, order)
+def test_built_row_blocks_of_hard_matrices(data):
+    names = [name for name in SQUARE if HARD[name].shape[0]]
+    for name, order, height, piece_entries in product(names, ORDERS, (None, 2), (None, 1, 5)):
+        block = make_block(HARD[name], data=data)
+        options = {"order": order, "height": height, "piece_entries": piece_entries}
+        with naming(name, options):
+            check_built(block, build_row_blocks(block.indptr, block.n_cols, read_to_device(block), **options), order)
 
 
 @pytest.mark.gpu
-@DATA
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("height", [None, 256, 32_512])
+@cover_pairs(height=[None, 256, 32_512], order=ORDERS, data=DTYPES)
 def test_built_row_blocks_of_skewed_matrices(height, order, data):
     block = make_wide(data=data)
     for offset, piece_entries in ((np.int64, None), (np.int32, None), (np.int64, block.nnz // 3), (np.int32, 20_000)):

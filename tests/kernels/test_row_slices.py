@@ -6,14 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels.row_slices import SLICE, build_row_slices, count_places, lay_out
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device, to_scipy
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
 
 DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
 LENGTHS = {
@@ -66,25 +66,26 @@ def check_product(block, made) -> None:
 
 
 @DATA
-@pytest.mark.parametrize("name", HARD)
-def test_row_slices_hold_hard_matrices(name, data):
-    block = make_block(HARD[name], data=data)
-    made = lay_out(block)
-    check_holds(block, made)
-    check_product(block, made)
+def test_row_slices_hold_hard_matrices(data):
+    for name, hard in HARD.items():
+        with naming(name):
+            block = make_block(hard, data=data)
+            made = lay_out(block)
+            check_holds(block, made)
+            check_product(block, made)
 
 
 @DATA
-@pytest.mark.parametrize("name", LENGTHS)
-def test_row_slices_hold_rows_of_many_lengths(name, data):
-    block = make_random(LENGTHS[name], 5000, data=data)
-    made = lay_out(block)
-    check_holds(block, made)
-    check_product(block, made)
+def test_row_slices_hold_rows_of_many_lengths(data):
+    for name, lengths in LENGTHS.items():
+        with naming(name):
+            block = make_random(lengths, 5000, data=data)
+            made = lay_out(block)
+            check_holds(block, made)
+            check_product(block, made)
 
 
 @given(st.lists(st.integers(0, 5) | st.integers(0, 300), max_size=100), st.integers(0, 2**16))
-@settings(max_examples=30)
 def test_row_slices_hold_any_matrix(lengths, seed):
     block = make_random(lengths, max(1, len(lengths)), data=np.float32, seed=seed)
     check_holds(block, lay_out(block))
@@ -125,24 +126,26 @@ def check_built(block, made) -> None:
 
 @pytest.mark.gpu
 @DATA
-@pytest.mark.parametrize("name", [name for name, hard in HARD.items() if hard.shape[0]])
-def test_built_row_slices_of_hard_matrices(name, data):
-    block = make_block(HARD[name], data=data)
-    for piece_entries in (None, 1, 5):
-        read = read_to_device(block)
-        check_built(block, build_row_slices(block.indptr, block.n_cols, read, piece_entries=piece_entries))
+def test_built_row_slices_of_hard_matrices(data):
+    for (name, hard), piece_entries in product(HARD.items(), (None, 1, 5)):
+        if hard.shape[0]:
+            with naming(name, piece_entries):
+                block = make_block(hard, data=data)
+                read = read_to_device(block)
+                check_built(block, build_row_slices(block.indptr, block.n_cols, read, piece_entries=piece_entries))
 
 
 @pytest.mark.gpu
 @DATA
-@pytest.mark.parametrize("name", LENGTHS)
-def test_built_row_slices_of_rows_of_many_lengths(name, data):
+def test_built_row_slices_of_rows_of_many_lengths(data):
     cupy = pytest.importorskip("cupy")
-    block = make_random(LENGTHS[name], 5000, data=data)
-    for offset, piece_entries in product((np.int32, np.int64), (None, max(1, block.nnz // 3), 500)):
+    for (name, lengths), offset in product(LENGTHS.items(), (np.int32, np.int64)):
+        block = make_random(lengths, 5000, data=data)
         read = read_to_device(block, offset)
-        for indptr in (block.indptr, cupy.asarray(block.indptr, offset)):
-            check_built(block, build_row_slices(indptr, 5000, read, piece_entries=piece_entries))
+        for piece_entries in (None, max(1, block.nnz // 3), 500):
+            for indptr in (block.indptr, cupy.asarray(block.indptr, offset)):
+                with naming(name, offset, piece_entries, type(indptr)):
+                    check_built(block, build_row_slices(indptr, 5000, read, piece_entries=piece_entries))
 
 
 @pytest.mark.gpu

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
@@ -16,7 +16,7 @@ from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_ti
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random
-from tests.support.matrices import HARD
+from tests.support.matrices import HARD, naming
 
 SKEWED = np.random.default_rng(4).zipf(1.7, 4000).clip(1, 1000) - 1
 SMALL = {"height": 64, "tile": 16, "n_items": 20, "orders": True}
@@ -104,13 +104,14 @@ def build(block, **options):
 
 
 @pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
-@pytest.mark.parametrize("name", HARD)
-def test_row_tiles_hold_hard_matrices(name, data):
-    block = make_block(HARD[name], data=data)
-    half = block.n_rows // 2
-    for part in (block, cut_rows(block, 0, half), cut_rows(block, half, block.n_rows)):
-        for options in ({}, {"height": 2, "tile": 2, "n_items": 3}, {"orders": True}):
-            check_holds(part, build(part, **options))
+def test_row_tiles_hold_hard_matrices(data):
+    for (name, hard), options in product(HARD.items(), ({}, {"height": 2, "tile": 2, "n_items": 3}, {"orders": True})):
+        block = make_block(hard, data=data)
+        half = block.n_rows // 2
+        for start, stop in ((0, block.n_rows), (0, half), (half, block.n_rows)):
+            with naming(name, options, start, stop):
+                part = cut_rows(block, start, stop)
+                check_holds(part, build(part, **options))
 
 
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["default", "small"])
@@ -129,6 +130,7 @@ def test_row_tiles_hold_skewed_rows(n_cols, options, monkeypatch):
     }
 
 
+@pytest.mark.fuzz
 @given(
     lengths=st.lists(st.integers(0, 6) | st.integers(0, 300), max_size=50),
     n_cols=st.integers(1, 60) | st.just(1 << 20),
@@ -139,7 +141,6 @@ def test_row_tiles_hold_skewed_rows(n_cols, options, monkeypatch):
     orders=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=50)
 def test_row_tiles_hold_any_matrix(lengths, n_cols, height, tile, n_items, piece, orders, seed):
     block = make_random(lengths, n_cols, data=np.float32, seed=seed)
     with pytest.MonkeyPatch.context() as patch:

@@ -9,9 +9,8 @@ from mgspmv.kernels import spread
 from mgspmv.kernels.spread import OutEdges, Spread, count_out_edges
 from mgspmv.model import CHANGE_POINT
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
-from tests.support.matrices import HARD
-
-SQUARE = [name for name, hard in HARD.items() if hard.is_graph]
+from tests.support.matrices import GRAPHS, naming
+from tests.support.pairwise import cover_pairs
 
 
 @pytest.fixture(params=[1, 3])
@@ -28,11 +27,17 @@ def sort_edges(indptr, indices, data):
     return indices[order], values[order]
 
 
-@pytest.mark.parametrize("name", SQUARE)
-@pytest.mark.parametrize("data", [np.float64, np.float32, None])
-@pytest.mark.parametrize("indices", [np.int32, np.int64])
-def test_out_edges_are_columns(name, data, indices, threads):
-    block = make_block(HARD[name], indices=indices, data=data)
+@cover_pairs(
+    data={"float64": np.float64, "float32": np.float32, "pattern": None}, indices=[np.int32, np.int64], n_threads=[1, 3]
+)
+def test_out_edges_are_columns(data, indices, n_threads, monkeypatch):
+    monkeypatch.setattr(spread, "SERIAL_NNZ", 1)
+    for name, hard in GRAPHS.items():
+        with naming(name):
+            check_out_edges(make_block(hard, indices=indices, data=data), n_threads)
+
+
+def check_out_edges(block, threads):
     n = block.n_rows
     blocks = [cut_rows(block, 0, n // 2), cut_rows(block, n // 2, n)]
     degree = count_out_edges(blocks, threads)
@@ -43,7 +48,7 @@ def test_out_edges_are_columns(name, data, indices, threads):
     wanted = sort_edges(columns.indptr, columns.indices, columns.data)
     np.testing.assert_array_equal(found[0], wanted[0])
     np.testing.assert_array_equal(found[1], wanted[1])
-    assert edges.targets.dtype == indices
+    assert edges.targets.dtype == block.indices.dtype
 
 
 @pytest.mark.parametrize("pattern", [False, True])
