@@ -1,4 +1,4 @@
-"""Chunks of others' arrays: what they may take, stored and unpacked."""
+"""Limits on the size of chunks of foreign arrays, stored and unpacked."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_what_is_no_larger_is_read(options):
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f8"])
-@pytest.mark.parametrize("options", COMPRESSORS.values(), ids=COMPRESSORS)
-def test_numbers_that_cannot_be_compressed(options, dtype):
+def test_numbers_that_cannot_be_compressed(dtype):
     numbers = np.random.default_rng(0).integers(0, 256, 100 * np.dtype(dtype).itemsize, np.uint8).view(dtype)
-    assert bound_chunks(make(options, numbers=numbers))[:].tobytes() == numbers.tobytes()
+    for name, options in COMPRESSORS.items():
+        assert bound_chunks(make(options, numbers=numbers))[:].tobytes() == numbers.tobytes(), name
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
@@ -100,7 +100,7 @@ def test_a_bomb(name):
         with pytest.raises(ValueError, match=UNPACKED):
             bounded[2 * SIZE]
 
-    assert measure_peak(read) < len(BOMB) / 4  # of lzma, 8 MiB are its window
+    assert measure_peak(read) < len(BOMB) / 4  # lzma's window has 8 MiB
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -121,7 +121,7 @@ def test_a_bomb_within_what_is_no_bomb(zarr_format):
 def test_a_bomb_in_a_shard():
     store = MemoryStore()
     array = make({"shards": (2 * SIZE,), "compressors": numbered.BZ2()}, store)
-    size, other = 1 << 20, MemoryStore()
+    size, other = 1 << 17, MemoryStore()
     options = {"chunks": (size,), "shards": (2 * size,), "compressors": numbered.BZ2()}
     zarr.create_array(other, data=np.ones(2 * size, np.int64), **options)
     put(store, "c/0", sync(other.get("c/0", buffer_prototype)).to_bytes())
@@ -130,14 +130,16 @@ def test_a_bomb_in_a_shard():
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-@pytest.mark.parametrize("missing", [1, 3, -7])
-def test_what_was_cut_short(name, missing):
+def test_truncated_chunk(name):
+    """Without its last bytes, or with its first ones only."""
     store = MemoryStore()
     array = make(COMPRESSORS[name], store)
     codec = NUMCODECS[name.removeprefix("v2-").removeprefix("numcodecs.")]
-    put(store, "0" if name.startswith("v2") else "c/0", codec.encode(NUMBERS[:SIZE].tobytes())[:-missing])
-    with pytest.raises((ValueError, EOFError, OSError, RuntimeError)):
-        bound_chunks(array)[0]
+    whole = codec.encode(NUMBERS[:SIZE].tobytes())
+    for end in (-1, -3, 7):
+        put(store, "0" if name.startswith("v2") else "c/0", whole[:end])
+        with pytest.raises((ValueError, EOFError, OSError, RuntimeError)):
+            bound_chunks(array)[0]
 
 
 # --- stored ----------------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_a_group_with_a_bomb_is_no_source(tmp_path):
 
 def test_a_chunk_that_cannot_be_read_leaves_nothing_in_the_making(tmp_path):
     """At the end of a program Zarr says of each chunk that is still being read that it was destroyed."""
-    group, n = zarr.create_group(tmp_path / "g.zarr"), 20_000
+    group, n = zarr.create_group(tmp_path / "g.zarr"), 5000
     for name, numbers in {"indptr": np.arange(n + 1), "indices": np.zeros(n, np.int32), "data": np.ones(n)}.items():
         group.create_array(name, data=numbers, chunks=(20,), compressors=GzipCodec())
     group.attrs["shape"] = [n, 4]

@@ -1,4 +1,4 @@
-"""Ids in files are found, merged and numbered as NumPy does in memory."""
+"""Ids in files are found, merged and numbered as by NumPy in memory."""
 
 from __future__ import annotations
 
