@@ -14,6 +14,7 @@ from mgspmv.errors import CapacityError, ConvergenceError, OptionError
 from mgspmv.iterate import follow
 from mgspmv.kernels import spread
 from mgspmv.model import Followed
+from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
 
 TIGHT = {"tol": 1e-13, "max_iter": 500}
@@ -58,9 +59,9 @@ def rank_again(old, new, **options):
     return mg.pagerank(new, nstart=before, follow_changes=True, **TIGHT, **options)
 
 
-@pytest.mark.parametrize("precision", ["exact", "float64"])
-@pytest.mark.parametrize("weights", [True, False])
-@pytest.mark.parametrize("personal", [False, True])
+@loop_over("precision", ["exact", "float64"])
+@loop_over("weights", [True, False])
+@loop_over("personal", [False, True])
 def test_the_ranks_are_the_solution(old_and_new, precision, weights, personal):
     arcs = change(make_arcs()) if weights else (change(make_arcs()) > 0).astype(float)
     p = np.where(np.arange(N) % 7 == 3, 1.0 + np.arange(N), 0.0) if personal else None
@@ -139,7 +140,7 @@ def test_the_same_bits_for_threads_blocks_and_orders(monkeypatch, old_and_new, w
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize(("tol_mode", "tol"), [("linf", 1e-13), ("relative", 1e-9), ("l1_per_node", 1e-14)])
+@loop_over(("tol_mode", "tol"), [("linf", 1e-13), ("relative", 1e-9), ("l1_per_node", 1e-14)])
 def test_other_norms_of_the_change(old_and_new, tol_mode, tol):
     asked = {"tol_mode": tol_mode, "tol": tol, "max_iter": 500}
     before, cold = (mg.pagerank(A, **asked) for A in old_and_new)
@@ -148,7 +149,7 @@ def test_other_norms_of_the_change(old_and_new, tol_mode, tol):
     np.testing.assert_allclose(solution.values, cold.values, atol=1e-10)
 
 
-@pytest.mark.parametrize("start", [{5: 1.0}, np.arange(1.0, N + 1)])
+@loop_over("start", [{5: 1.0}, np.arange(1.0, N + 1)])
 def test_a_start_that_is_no_ranks_is_left_to_iterations(old_and_new, start):
     plain = mg.pagerank(old_and_new[1], nstart=start, **TIGHT)
     solution = mg.pagerank(old_and_new[1], nstart=start, follow_changes=True, **TIGHT)
