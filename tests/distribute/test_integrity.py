@@ -23,7 +23,6 @@ from mgspmv.exchange.links import Member
 from mgspmv.iterate.balance import Balance
 from mgspmv.model import Digests, Event, RowCheck, Status, StepSums
 
-DRIVES = ["scheduler", "superstep"]
 MEMBERS = (Member("a", "tcp://1"), Member("b", "tcp://2"))
 EVENT = Event("", 0, 7, 0.5, (), (), (), (), ())
 SAME = (Digests((1, 2), (1, 3)), Digests((3, 4), (2, 4)))
@@ -111,9 +110,9 @@ def test_rounds():
 def graph(tmp_path_factory):
     """With weights, so that z is of floats."""
     rng = np.random.default_rng(3)
-    arcs = rng.integers(0, 2000, 20_000), rng.integers(0, 2000, 20_000), rng.random(20_000)
+    arcs = rng.integers(0, 400, 4000), rng.integers(0, 400, 4000), rng.random(4000)
     store = tmp_path_factory.mktemp("integrity") / "graph.zarr"
-    mg.ingest(arcs, store, n_vertices=2010, kind="graph", duplicates="sum")
+    mg.ingest(arcs, store, n_vertices=410, kind="graph", duplicates="sum")
     return mg.open_matrix(store)
 
 
@@ -204,8 +203,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", FAULTS)
+OFTEN = ("x", "weight before", "z", "slot", "given z", "made z")
+
+
+@pytest.mark.parametrize("place", [f if f in OFTEN else pytest.param(f, marks=pytest.mark.slow) for f in FAULTS])
 def test_a_bit_that_flips(place, graph, client):
     drive, call, message = FAULTS[place]
     wanted = mg.pagerank(graph).digest()
@@ -216,7 +217,6 @@ def test_a_bit_that_flips(place, graph, client):
     assert mg.pagerank(graph, client=client, drive=drive).digest() == wanted
 
 
-@pytest.mark.slow
 def test_a_bit_that_flips_in_power_iteration(graph, client):
     hurt_last(client, "columns", 3)
     with pytest.raises(WorkerCorruptionError, match=r"^after iteration 3 worker 3 .* does not hold what worker 0 "):
@@ -224,13 +224,13 @@ def test_a_bit_that_flips_in_power_iteration(graph, client):
     assert mg.eigenvector_centrality(graph, client=client).status is Status.CONVERGED
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["exact", "float32"])
-@pytest.mark.parametrize("place", ["z", "slot"])
+@pytest.mark.parametrize(
+    ("place", "precision"), [("z", "float32"), pytest.param("slot", "exact", marks=pytest.mark.slow)]
+)
 def test_a_bit_that_flips_in_many_vectors(place, precision, graph, client, monkeypatch):
     monkeypatch.setattr("mgspmv.distribute.batch.MOST_FIRST", 1)
     monkeypatch.setattr("mgspmv.distribute.batch.choose_length", lambda events: 1)
-    vectors, (_, call, message) = [[v] for v in range(0, 2000, 400)], FAULTS[place]
+    vectors, (_, call, message) = [[v] for v in range(0, 400, 80)], FAULTS[place]
     wanted = mg.pagerank_batch(graph, vectors, precision=precision)
     hurt_last(client, place, call)
     message = message.replace("iteration", "pass")
@@ -241,8 +241,7 @@ def test_a_bit_that_flips_in_many_vectors(place, precision, graph, client, monke
     assert [own.digest() for own in again] == [own.digest() for own in wanted]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drive", DRIVES)
+@pytest.mark.parametrize("drive", [pytest.param("scheduler", marks=pytest.mark.slow), "superstep"])
 def test_nothing_of_such_a_superstep_is_kept(drive, graph, client, tmp_path):
     asked = {"client": client, "drive": drive, "checkpoint": tmp_path / "c", "checkpoint_every": 0}
     mg.pagerank(graph, **asked, max_iter=3, throw=False)
