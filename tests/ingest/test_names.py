@@ -116,18 +116,17 @@ def test_runs_are_merged(runs):
     spilled.close()
 
 
-@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.weekly), 20_000])
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.weekly), 3])
+@pytest.mark.parametrize(("memory", "threads"), [(PLENTY, 1), (10_000, 3)])
 def test_entries_are_numbered(memory, threads):
     rng = np.random.default_rng(1)
-    names = [f"v{k}" for k in (rng.random((2, 3000)) ** 2 * 500).astype(int).ravel()]
-    vertices = OccurringNames(IdRoom(20_000))
+    names = [f"v{k}" for k in (rng.random((2, 900)) ** 2 * 200).astype(int).ravel()]
+    vertices = OccurringNames(IdRoom(8000))
     with EntrySorter(memory, threads) as held:
-        for k in range(0, 3000, 50):
+        for k in range(0, 900, 30):
             if vertices.is_full:
                 vertices.spill()
-            rows, cols = vertices.encode(pa.array(names[k : k + 50]), pa.array(names[3000 + k : 3050 + k]))
-            held.add(CooBatch(rows, cols, np.arange(k, k + 50)))
+            rows, cols = vertices.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
+            held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
         spilled = vertices.finish(None).names
         assert len(spilled._runs) > 3
         numbered, known = number_names(held, spilled, lambda: EntrySorter(memory, threads), None)
@@ -138,7 +137,7 @@ def test_entries_are_numbered(memory, threads):
     for b in blocks:
         rows = b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr))
         found += zip(known[:][rows], known[:][b.indices], b.data.tolist(), strict=True)
-    assert found == sorted(zip(names[:3000], names[3000:], range(3000), strict=True))
+    assert found == sorted(zip(names[:900], names[900:], range(900), strict=True))
     known.close()
 
 
@@ -156,8 +155,8 @@ def test_equal_names_in_one_batch_have_one_code():
 def test_several_threads_while_names_are_put_away():
     """A batch has the codes of one table, which are greater than those of an earlier one, and each code one name."""
     rng = np.random.default_rng(3)
-    batches = [[f"v{k}" for k in (rng.random(200) ** 2 * 3000).astype(int)] for _ in range(200)]
-    vertices = OccurringNames(IdRoom(60_000))
+    batches = [[f"v{k}" for k in (rng.random(40) ** 2 * 400).astype(int)] for _ in range(100)]
+    vertices = OccurringNames(IdRoom(8000))
     with ThreadPoolExecutor(8) as pool:
         encode = lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1]))  # noqa: E731
         codes = list(map_ahead(pool, encode, batches, 16, vertices))
@@ -177,13 +176,13 @@ def test_several_threads_while_names_are_put_away():
     spilled.close()
 
 
-@pytest.mark.parametrize("suffix", ["txt", "parquet"])
-@pytest.mark.parametrize("kind", ["graph", pytest.param("matrix", marks=pytest.mark.weekly)])
-@pytest.mark.parametrize("memory", [pytest.param(PLENTY, marks=pytest.mark.weekly), 1 << 20], ids=["much", "little"])
+@pytest.mark.parametrize(
+    ("suffix", "kind", "memory"), [("txt", "graph", 1 << 17), ("parquet", "matrix", 1 << 17), ("txt", "matrix", PLENTY)]
+)
 def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     rng = np.random.default_rng(2)
-    ends = [f"vertex {k}" for k in (rng.random((2, 20_000)) ** 2 * 9000).astype(int).ravel()]
-    table = pa.table({"src": ends[:20_000], "dst": ends[20_000:], "weight": rng.integers(1, 9, 20_000)})
+    ends = [f"vertex {k}" for k in (rng.random((2, 2000)) ** 2 * 900).astype(int).ravel()]
+    table = pa.table({"src": ends[:2000], "dst": ends[2000:], "weight": rng.integers(1, 9, 2000)})
     if suffix == "txt":
         (tmp_path / "e.txt").write_text(
             "".join(f"{a}\t{b}\t{w}\n" for a, b, w in zip(*table.to_pydict().values(), strict=True))
@@ -192,7 +191,7 @@ def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
         pa.parquet.write_table(table, tmp_path / "e.parquet")
     options = IngestOptions(kind=kind, dtype="float64", self_loops="drop", symmetrize=True)
     wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"})
-    source = open_source(tmp_path / f"e.{suffix}", id_room=IdRoom(min(memory // 4, 1 << 18)))
+    source = open_source(tmp_path / f"e.{suffix}", id_room=IdRoom(1 << 15))
     room = Room(memory, 2, None)
     store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, overwrite=False)
     found = open_store(tmp_path / "b.zarr")

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -18,6 +18,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
+from tests.support.pairwise import cover_pairs
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 PLENTY = 1 << 40
@@ -62,16 +63,13 @@ some_ids = st.one_of(
 )
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(some_ids, some_ids), min_size=1, max_size=60), st.sampled_from([PLENTY, 40_000]))
 def test_any_ids(edges, memory):
     rows, cols = np.array(edges, np.int64).T
     check(rows, cols, memory)
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 40_000, 20_000])
-@pytest.mark.parametrize("spread", [1, 1 << 20, 1 << 52])
-@pytest.mark.parametrize("threads", [1, 3])
+@cover_pairs(memory=[PLENTY, 40_000, 20_000], spread=[1, 1 << 20, 1 << 52], threads=[1, 3])
 def test_many_ids(small, memory, spread, threads):
     """Most entries have few of the ids, and some ids are only rows, or only columns."""
     rng = np.random.default_rng(1)
@@ -96,9 +94,7 @@ def test_one_id_with_most_entries(small, memory, side):
     check(*(ends if side == "row" else ends[::-1]), memory)
 
 
-@pytest.mark.parametrize("kind", ["graph", "matrix"])
-@pytest.mark.parametrize("ids", ["far", "signed", "numbers", "listed"])
-@pytest.mark.parametrize("weighted", [True, False])
+@cover_pairs(ids=["far", "signed", "numbers", "listed"], kind=["graph", "matrix"], weighted=[True, False])
 def test_ingesting(tmp_path, kind, ids, weighted):
     """As the same edges with the numbers of their vertices."""
     rng = np.random.default_rng(4)

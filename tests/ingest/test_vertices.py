@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError, SourceError
@@ -71,7 +71,6 @@ ids_of_all_sizes = st.one_of(
 batches_of = st.lists(st.lists(ids_of_all_sizes, min_size=1, max_size=8), min_size=1, max_size=5)
 
 
-@settings(max_examples=300)
 @given(batches_of, st.one_of(st.none(), st.integers(0, 30), st.integers(2**21, 2**62)))
 def test_any_integers(batches, claim):
     numbering = check([np.array(batch, np.int64) for batch in batches], claim)
@@ -91,12 +90,12 @@ def test_any_integers(batches, claim):
     [
         ([[0, 1], [2, 3]], False),  # numbers as they come
         ([[1, 2]], True),  # a gap at 0
-        ([[2_000_000], list(range(2_000_000))], False),  # 0..n-1 after all, in an order that does not look like it
-        ([[2_000_000, 7], list(range(9, 2_000_000))], True),
+        ([[1_060_000], np.arange(1_060_000)], False),  # 0..n-1 after all, in an order that does not look like it
+        ([[1_060_000, 7], np.arange(9, 1_060_000)], True),
     ],
 )
 def test_when_positions_are_needed(batches, positions):
-    assert (check([np.array(batch) for batch in batches]).positions is not None) == positions
+    assert (check([np.asarray(batch) for batch in batches]).positions is not None) == positions
 
 
 @pytest.mark.parametrize(
@@ -127,15 +126,15 @@ def test_names(batches):
     assert numbering.vertex_ids[numbers].tolist() == names
 
 
-@pytest.mark.parametrize("ids", [[5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]])
-def test_listed_integers(ids):
-    listed = ListedIntegers(np.array(ids))
-    assert listed.encode(np.array(ids))[0].tolist() == list(range(len(ids)))
-    strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
-    assert set(listed.encode(np.array(strangers))[0].tolist()) == {UNKNOWN}
-    numbering = listed.finish(None)
-    assert numbering.n_vertices == len(ids)
-    assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
+def test_listed_integers():
+    for ids in ([5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]):
+        listed = ListedIntegers(np.array(ids))
+        assert listed.encode(np.array(ids))[0].tolist() == list(range(len(ids)))
+        strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
+        assert set(listed.encode(np.array(strangers))[0].tolist()) == {UNKNOWN}, ids
+        numbering = listed.finish(None)
+        assert numbering.n_vertices == len(ids)
+        assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
 
 
 def test_listed_names():
