@@ -1,11 +1,9 @@
-"""What is thought of endings: each way in which a run may not end is seen."""
+"""Each way in which a run must not end has a verdict."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-
-import pytest
 
 from mgspmv.errors import WorkerLostError
 from tests.support.chaos.verdicts import Ending, Verdict, Wanted, judge
@@ -25,64 +23,38 @@ EXACT = Ending(0, answer(), "", saved_digest="right", kept=5, restored=9)
 FAILED = Ending(WorkerLostError.exit_code, fail(), "error: worker 1 is gone\n", kept=5, kept_before=3, restored=5)
 
 
-@pytest.mark.parametrize(
-    ("ending", "verdict"),
-    [
-        (EXACT, Verdict.EXACT),
-        (replace(EXACT, out=answer(digest="other")), Verdict.WRONG),
-        (replace(EXACT, out=answer(changes=[0.5, 0.2])), Verdict.WRONG),
-        (replace(EXACT, out=answer(changes=[0.5, 0.25, 0.1])), Verdict.WRONG),
-        (replace(EXACT, out=""), Verdict.WRONG),
-        (replace(EXACT, out="[]"), Verdict.WRONG),
-        (replace(EXACT, saved_digest=None), Verdict.HALF),
-        (replace(EXACT, saved_digest=""), Verdict.HALF),
-        (replace(EXACT, saved_digest="other"), Verdict.HALF),
-        (replace(EXACT, err="Traceback (most recent call last):\n"), Verdict.UNEXPECTED),
-        (replace(EXACT, left=(17,)), Verdict.LEFT),
-        (replace(EXACT, exit_code=None), Verdict.HANG),
-        (replace(EXACT, restored=4), Verdict.LOST),
-        (FAILED, Verdict.ERROR),
-        (replace(FAILED, exit_code=1), Verdict.UNEXPECTED),
-        (replace(FAILED, exit_code=-9), Verdict.UNEXPECTED),
-        (replace(FAILED, out=fail("ValueError")), Verdict.UNEXPECTED),
-        (replace(FAILED, out=fail("re")), Verdict.UNEXPECTED),
-        (replace(FAILED, out=fail(message="")), Verdict.UNEXPECTED),
-        (replace(FAILED, out=""), Verdict.UNEXPECTED),
-        (replace(FAILED, err=f"Traceback (most recent call last):\n{FAILED.err}"), Verdict.UNEXPECTED),
-        (replace(FAILED, saved_digest=""), Verdict.HALF),
-        (replace(FAILED, restored=3), Verdict.LOST),
-        (Ending(130, "", "interrupted; nothing is written\n"), Verdict.INTERRUPTED),
-        (Ending(130, "", "Traceback (most recent call last):\ninterrupted\n"), Verdict.UNEXPECTED),
-        (Ending(-9, "", ""), Verdict.UNEXPECTED),
-    ],
-)
-def test_endings(ending, verdict):
-    assert judge(ending, WANTED) is verdict
+ENDINGS = [
+    (EXACT, Verdict.EXACT),
+    (replace(EXACT, out=answer(digest="other")), Verdict.WRONG),
+    (replace(EXACT, out=answer(changes=[0.5, 0.2])), Verdict.WRONG),
+    (replace(EXACT, out=""), Verdict.WRONG),
+    (replace(EXACT, saved_digest=None), Verdict.HALF),
+    (replace(EXACT, saved_digest="other"), Verdict.HALF),
+    (replace(EXACT, err="Traceback (most recent call last):\n"), Verdict.UNEXPECTED),
+    (replace(EXACT, left=(17,)), Verdict.LEFT),
+    (replace(EXACT, exit_code=None), Verdict.HANG),
+    (replace(EXACT, restored=4), Verdict.LOST),
+    (FAILED, Verdict.ERROR),
+    (replace(FAILED, exit_code=1), Verdict.UNEXPECTED),
+    (replace(FAILED, out=fail("ValueError")), Verdict.UNEXPECTED),
+    (replace(FAILED, out=fail(message="")), Verdict.UNEXPECTED),
+    (replace(FAILED, err=f"Traceback (most recent call last):\n{FAILED.err}"), Verdict.UNEXPECTED),
+    (replace(FAILED, saved_digest=""), Verdict.HALF),
+    (replace(FAILED, restored=3), Verdict.LOST),
+    (Ending(130, "", "interrupted; nothing is written\n"), Verdict.INTERRUPTED),
+    (Ending(-9, "", ""), Verdict.UNEXPECTED),
+]
 
 
-def test_what_faults_make_of_them():
-    assert judge(Ending(-9, "", ""), WANTED, was_killed=True) is Verdict.KILLED
-    assert judge(FAILED, WANTED, was_killed=True) is Verdict.ERROR
-    assert judge(FAILED, WANTED, must_be_exact=True) is Verdict.NEEDLESS
-    assert judge(EXACT, WANTED, must_be_exact=True) is Verdict.EXACT
-    flipped = replace(FAILED, restored=3)
-    assert judge(flipped, WANTED, has_flipped=True) is Verdict.ERROR
-    assert judge(replace(flipped, restored=2), WANTED, has_flipped=True) is Verdict.LOST
-
-
-def test_which_are_right():
+def test_verdicts_of_endings():
+    for ending, verdict in ENDINGS:
+        assert judge(ending, WANTED) is verdict, ending
     assert [verdict for verdict in Verdict if verdict.is_right] == ["exact", "clear error", "interrupted", "killed"]
 
 
-@pytest.mark.parametrize(
-    ("ending", "said"),
-    [
-        (EXACT, ""),
-        (FAILED, "WorkerLostError: worker 1 is gone"),
-        (Ending(1, "", "a\nb\n"), "b"),
-        (Ending(-9, "", "a\nb\n"), ""),
-        (Ending(None, "", ""), ""),
-    ],
-)
-def test_what_it_said(ending, said):
-    assert ending.describe() == said
+def test_verdicts_depend_on_the_faults():
+    assert judge(Ending(-9, "", ""), WANTED, was_killed=True) is Verdict.KILLED
+    assert judge(FAILED, WANTED, must_be_exact=True) is Verdict.NEEDLESS
+    flipped = replace(FAILED, restored=3)
+    assert judge(flipped, WANTED, has_flipped=True) is Verdict.ERROR
+    assert judge(replace(flipped, restored=2), WANTED, has_flipped=True) is Verdict.LOST

@@ -1,7 +1,4 @@
-"""What Grafana is given at its start in containers: keys and values that it knows, by a closed schema of each file.
-
-It passes over keys that it does not know, and says nothing.
-"""
+"""Files that provision Grafana are valid by closed schemas, since Grafana ignores unknown keys without a message."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
@@ -66,43 +62,25 @@ SCHEMAS = {
     "dashboards.yaml": close_list("providers", PROVIDER),
 }
 """By file; the keys are those of Grafana's documentation, without `jsonData`, which differs by sort of source."""
-FLAWS = [
-    ("datasources.yaml", "access:", "acess:", "acess"),
-    ("datasources.yaml", "access: proxy", "access: proxi", "proxi"),
-    ("datasources.yaml", "editable:", "editble:", "editble"),
-    ("datasources.yaml", "isDefault: true", "isDefault: sure", "sure"),
-    ("datasources.yaml", "datasources:", "datasource:", "datasource"),
-    ("datasources.yaml", "apiVersion: 1", "apiVersion: 2", "$.apiVersion"),
-    ("datasources.yaml", "    url: http://", "    url: ", "url"),
-    ("datasources.yaml", "    uid: prometheus\n", "", "uid"),
-    ("datasources.yaml", "type: prometheus", "type: prometheuss", ".type"),
-    ("dashboards.yaml", "allowUiUpdates:", "allowUiUpdate:", "allowUiUpdate"),
-    ("dashboards.yaml", "path:", "paths:", "paths"),
-    ("dashboards.yaml", "type: file", "type: files", ".type"),
-    ("dashboards.yaml", "options:", "option:", "option"),
-]
-"""File, what is right, what is wrong, and a word that is said of it."""
 
 
 def list_faults(name: str, text: str) -> list[str]:
-    """What is wrong, and where."""
+    """Return the places that do not match the schema, and why."""
     found = Draft202012Validator(SCHEMAS[name]).iter_errors(yaml.safe_load(text))
     return [f"{fault.json_path}: {fault.message}" for fault in found]
 
 
-def test_all_files_have_a_schema():
+def test_files_are_valid():
     assert {path.name for path in FOLDER.iterdir()} == SCHEMAS.keys()
-    for schema in SCHEMAS.values():
-        Draft202012Validator.check_schema(schema)
+    for path in FOLDER.iterdir():
+        assert list_faults(path.name, path.read_text()) == []
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_they_are_valid(name):
-    assert list_faults(name, (FOLDER / name).read_text()) == []
-
-
-@pytest.mark.parametrize(("name", "right", "wrong", "said"), FLAWS)
-def test_what_is_broken_is_found(name, right, wrong, said):
-    text = (FOLDER / name).read_text()
-    assert text.count(right) == 1
-    assert any(said in fault for fault in list_faults(name, text.replace(right, wrong)))
+def test_broken_files_are_found():
+    for name, right, wrong, message in (
+        ("datasources.yaml", "access:", "acess:", "acess"),
+        ("datasources.yaml", "    url: http://", "    url: ", "url"),
+        ("dashboards.yaml", "type: file", "type: files", ".type"),
+    ):
+        text = (FOLDER / name).read_text()
+        assert any(message in fault for fault in list_faults(name, text.replace(right, wrong))), message

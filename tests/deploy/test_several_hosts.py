@@ -37,7 +37,7 @@ from tests.support.sshd import needs_sshd, serve_ssh
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.external("ip", "tc"),
     pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "hosts can be had"),
 ]
 N, N_EDGES, ITERATIONS = 500, 4000, 3000
@@ -105,7 +105,7 @@ class Site:
 
         def get() -> str:
             handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=certificates)
-            with urllib.request.build_opener(*handlers).open(url, timeout=10) as answer:
+            with urllib.request.build_opener(*handlers).open(url, timeout=HANG_S) as answer:
                 return str(answer.read().decode())
 
         return self.hosts["desk"].do(get)
@@ -209,7 +209,7 @@ def test_workers_that_ssh_starts(site: Site, monkeypatch: pytest.MonkeyPatch, is
                 with pytest.raises(URLError):
                     site.read(url.replace("127.0.0.1", site.hosts["head"].address))
             wait_until_whole(run)
-        assert wait_for(lambda: not fleet.list_left(), 60)
+        assert wait_for(lambda: not fleet.list_left())
     site.check_ranks()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,9 +24,7 @@ TEXT = UNIT.read_text()
 INSTALLED = "/opt/mgspmv/bin/mgspmv"
 FLAWS = {
     "unknown key": ("KillMode=mixed", "KillMod=mixed", "KillMod"),
-    "unknown value": ("KillMode=mixed", "KillMode=most", "most"),
     "no number": ("TimeoutStopSec=60", "TimeoutStopSec=soon", "soon"),
-    "no section": ("[Service]", "[Servise]", "Servise"),
     "no command": (f"ExecStart={INSTALLED}", f"ExecStart={INSTALLED}-not-there", "is not executable"),
 }
 """What is right, what is wrong, and what systemd says then, in words of any version."""
@@ -35,8 +32,6 @@ FLAWS = {
 
 def verify(text: str, folder: Path) -> str:
     """What systemd says of a unit, with a program that is there in place of the one that is to be installed."""
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
     path = folder / UNIT.name
     path.write_text(re.sub(rf"{INSTALLED}(?= )", "/bin/true", text))
     done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=HANG_S)
@@ -60,14 +55,12 @@ def read_unit(text: str) -> dict[str, dict[str, list[str]]]:
 # --- what it says ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.external("systemd-analyze")
 def test_it_is_valid(tmp_path):
     assert verify(TEXT, tmp_path) == ""
-
-
-@pytest.mark.parametrize(("right", "wrong", "said"), FLAWS.values(), ids=FLAWS)
-def test_what_is_broken_is_found(right, wrong, said, tmp_path):
-    assert TEXT.count(right) == 1
-    assert said in verify(TEXT.replace(right, wrong), tmp_path)
+    for right, wrong, message in FLAWS.values():
+        assert TEXT.count(right) == 1
+        assert message in verify(TEXT.replace(right, wrong), tmp_path)
 
 
 def test_its_command_is_ours():
@@ -75,60 +68,34 @@ def test_its_command_is_ours():
     words = shlex.split(command)
     assert words[:4] == [INSTALLED, "cluster", "start", "--foreground"]
     check_words(words[1:])
-    for broken, said in ((["start", "--sides"], "sides"), (["begin"], "begin"), (["start", "--port", "x"], "integer")):
-        with pytest.raises(Exception, match=said):
-            check_words(["cluster", *broken])
 
 
-def test_it_is_restarted_ended_and_kept_apart():
-    assert list(read_unit(TEXT)) == ["Unit", "Service", "Install"]
-    service = read_unit(TEXT)["Service"]
-    assert all(len(values) == 1 for values in service.values()), "one of them would be passed over"
-    wanted = {"Type": "notify", "Restart": "on-failure", "KillMode": "mixed", "User": "mgspmv"}
-    wanted |= {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "StateDirectory": "mgspmv"}
-    assert {key: service[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
-    assert "MGSPMV_STATE=%S/mgspmv" in service["Environment"][0].split()
-
-
-def check_devices(text: str) -> None:
-    """Fail where a setting keeps GPUs out; ProtectClock does before systemd 253, by a list of devices of its own."""
+def test_gpus_are_visible():
+    """ProtectClock hides them before systemd 253, by a list of devices of its own."""
     closing = {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"}
-    assert not closing & read_unit(text)["Service"].keys(), "no device of NVIDIA is seen"
-
-
-def test_it_sees_gpus():
-    check_devices(TEXT)
-
-
-@pytest.mark.parametrize(
-    "line", ["PrivateDevices=yes", "ProtectClock=yes", "DevicePolicy=closed", "DeviceAllow=/dev/null"]
-)
-def test_what_keeps_gpus_out_is_found(line):
-    with pytest.raises(AssertionError, match="no device"):
-        check_devices(TEXT.replace("PrivateTmp=yes", f"PrivateTmp=yes\n{line}"))
+    assert not closing & read_unit(TEXT)["Service"].keys()
 
 
 # --- what it starts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started(number, tmp_path, monkeypatch):
+def test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started(tmp_path, monkeypatch):
     monkeypatch.setenv("MGSPMV_STATE", str(tmp_path / "state"))
     words = shlex.split(read_unit(TEXT)["Service"]["ExecStart"][0])
     command = [*PROGRAM, *words[1:], "--port", "0", "--workers", "1", "--threads", "1", "--backend", "cpu"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(60)
+        systemd.settimeout(HANG_S)
         environment = os.environ | {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "NOTIFY_SOCKET": str(tmp_path / "notify")}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as served:
             assert systemd.recv(1000).startswith(b"READY=1\nSTATUS=1 workers at tcp://127.0.0.1:")
             [cluster] = list_clusters()
             assert (cluster.name, cluster.state, cluster.process.pid) == ("service", "running", served.pid)
             started = [Process.find(child.pid) for child in psutil.Process(served.pid).children(recursive=True)]
-            served.send_signal(number)
+            served.send_signal(signal.SIGTERM)
             assert systemd.recv(1000) == b"STOPPING=1"
-            served.send_signal(number)  # who is impatient changes nothing
+            served.send_signal(signal.SIGTERM)  # who is impatient changes nothing
             _, stderr = served.communicate(timeout=HANG_S)
     assert served.returncode == 0, stderr
     assert "cluster service runs: 1 CPU workers of 1 threads, process " in stderr

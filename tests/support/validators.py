@@ -1,4 +1,4 @@
-"""Programs of the extra `test` that say what is wrong with files."""
+"""Validators of files that the extra `test` installs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CONFIG = Path(__file__).parents[2] / "deploy" / "yamllint.yaml"
 
 
 def run_program(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program of the extra `test`, which says what is wrong on stdout or stderr."""
+    """Run a program of the extra `test`."""
     program = Path(sysconfig.get_path("scripts"), name)
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=HANG_S)
 
 
-def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    """Look at a file of YAML, which says what is wrong on stdout."""
-    return run_program("yamllint", "--strict", "--config-file", CONFIG, path)
+def lint(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """Check YAML files; messages are on stdout."""
+    return run_program("yamllint", "--strict", "--config-file", CONFIG, *paths)

@@ -25,7 +25,7 @@ from tests.support.chaos.plans import Plan
 from tests.support.chaos.programs import Program
 from tests.support.chaos.verdicts import Ending, Verdict, Wanted, judge
 from tests.support.hosts import Network, why_not_split
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG_S, wait_for
 
 N_VERTICES = 6000
 DEGREE = 6
@@ -37,10 +37,6 @@ TIMEOUT_S = 6.0
 CHECKPOINT_EVERY_S = 0.2
 TRIES = 4
 """Of a run to be struck, by faults that are earlier each time."""
-HANG_S = 90.0
-"""What has not ended after so many seconds hangs."""
-LEFT_S = 5.0
-"""Seconds for processes to go that an ended run had started."""
 DUMP_S = 1.0
 """Seconds for a run that hangs to write where."""
 
@@ -266,7 +262,7 @@ class Stage(AbstractContextManager["Stage"]):
         if not has_ended:
             program.send(signal.SIGUSR1)
             time.sleep(DUMP_S)
-        has_left = has_ended and not wait_for(lambda: not program.list_session(), LEFT_S)
+        has_left = has_ended and not wait_for(lambda: not program.list_session())
         left = tuple(program.list_session()) if has_left else ()
         program.end()
         kept = [0, 0, *(told["done"] for told in program.read_told() if told["phase"] == "checkpoint")]
