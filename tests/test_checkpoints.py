@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ from mgspmv.checkpoints import (
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 from mgspmv.marks import make_marks, mark
 from tests.support.buckets import serve_s3
+from tests.support.loops import loop_over
+from tests.support.waiting import HANG_S
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
@@ -87,8 +90,8 @@ def find_state(place, k):
     return Path(place, "states", list_states(place)[k])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("cuts", [(0, N), (0, 1, 600, 600, N), (0, 0, 300, N)])
+@loop_over("dtype", [np.float64, np.float32])
+@loop_over("cuts", [(0, N), (0, 1, 600, 600, N), (0, 0, 300, N)])
 def test_what_was_written_comes_back(tmp_path, cuts, dtype):
     open_checkpoints(tmp_path / "c", 3, cuts=cuts, dtype=dtype)
     restored = Checkpoints(tmp_path / "c").restore()
@@ -202,7 +205,7 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         Checkpoints(tmp_path).restore()
 
 
-@pytest.mark.parametrize("start", [0, 400])
+@loop_over("start", [0, 400])
 def test_a_flipped_bit_of_each_slice_is_named(tmp_path, start):
     open_checkpoints(tmp_path, 5, cuts=(0, 400, N))
     chunk = find_state(tmp_path, -1) / f"x{start:012}" / "c" / "0"
@@ -247,7 +250,7 @@ def forge(state, change):
     (state / "zarr.json").write_text(json.dumps(described))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changed", "said"),
     [
         ({"n": 10**15}, "its slices are of 1000000000000000 rows, and the matrix has 1000"),
@@ -314,8 +317,8 @@ def test_a_place_in_memory_is_for_one_process():
         Checkpoints(store).prepare(is_shared=True)
 
 
+@pytest.mark.external
 def test_object_stores():
-    pytest.importorskip("moto")
     with serve_s3() as system:
         place = "s3://bucket/runs/c.zarr"
         checkpoints = open_checkpoints(place, 1, 2, 3, cuts=(0, 400, N))
@@ -358,22 +361,36 @@ def test_after_what_hangs_another_thread_goes_on():
     thread, is_let = Beside("b"), threading.Event()
     hung, behind = thread.submit(is_let.wait), thread.submit(int)
     assert not thread.await_done(behind, 0.2)
-    assert thread.await_done(thread.submit(int), 60.0)
+    assert thread.await_done(thread.submit(int), HANG_S)
     is_let.set()
     assert (hung.result(), behind.result()) == (True, 0)
     thread.close()
 
 
-def test_what_gets_on_is_waited_for():
+def test_what_gets_on_is_waited_for(monkeypatch):
+    """Seconds are played: the thread makes a mark in each step of who waits, and takes longer than the limit."""
+    turns, marked, steps = Queue(), Queue(), []
+
     def work():
         for _ in range(10):
-            time.sleep(0.2)
+            turns.get(timeout=HANG_S)
             mark()
+            marked.put(None)
 
+    def wait_a_step(futures, step_s):
+        if len(steps) == 10:
+            return wait(futures, HANG_S)
+        steps.append(step_s)
+        turns.put(None)
+        marked.get(timeout=HANG_S)
+        return SimpleNamespace(not_done=futures)
+
+    monkeypatch.setattr("mgspmv.checkpoints.wait", wait_a_step)
     thread = Beside("b")
     with make_marks() as marks:
         assert thread.await_done(thread.submit(work), 1.5)
-    assert marks.n > 0
+    assert sum(steps) > 1.5
+    assert marks.n == 10
     thread.close()
 
 
@@ -392,7 +409,7 @@ def test_passwords_are_shown_to_nobody():
     assert describe_failure(OSError("no\nanswer of s3://name:secret@bucket")) == "no answer of s3://name:***@bucket"
 
 
-@pytest.mark.parametrize("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])
+@loop_over("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])
 def test_links_that_lead_elsewhere_are_refused(tmp_path, name):
     place, moved = tmp_path / "run", tmp_path / "moved"
     open_checkpoints(place, 3)

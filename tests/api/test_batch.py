@@ -24,6 +24,7 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.model import Status
+from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
 
 PRECISIONS = ["exact", "float64", "float32"]
@@ -86,7 +87,7 @@ def test_each_vector_is_as_alone(request, graph, precision):
     assert batch.options["steps"] < batch.iterations.sum()
 
 
-@pytest.mark.parametrize("dangling", ["uniform", "drop", {3: 1, 5: 2}])
+@loop_over("dangling", ["uniform", "drop", {3: 1, 5: 2}])
 def test_rules_for_dangling_vertices(weighted, dangling):
     _, A = weighted
     vectors = [*draw(A, 4), None]
@@ -95,7 +96,7 @@ def test_rules_for_dangling_vertices(weighted, dangling):
     assert batch.options["dangling"] == (dangling if isinstance(dangling, str) else "vector")
 
 
-@pytest.mark.parametrize(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
+@loop_over(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
 def test_ways_to_stop(weighted, mode, tol):
     _, A = weighted
     vectors = draw(A, 5)
@@ -153,7 +154,7 @@ def test_order_of_the_store_changes_nothing():
 # --- beside others ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@loop_over("precision", PRECISIONS)
 def test_linear_systems(weighted, precision):
     arcs, A = weighted
     p = np.random.default_rng(1).random((6, 60)) * (np.arange(60) % 5 == 0)
@@ -165,7 +166,7 @@ def test_linear_systems(weighted, precision):
             assert error <= min(5e-6 if precision == "float32" else 1e-13, batch.error_bounds_l1[k] + 1e-15)
 
 
-@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
+@loop_over("name", ["karate_club_graph", "les_miserables_graph"])
 def test_networkx(name):
     graph = getattr(nx, name)()
     A = make_graph(graph)

@@ -7,9 +7,9 @@ import json
 import os
 import resource
 import signal
-import time
+import threading
 from contextlib import contextmanager
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from mgspmv.checkpoints import Checkpoints
 from mgspmv.errors import CapacityError, CheckpointError, ClusterError, ConvergenceError, OptionError
 from mgspmv.model import Status
 from tests.support.clusters import start_cluster
+from tests.support.waiting import HANG_S
 
 N = 300
 P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}
@@ -274,18 +275,24 @@ def test_files_that_may_not_be_that_large(tmp_path):
 
 
 def test_a_slow_disk_is_not_waited_for(graph, tmp_path, monkeypatch):
-    write, n_begun = mgspmv.checkpoints.write_slice, []
+    """The first write ends after the last iteration, and no other has begun by then."""
+    write, n_begun, is_let = mgspmv.checkpoints.write_slice, [], threading.Event()
 
     def write_slowly(*given):
         n_begun.append(given)
-        time.sleep(0.3)
+        assert is_let.wait(HANG_S)
         return write(*given)
+
+    def count(event):
+        begun[event.iteration] = len(n_begun)
+        if event.iteration == 100:
+            is_let.set()
 
     monkeypatch.setattr(mgspmv.checkpoints, "write_slice", write_slowly)
     begun = {}
     options = {"tol_mode": "fixed", "max_iter": 100, "checkpoint": tmp_path, "checkpoint_every": 0}
-    mg.pagerank(graph, **options, on_event=lambda event: begun.setdefault(event.iteration, len(n_begun)))
-    assert len(n_begun) < 20
+    mg.pagerank(graph, **options, on_event=count)
+    assert begun[100] <= 1 < len(n_begun)
     assert Checkpoints(tmp_path).restore().reached.iteration == 100
 
 
@@ -301,6 +308,23 @@ def test_no_room_for_the_copy(graph, tmp_path, monkeypatch):
 PLACES = {"one process": 0, "1 worker": 1, "2 workers": 2, "3 workers": 3, "many workers": 7}
 
 
+def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
+    """One iteration at a time: a process, workers that iterate by themselves, and others that the client directs."""
+    places = {"host": {}, "own": {"drive": "superstep"}, "directed": {"drive": "scheduler"}}
+    n_workers = {"host": 0, "own": 2, "directed": 3}
+    walk = ["host", "host", "own", "own", "directed", "directed", "host", "directed", "own", "host"]
+    assert set(pairwise(walk)) == set(product(places, repeat=2))
+    whole = mg.pagerank(graph, tol=1e-13)
+    keeping = {"tol": 1e-13, "checkpoint": tmp_path, "checkpoint_every": 0, "resume": True, "throw": False}
+    for k, name in enumerate(walk):
+        where = places[name] | ({"client": in_process(n_workers[name])} if n_workers[name] else {})
+        solution = mg.pagerank(graph, **keeping, **where, max_iter=k + 1)
+        assert (solution.resumed_after, solution.iterations) == (k, k + 1), walk[: k + 1]
+        assert solution.changes == whole.changes[: k + 1], walk[: k + 1]
+    check_same(mg.pagerank(graph, **keeping), whole, len(walk))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first", PLACES.values(), ids=PLACES.keys())
 def test_it_goes_on_anywhere(graph, tmp_path, in_process, first):
     whole = mg.pagerank(graph, tol=1e-13)
@@ -382,7 +406,6 @@ def test_a_matrix_that_is_distributed(graph, tmp_path, in_process):
         check_same(mg.pagerank(D, checkpoint=tmp_path, resume=True), whole, 4)
 
 
-@pytest.mark.slow
 def test_processes_write_for_themselves(graph, tmp_path, client):
     whole = mg.pagerank(graph)
     run_until(graph, tmp_path, 4, client=client)

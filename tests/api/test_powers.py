@@ -15,6 +15,7 @@ from mgspmv.errors import BackendError, ClosedError, ConvergenceError, OptionErr
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Status
+from tests.support.loops import loop_over
 
 
 def store_matrix(source, store=None, **options):
@@ -102,7 +103,7 @@ def edges(arcs):
     return tuple(map(np.array, zip(*arcs, strict=True)))
 
 
-@pytest.mark.parametrize("order", ["none", "degree", "rcm"])
+@loop_over("order", ["none", "degree", "rcm"])
 def test_vectors_are_in_the_order_of_the_source(order):
     own, b = make_own(), np.arange(40.0)
     seen = []
