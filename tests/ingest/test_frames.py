@@ -1,4 +1,4 @@
-"""DataFrames and Arrow's tables: the same graphs as the same edges in arrays."""
+"""DataFrames and Arrow tables make the same stores as the same edges in arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dask
 import numpy as np
 import pyarrow as pa
 import pytest
-from distributed import Client, get_worker
+from distributed import get_worker
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -53,15 +53,15 @@ def make_edges(n_edges):
     return {"label": ["x"] * n_edges, "w": rng.random(n_edges), "to": dst, "from": src}
 
 
-@pytest.mark.parametrize("batch_rows", [1 << 20, 700])
-def test_the_store_is_that_of_the_arrays(library, batch_rows, tmp_path):
+def test_the_store_is_that_of_the_arrays(library):
     edges = make_edges(5000)
-    source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"], batch_rows=batch_rows)
-    info = mg.ingest(source, MemoryStore(), duplicates="keep")
     wanted = mg.ingest((edges["from"], edges["to"], edges["w"]), MemoryStore(), duplicates="keep")
-    assert info.digest == wanted.digest
-    assert info.provenance["source"]["format"] == library
-    assert info.provenance["source"]["header"] == {"columns": ["from", "to", "w"], "rows": 5000}
+    for batch_rows in (1 << 20, 700):
+        source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"], batch_rows=batch_rows)
+        info = mg.ingest(source, MemoryStore(), duplicates="keep")
+        assert info.digest == wanted.digest
+        assert info.provenance["source"]["format"] == library
+        assert info.provenance["source"]["header"] == {"columns": ["from", "to", "w"], "rows": 5000}
 
 
 def test_the_store_is_that_of_the_parquet_file(library, tmp_path):
@@ -113,26 +113,22 @@ def test_no_rows_and_no_types():
     assert read(frame, n_vertices=3)[2].dtype == np.float64
 
 
-@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"]), pl.String])
-def test_polars_names(dtype):
-    frame = pl.DataFrame({"src": ["b", "a"], "dst": ["a", "a"]}, schema={"src": dtype, "dst": dtype})
-    assert read(frame)[0] == [1, 0]
+NAMES = {"src": ["b", "a"], "dst": ["a", "a"]}
 
 
-@pytest.mark.parametrize("dtype", ["object", "category", "string[python]", "string[pyarrow]"])
-def test_pandas_names(dtype):
-    assert read(pd.DataFrame({"src": ["b", "a"], "dst": ["a", "a"]}, dtype=dtype))[0] == [1, 0]
+def test_types_of_names():
+    for dtype in (pl.Categorical, pl.Enum(["a", "b"]), pl.String):
+        assert read(pl.DataFrame(NAMES, schema={"src": dtype, "dst": dtype}))[0] == [1, 0], dtype
+    for dtype in ("object", "category", "string[python]", "string[pyarrow]"):
+        assert read(pd.DataFrame(NAMES, dtype=dtype))[0] == [1, 0], dtype
+    for dtype in (pa.string(), pa.large_string(), pa.string_view()):
+        table = pa.table({name: pa.array(column, dtype) for name, column in NAMES.items()})
+        assert read(table)[0] == [1, 0], dtype
 
 
-@pytest.mark.parametrize("dtype", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
-def test_arrow_names(dtype):
-    table = pa.table({"src": pa.array(["b", "a"], dtype), "dst": pa.array(["a", "a"], dtype)})
-    assert read(table)[0] == [1, 0]
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint64", "Int32", "UInt16", "int64[pyarrow]"])
-def test_pandas_integers(dtype):
-    assert read(pd.DataFrame({"src": [5, 3], "dst": [3, 3]}, dtype=dtype))[0] == [1, 0]
+def test_types_of_integers():
+    for dtype in ("int8", "uint64", "Int32", "UInt16", "int64[pyarrow]"):
+        assert read(pd.DataFrame({"src": [5, 3], "dst": [3, 3]}, dtype=dtype))[0] == [1, 0], dtype
 
 
 def test_the_index_is_not_looked_at():
@@ -192,13 +188,13 @@ def test_the_scheduler_is_the_one_that_dask_is_set_to():
     assert dask.config.get("num_workers", None) is None
 
 
-def test_a_client_computes_where_there_is_one():
+def test_a_client_computes_where_there_is_one(in_process):
     frame = MAKERS["dask"](EDGES)
     on_worker = lambda part: part if get_worker() else None  # noqa: E731  # raises anywhere else
     frame["src"] = frame["src"].map_partitions(on_worker, meta=("src", int))
     with pytest.raises(ValueError, match="No worker found"):
         read(frame)
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
+    with in_process(1).as_current():
         assert read(frame, threads=2)[0] == [1, 1, 2, 0, 2]
 
 
@@ -232,12 +228,13 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_that_do_not_fit(library, name):
+def test_tables_that_do_not_fit(name):
     columns, options, message = TABLES[name]
     named = {"pandas": r"pandas DataFrame of \d rows", "polars": r"polars DataFrame of \d rows"}
     named |= {"pyarrow": r"pyarrow Table of \d rows", "dask": r"dask DataFrame of \d partitions"}
-    with pytest.raises(SourceError, match=f"^{named[library]}: .*{message}"):
-        read(MAKERS[library](columns), **options)
+    for library, make in MAKERS.items():
+        with pytest.raises(SourceError, match=f"^{named[library]}: .*{message}"):
+            read(make(columns), **options)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +267,7 @@ def test_other_objects(obj):
         open_source(obj)
 
 
+@pytest.mark.slow
 def test_no_library_is_imported_to_see_what_an_object_is():
     code = (
         "import sys, numpy; from mgspmv.ingest.open import open_source; "
