@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +79,19 @@ def names_in(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
+@pytest.mark.slow
 def test_sdist_has_the_pipelines_that_users_copy(unpacked_sdist: Path) -> None:
     names = {path.name for path in (unpacked_sdist / "pipelines").iterdir()}
     assert {"quickstart.toml", "nightly-update.toml", "mgspmv.schema.json"} <= names
 
 
+@pytest.mark.slow
 def test_wheel_has_the_cuda_sources_and_nothing_else_of_that_folder(wheel_with_probe: Path) -> None:
     packed = {name for name in names_in(wheel_with_probe) if "_cuda" in name or "kernels/README" in name}
     assert packed == {"mgspmv/_cuda/probe.cu", "mgspmv/_cuda/probe.cuh"}
 
 
+@pytest.mark.slow
 def test_wheel_has_every_module_and_the_typing_mark(wheel_with_probe: Path) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mgspmv").rglob("*.py")}
     assert modules | {"mgspmv/py.typed", "mgspmv/report/page.html.jinja", "mgspmv/display/card.html.jinja"} <= names_in(
@@ -94,11 +99,13 @@ def test_wheel_has_every_module_and_the_typing_mark(wheel_with_probe: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_wheel_has_only_the_package(wheel_with_probe: Path) -> None:
     tops = {name.split("/")[0] for name in names_in(wheel_with_probe)}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"mgspmv"}
 
 
+@pytest.mark.slow
 def test_unpacked_wheel_finds_its_sources(wheel_with_probe: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(wheel_with_probe, tmp_path, "zip")
     code = "from mgspmv.kernels.sources import find_cuda_sources as f; print(*f().values(), sep='\\n')"
@@ -106,6 +113,7 @@ def test_unpacked_wheel_finds_its_sources(wheel_with_probe: Path, tmp_path: Path
     assert found == [str(tmp_path / "mgspmv" / "_cuda" / name) for name in ("probe.cu", "probe.cuh")]
 
 
+@pytest.mark.slow
 def test_wheel_can_be_built_with_no_cuda_sources(tmp_path: Path) -> None:
     wheel = build("wheel", copy_tree(tmp_path / "tree"), tmp_path / "out")
     assert not [name for name in names_in(wheel) if "_cuda" in name]
@@ -124,6 +132,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert run_python(f"import sys, mgspmv; print(*[name for name in {HEAVY} if name in sys.modules])") == ""
 
 
+@pytest.mark.slow
 def test_a_worker_that_multiplies_loads_nothing_of_ingest() -> None:
     loaded = run_python("import sys, mgspmv.distribute.agent; print(*sys.modules)").split()
     assert "zarr" in loaded
@@ -158,13 +167,41 @@ def test_import_contracts_leave_no_module_out(pyproject: dict[str, Any]) -> None
 
 # What CI has
 
+COME_WITH = {
+    "ip": {"tc"},
+    "promtool": {"prometheus"},
+    "slurmctld": {"sbatch", "scancel", "scontrol", "slurmd", "squeue"},
+    "sshd": {"ssh", "ssh-keygen"},
+    "zstd": {"pzstd"},
+}
+"""Programs that Debian's package of another one brings, itself or by what it depends on."""
+ON_EVERY_SYSTEM = {"gzip", "mount"}
 
-@pytest.mark.skipif("CI" not in os.environ, reason="elsewhere tests without their programs are skipped")
+
+def find_programs(owner: Any) -> Iterator[str]:
+    """Programs of the `external` markers in a module, of its classes and tests, and of their parameters."""
+    marks = getattr(owner, "pytestmark", [])
+    for mark in marks if isinstance(marks, list) else [marks]:
+        yield from mark.args if mark.name == "external" else ()
+        for case in mark.args[1] if mark.name == "parametrize" else ():
+            yield from (name for own in getattr(case, "marks", ()) if own.name == "external" for name in own.args)
+    for name, member in list(vars(owner).items()):
+        if isinstance(member, pytest.MarkDecorator) and member.name == "external":
+            yield from member.args
+        elif name.lower().startswith("test") and hasattr(member, "__dict__"):
+            yield from find_programs(member)
+
+
 def test_programs_of_tests_are_in_ci() -> None:
-    wanted = re.findall(r"^want (\S+) ", (ROOT / ".ci/programs").read_text(), re.M)
-    assert {"promtool", "slurmctld", "sshd"} <= set(wanted)
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    assert [name for name in [*wanted, "azurite-blob"] if shutil.which(name, path=path) is None] == []
+    text = (ROOT / ".ci/programs").read_text()
+    installed = {name.strip('"') for name in re.findall(r"\b(?:want|has) (\S+)", text)}
+    wanted = set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if "mark.external(" in path.read_text():
+            wanted |= set(find_programs(import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))))
+    assert {"promtool", "slurmctld", "sshd"} <= wanted
+    brought = ON_EVERY_SYSTEM.union(*(COME_WITH[name] for name in installed & COME_WITH.keys()))
+    assert sorted(wanted - installed - brought) == []
 
 
 # What the Makefile says
