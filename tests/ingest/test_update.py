@@ -24,6 +24,7 @@ import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError, StoreNotFoundError
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
+from tests.support.pairwise import cover_pairs
 from tests.support.stores import Crash, CrashingStore
 
 SMALL = {
@@ -132,7 +133,8 @@ CASES = {
 CHECKS = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
-@settings(max_examples=15, **CHECKS)
+@pytest.mark.fuzz
+@settings(max_examples=15, **CHECKS)  # each makes several stores
 @given(**CASES)
 def test_the_store_is_that_of_the_edited_list(small, tmp_path, history, kind, weighted, rule, symmetrize, transpose):
     """To the bit, sums of floating point too."""
@@ -140,19 +142,7 @@ def test_the_store_is_that_of_the_edited_list(small, tmp_path, history, kind, we
     check_history(tmp_path, history, kind, weighted, symmetrize, duplicates=rule, transpose=transpose)
 
 
-@pytest.mark.weekly
-@settings(max_examples=200, **CHECKS)
-@given(**CASES)
-def test_many_stores_are_those_of_the_edited_list(
-    small, tmp_path, history, kind, weighted, rule, symmetrize, transpose
-):
-    rule = "first" if rule == "sum" and not weighted else rule
-    check_history(tmp_path, history, kind, weighted, symmetrize, duplicates=rule, transpose=transpose)
-
-
-@pytest.mark.parametrize("memory", [1 << 40, 20_000], ids=["much", "little"])
-@pytest.mark.parametrize("n_columns", [25, 1000])
-@pytest.mark.parametrize("weighted", [False, True])
+@cover_pairs(memory={"much": 1 << 40, "little": 20_000}, n_columns=[25, 1000], weighted=[False, True])
 def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     """By way of files, columns added up in ranges, and a batch larger than what is stored."""
     rng = np.random.default_rng(3)
@@ -275,7 +265,6 @@ def test_a_gibibyte_is_enough(tmp_path):
     assert mg.ingest(tuple(edited), MemoryStore(), n_vertices=n).digest == digest
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_ids_within_a_gibibyte(tmp_path, kind):
@@ -508,15 +497,15 @@ def test_edges_of_a_matrix_and_a_matrix_of_vertices():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-@pytest.mark.parametrize("given", [np.int64, np.float32, np.float64])
-def test_weights_become_those_of_the_store(dtype, given):
-    mg.ingest(arrays([(0, 1, 3)], dtype), place := MemoryStore())
-    if dtype == np.int64 and given != np.int64:
-        with pytest.raises(SourceError, match=r"has weights of float.*, and the store holds int64; give them as"):
-            mg.update(place, insert=arrays([(1, 0, 2)], given))
-    else:
-        assert mg.update(place, insert=arrays([(1, 0, 2)], given)).dtype == np.dtype(dtype).name
-        assert read_entries(place) == [(0, 1, 2), (1, 0, 3)]
+def test_weights_become_those_of_the_store(dtype):
+    for inserted in (np.int64, np.float32, np.float64):
+        mg.ingest(arrays([(0, 1, 3)], dtype), place := MemoryStore())
+        if dtype == np.int64 and inserted != np.int64:
+            with pytest.raises(SourceError, match=r"has weights of float.*, and the store holds int64; give them as"):
+                mg.update(place, insert=arrays([(1, 0, 2)], inserted))
+        else:
+            assert mg.update(place, insert=arrays([(1, 0, 2)], inserted)).dtype == np.dtype(dtype).name
+            assert read_entries(place) == [(0, 1, 2), (1, 0, 3)], inserted
 
 
 def test_weights_where_there_are_none():
@@ -583,14 +572,7 @@ def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
 # --- stores with an order --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("order", "kind"),
-    [
-        pytest.param(order, kind, marks=() if j == k else pytest.mark.weekly)
-        for j, order in enumerate(("rcm", "degree", "dealt"))
-        for k, kind in enumerate(("numbers", "int64", "string"))
-    ],
-)
+@pytest.mark.parametrize(("order", "kind"), [("rcm", "numbers"), ("degree", "int64"), ("dealt", "string")])
 def test_an_order_stays_and_new_vertices_come_last(small, tmp_path, kind, order):
     rng = np.random.default_rng(4)
     edges = [(*ends, float(w)) for w, ends in enumerate(rng.integers(3, 20, (90, 2)).tolist())]
@@ -638,17 +620,17 @@ def test_a_row_of_many_pieces_and_rows_far_apart(small):
     assert mg.verify(place) == []
 
 
-@pytest.mark.parametrize("n", [1, 6, 7, 8, 50])
-def test_many_entries_at_one_place(small, n):
+def test_many_entries_at_one_place(small):
     """In a multigraph they are in several pieces; those of other places before and behind them stay."""
-    edges = [(0, 1, 0.5)] * 3 + [(1, 1, float(k)) for k in range(n)] + [(2, 1, 0.5)] * 3
-    mg.ingest(arrays(edges), place := MemoryStore(), duplicates="keep", n_vertices=3)
-    mg.update(place, insert=arrays([(1, 1, -1.0), (1, 1, -2.0)]))
-    assert read_entries(place) == sorted((j, i, w) for i, j, w in [*edges, (1, 1, -1.0), (1, 1, -2.0)])
-    assert mg.open_matrix(place).stored.read_array("data").tolist()[3 : 5 + n] == [*range(n), -1.0, -2.0]
-    info = mg.update(place, delete=arrays([(1, 1)]))
-    assert info.provenance["updates"][-1]["deleted"] == n + 2
-    assert [entry[2] for entry in read_entries(place)] == [0.5] * 6
+    for n in (1, 6, 7, 8, 50):
+        edges = [(0, 1, 0.5)] * 3 + [(1, 1, float(k)) for k in range(n)] + [(2, 1, 0.5)] * 3
+        mg.ingest(arrays(edges), place := MemoryStore(), duplicates="keep", n_vertices=3)
+        mg.update(place, insert=arrays([(1, 1, -1.0), (1, 1, -2.0)]))
+        assert read_entries(place) == sorted((j, i, w) for i, j, w in [*edges, (1, 1, -1.0), (1, 1, -2.0)]), n
+        assert mg.open_matrix(place).stored.read_array("data").tolist()[3 : 5 + n] == [*range(n), -1.0, -2.0], n
+        info = mg.update(place, delete=arrays([(1, 1)]))
+        assert info.provenance["updates"][-1]["deleted"] == n + 2
+        assert [entry[2] for entry in read_entries(place)] == [0.5] * 6, n
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -743,9 +725,17 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("phase", ["read", "merge and write", "write the transpose"])
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("is_local", [True, pytest.param(False, marks=pytest.mark.weekly)], ids=["local", "in memory"])
+@pytest.mark.parametrize(
+    ("name", "phase", "is_local"),
+    [
+        ("an update", "read", True),
+        ("an update", "write the transpose", False),
+        ("an update that drops the version", "merge and write", True),
+        ("an ingest", "read", False),
+        ("an ingest", "write the transpose", True),
+        ("a renumbering", "merge and write", True),
+    ],
+)
 def test_what_another_changed_meanwhile_is_not_lost(small, tmp_path, name, phase, is_local):
     place = LocalStore(tmp_path / "a") if is_local else MemoryStore()
     rng = np.random.default_rng(5)
@@ -827,8 +817,15 @@ def test_an_interrupt_leaves_what_was_there(small, tmp_path, phase):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("stays_down", [False, True])
-@pytest.mark.parametrize("keep", [None, 2])
+@pytest.mark.parametrize(
+    ("keep", "stays_down"),
+    [
+        (None, True),
+        (2, False),
+        pytest.param(None, False, marks=pytest.mark.slow),
+        pytest.param(2, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_crash_at_any_write_leaves_whole_versions(keep, stays_down):
     """The versions before or those after, each of them whole; and the next write takes away what is left."""
     make_store(place := MemoryStore(), 2)
@@ -896,7 +893,7 @@ def test_killed_at_any_moment_there_are_whole_versions(tmp_path):
         found |= {info.digest for info in versions}
         numbers.append(versions[-1].number)
     assert found == digests
-    assert numbers[-1] > 10
+    assert numbers[-1] >= 7  # each of them made one at least
     mg.update(store, delete=((0,), (0,)), keep=1)
     assert len(os.listdir(store / "versions")) == 2
     assert sorted(os.listdir(tmp_path)) == ["ends.npy", "store"]

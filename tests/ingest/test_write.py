@@ -62,8 +62,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 60_000], ids=["much", "little"])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    ("name", "memory"), [*((name, 60_000) for name in OPTIONS), ("plain", PLENTY), ("graph with its transpose", PLENTY)]
+)
 def test_the_store_is_that_of_the_matrix_in_memory(small, name, memory, tmp_path):
     make = lambda: make_generator("rmat", scale=9, edge_factor=8, weights=True)  # noqa: E731
     options = OPTIONS[name]
@@ -83,8 +84,7 @@ def list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file()}
 
 
-@pytest.mark.parametrize("n_columns", [1, 7, 100, 1000])
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize(("n_columns", "weights"), [(1, True), (7, False), (7, True), (100, True), (1000, False)])
 def test_columns_are_added_up_in_ranges(small, n_columns, weights, tmp_path, monkeypatch):
     make = lambda: make_generator("rmat", scale=7, edge_factor=8, weights=weights)  # noqa: E731
     wanted = store(make(), MemoryStore(), kind="graph")
@@ -184,11 +184,12 @@ def test_an_interrupt_leaves_nothing(small, tmp_path):
 # --- how much memory -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["100MB", GIB - 1, 0])
-def test_too_little_memory_is_refused(memory, tmp_path):
+def test_too_little_memory_is_refused(tmp_path):
     (tmp_path / "list").write_text("1 2\n")
-    with pytest.raises(OptionError, match=r"memory must be at least 1GiB \(1,073,741,824 bytes\), not [0-9,]+ bytes"):
-        mg.ingest(tmp_path / "list", tmp_path / "a.zarr", memory=memory)
+    message = r"memory must be at least 1GiB \(1,073,741,824 bytes\), not [0-9,]+ bytes"
+    for memory in ("100MB", GIB - 1, 0):
+        with pytest.raises(OptionError, match=message):
+            mg.ingest(tmp_path / "list", tmp_path / "a.zarr", memory=memory)
 
 
 def test_memory_that_is_no_size(tmp_path):
