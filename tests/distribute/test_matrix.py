@@ -6,7 +6,7 @@ import gc
 import shutil
 import warnings
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import dask.array as da
 import numpy as np
@@ -41,35 +41,38 @@ def store_matrix(source, path, **options):
     return mg.open_matrix(path)
 
 
-def check_bits(got, wanted):
-    assert isinstance(got, np.ndarray)
-    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-    assert got.tobytes() == wanted.tobytes()
+def check_bits(got, wanted, name=""):
+    assert isinstance(got, np.ndarray), name
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), name
+    assert got.tobytes() == wanted.tobytes(), name
 
 
 # --- products --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.weekly), 3])
-@pytest.mark.parametrize("name", HARD)
-def test_products_of_hard_matrices(name, n_workers, in_process, tmp_path):
-    hard = HARD[name]
-    coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
-    A = store_matrix(coo, tmp_path / "matrix.zarr", transpose=True)
-    rng = np.random.default_rng(1)
-    for matrix in (A, A.T):
-        x, y = rng.random((matrix.shape[1], 2)), rng.random((matrix.shape[0], 2))
-        options, client = {"alpha": -1.5, "beta": 0.5, "y": y}, in_process(n_workers)
-        with matrix.distribute(client) as D:
-            assert D.bounds[-1] == matrix.shape[0]
-            check_bits(D @ x[:, 0], matrix @ x[:, 0])
-            single = options | {"precision": "float32"}
-            check_bits(mg.spmv(D, x, **single), mg.spmv(matrix, x, **single))
-            lazy = mg.spmv(D, da.from_array(x, chunks=(3, 1)), **options)
-            check_bits(lazy.compute(scheduler=client), mg.spmv(matrix, x, **options))
+def test_products_of_hard_matrices(n_workers, in_process, tmp_path):
+    rng, client = np.random.default_rng(1), in_process(n_workers)
+    for name, hard in HARD.items():
+        coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
+        A = store_matrix(coo, tmp_path / "matrix.zarr", transpose=True)
+        for matrix in (A, A.T):
+            x, y = rng.random((matrix.shape[1], 2)), rng.random((matrix.shape[0], 2))
+            options = {"alpha": -1.5, "beta": 0.5, "y": y}
+            with matrix.distribute(client) as D:
+                assert D.bounds[-1] == matrix.shape[0], name
+                check_bits(D @ x[:, 0], matrix @ x[:, 0], name)
+                single = options | {"precision": "float32"}
+                check_bits(mg.spmv(D, x, **single), mg.spmv(matrix, x, **single), name)
+                if matrix is A:
+                    lazy = mg.spmv(D, da.from_array(x, chunks=(3, 1)), **options)
+                    check_bits(lazy.compute(scheduler=client), mg.spmv(matrix, x, **options), name)
 
 
-@pytest.mark.parametrize("name", ["bcsstk13.mtx.gz", "lp_e226.mtx", "west0479.mtx"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bcsstk13.mtx.gz", "lp_e226.mtx")), "west0479.mtx"],
+)
 def test_products_of_real_matrices(name, ingested, client):
     shared_data(f"matrices/{name}")
     A = ingested(f"matrices/{name}", transpose=True)
@@ -95,64 +98,51 @@ def spread(rectangle, _client):
 STRIDED = np.random.default_rng(0).random((340, 3))
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.arange(170),
-        np.arange(170, dtype=np.int8) % 3 == 0,
-        np.arange(170, dtype=np.float32),
-        np.arange(170, dtype=">f8"),
-        list(range(170)),
-        STRIDED[::2, 1],
-        STRIDED[:170, 0][::-1],
-        STRIDED[::2],
-        np.asfortranarray(STRIDED[:170]),
-        STRIDED[:170, :1],
-        np.empty((170, 0)),
-    ],
-    ids=[
-        "integers",
-        "booleans",
-        "float32",
-        "big-endian",
-        "list",
-        "strided",
-        "backwards",
-        "strided columns",
-        "Fortran",
-        "one column",
-        "no columns",
-    ],
-)
-def test_vectors_of_every_sort(x, rectangle, spread, client):
-    before = np.array(x)
-    check_bits(spread @ x, rectangle @ x)
-    np.testing.assert_array_equal(np.array(x), before)
+VECTORS = {
+    "integers": np.arange(170),
+    "booleans": np.arange(170, dtype=np.int8) % 3 == 0,
+    "float32": np.arange(170, dtype=np.float32),
+    "big-endian": np.arange(170, dtype=">f8"),
+    "list": list(range(170)),
+    "strided": STRIDED[::2, 1],
+    "backwards": STRIDED[:170, 0][::-1],
+    "strided columns": STRIDED[::2],
+    "Fortran": np.asfortranarray(STRIDED[:170]),
+    "one column": STRIDED[:170, :1],
+    "no columns": np.empty((170, 0)),
+}
+
+
+def test_vectors_of_every_sort(rectangle, spread, client):
+    for name, x in VECTORS.items():
+        before = np.array(x)
+        check_bits(spread @ x, rectangle @ x, name)
+        np.testing.assert_array_equal(np.array(x), before, name)
 
 
 @pytest.mark.parametrize("stored", ["float32", "float64", None])
-@pytest.mark.parametrize("given", [np.float32, np.float64, np.int64])
-def test_dtype_of_the_product(stored, given, in_process, tmp_path):
+def test_dtype_of_the_product(stored, in_process, tmp_path):
     A = store_matrix(make_scipy(9, 9), tmp_path / "matrix.zarr", dtype=stored, ignore_weights=stored is None)
-    x = np.arange(9).astype(given)
     with A.distribute(client := in_process(3)) as D:
-        check_bits(D @ x, A @ x)
-        check_bits((D @ da.from_array(x, chunks=4)).compute(scheduler=client), A @ x)
-        for precision in ("float32", "float64"):
-            check_bits(mg.spmv(D, x, precision=precision), mg.spmv(A, x, precision=precision))
+        for given in (np.float32, np.float64, np.int64):
+            x = np.arange(9).astype(given)
+            check_bits(D @ x, A @ x, given)
+            check_bits((D @ da.from_array(x, chunks=4)).compute(scheduler=client), A @ x, given)
+            for precision in ("float32", "float64"):
+                check_bits(mg.spmv(D, x, precision=precision), mg.spmv(A, x, precision=precision), given)
 
 
 @pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial"])
-@pytest.mark.parametrize("columns", [(), (1,), (5,)])
-def test_alpha_beta_and_y(columns, kernel, rectangle, spread, client):
+def test_alpha_beta_and_y(kernel, rectangle, spread, client):
     rng = np.random.default_rng(2)
-    x, y = rng.random((170, *columns)), rng.random((300, *columns))
-    before = x.copy(), y.copy()
-    options = {"alpha": 2.0, "beta": -0.5, "y": y, "kernel": kernel, "threads": 2}
-    got = mg.spmv(spread, x, **options)
-    check_bits(got, mg.spmv(rectangle, x, **options))
-    assert ((x == before[0]).all(), (y == before[1]).all()) == (True, True)
-    assert not np.shares_memory(got, y)
+    for columns in ((), (1,), (5,)):
+        x, y = rng.random((170, *columns)), rng.random((300, *columns))
+        before = x.copy(), y.copy()
+        options = {"alpha": 2.0, "beta": -0.5, "y": y, "kernel": kernel, "threads": 2}
+        got = mg.spmv(spread, x, **options)
+        check_bits(got, mg.spmv(rectangle, x, **options), columns)
+        assert ((x == before[0]).all(), (y == before[1]).all()) == (True, True), columns
+        assert not np.shares_memory(got, y), columns
 
 
 def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
@@ -179,32 +169,30 @@ def test_a_graph_is_multiplied_on_the_columns_that_it_reads(client, tmp_path):
 # --- dask arrays -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [(170,), (1,), (7,), ((1, 0, 100, 69),), (170, 3), (50, 1), ((3, 167), (2, 1)), ((169, 1), (1, 1, 1))],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_dask_arrays(chunks, dtype, rectangle, spread, client):
-    x = np.random.default_rng(4).random((170, 3)[: len(chunks)]).astype(dtype)
-    lazy = spread @ da.from_array(x, chunks=chunks)
-    wanted = rectangle @ x
-    assert isinstance(lazy, da.Array)
-    assert (lazy.shape, lazy.dtype) == (wanted.shape, wanted.dtype)
-    assert lazy.chunks[0] == tuple(np.diff(spread.bounds))
-    check_bits(lazy.compute(scheduler=client), wanted)
+CHUNKS = [(170,), (7,), ((1, 0, 100, 69),), (1,), (170, 3), (50, 1), ((3, 167), (2, 1)), ((169, 1), (1, 1, 1))]
 
 
-@pytest.mark.parametrize("y_chunks", [None, (300,), (11,), ((1, 299),)], ids=str)
+def test_dask_arrays(rectangle, spread, client):
+    for chunks, dtype in zip(CHUNKS, 4 * [np.float64, np.float32], strict=True):
+        x = np.random.default_rng(4).random((170, 3)[: len(chunks)]).astype(dtype)
+        lazy = spread @ da.from_array(x, chunks=chunks)
+        wanted = rectangle @ x
+        assert isinstance(lazy, da.Array), chunks
+        assert (lazy.shape, lazy.dtype) == (wanted.shape, wanted.dtype), chunks
+        assert lazy.chunks[0] == tuple(np.diff(spread.bounds)), chunks
+        check_bits(lazy.compute(scheduler=client), wanted, chunks)
+
+
 @pytest.mark.parametrize("columns", [(), (2,)])
-def test_dask_arrays_with_y(y_chunks, columns, rectangle, spread, client):
+def test_dask_arrays_with_y(columns, rectangle, spread, client):
     rng = np.random.default_rng(5)
     x, y = rng.random((170, *columns)), rng.random((300, *columns))
     wanted = mg.spmv(rectangle, x, alpha=-1.0, beta=3.0, y=y)
-    given = y if y_chunks is None else da.from_array(y, chunks=(*y_chunks, *((1,) * len(columns))))
-    lazy = mg.spmv(spread, da.from_array(x, chunks=40), alpha=-1.0, beta=3.0, y=given)
-    check_bits(lazy.compute(scheduler=client), wanted)
-    check_bits(mg.spmv(spread, x, alpha=-1.0, beta=3.0, y=given), wanted)
+    for y_chunks in (None, (300,), (11,), ((1, 299),)):
+        given = y if y_chunks is None else da.from_array(y, chunks=(*y_chunks, *((1,) * len(columns))))
+        lazy = mg.spmv(spread, da.from_array(x, chunks=40), alpha=-1.0, beta=3.0, y=given)
+        check_bits(lazy.compute(scheduler=client), wanted, y_chunks)
+        check_bits(mg.spmv(spread, x, alpha=-1.0, beta=3.0, y=given), wanted, y_chunks)
 
 
 def test_dask_products_follow_each_other_without_the_client(client, tmp_path):
@@ -535,22 +523,22 @@ def test_a_plan_for_a_cluster_keeps_to_the_memory_that_is_given(graph, in_proces
 WORKS = {"spmv": lambda A, **options: mg.spmv(A, np.ones(50), **options), "pagerank": mg.pagerank}
 
 
-@pytest.mark.parametrize("limits", [{"device_memory": "1GB"}, {"host_memory": 10**9}])
-@pytest.mark.parametrize("name", WORKS)
-def test_memory_is_limited_when_a_matrix_is_distributed(name, limits, graph, in_process):
+ALL_WORKS = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
+
+
+def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
     with graph.distribute(in_process(2)) as D:
-        with pytest.raises(OptionError) as caught:
-            WORKS[name](D, **limits)
-        assert str(caught.value).endswith("pass them to distribute where the matrix is on a cluster already")
+        for work, limits in product(WORKS.values(), ({"device_memory": "1GB"}, {"host_memory": 10**9})):
+            with pytest.raises(OptionError) as caught:
+                work(D, **limits)
+            assert str(caught.value).endswith("pass them to distribute where the matrix is on a cluster already")
 
 
-@pytest.mark.parametrize("option", ["device_memory", "host_memory"])
-@pytest.mark.parametrize("name", [*WORKS, "distribute", "plan"])
-def test_what_is_no_size_is_refused(name, option, graph, in_process):
-    client, limits = in_process(2), {option: "12 parsecs"}
-    works = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
-    with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
-        works[name](graph, client=client, **limits)
+@pytest.mark.parametrize("name", ALL_WORKS)
+def test_what_is_no_size_is_refused(name, graph, in_process):
+    for option in ("device_memory", "host_memory"):
+        with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
+            ALL_WORKS[name](graph, client=in_process(2), **{option: "12 parsecs"})
 
 
 def test_workers_of_a_product_or_of_ranks_keep_to_the_memory_that_is_given(graph, in_process):
@@ -581,10 +569,9 @@ def test_rows_that_come_by_are_warned_of(graph):
         warn(5 * 10**6, None)
 
 
-@pytest.mark.parametrize("name", [*WORKS, "distribute", "plan"])
+@pytest.mark.parametrize("name", ALL_WORKS)
 def test_memory_of_devices_that_no_worker_has_is_not_limited(name, graph, in_process):
-    works = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
     with pytest.raises(
         OptionError, match="device_memory limits what is taken of GPUs, and none of the workers computes"
     ):
-        works[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")
+        ALL_WORKS[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")
