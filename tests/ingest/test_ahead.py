@@ -1,4 +1,4 @@
-"""Items made ahead of who asks for them: all, in order, no more than allowed, and errors in their place."""
+"""Items made ahead by another thread: all, in order, no more than allowed, and errors in their place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mgspmv.ingest.ahead import Ahead, map_ahead
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_for
 
 
 @pytest.mark.parametrize("n_ahead", [0, 1, 2, 100])
@@ -27,23 +27,23 @@ def test_all_items_in_order_by_one_other_thread(n_ahead):
 
 
 def test_no_more_are_made_than_allowed():
-    made = []
-    ahead = Ahead((made.append(k) or k for k in range(50)), 3, "test-ahead")
-    assert made == []
+    n_made, n_asked, most = 0, 0, 0
+
+    def make():
+        nonlocal n_made, most
+        for k in range(50):
+            most = max(most, k + 1 - n_asked)
+            n_made = k + 1
+            yield k
+
+    ahead = Ahead(make(), 3, "test-ahead")
+    assert n_made == 0
     for k in range(20):
+        n_asked = k + 1
         assert next(ahead) == k
-        wait_until(lambda k=k: len(made) == k + 4)
-    time.sleep(0.05)
-    assert len(made) == 23
+        assert wait_for(lambda k=k: n_made == k + 4)
     ahead.close()
-    assert len(made) == 23
-
-
-def wait_until(is_so):
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < 10
-        time.sleep(0.001)
+    assert (n_made, most) == (23, 3)
 
 
 def test_an_error_comes_after_the_items_before_it():
@@ -58,18 +58,22 @@ def test_an_error_comes_after_the_items_before_it():
         next(ahead)
 
 
-def test_nothing_is_left_of_one_that_is_given_up():
+def test_nothing_is_left_of_one_that_is_given_up(monkeypatch):
+    closes = threading.Event()
+
     def wait():
         yield 1
+        assert closes.wait(HANG_S)
         time.sleep(0.05)
         yield 2
         raise AssertionError("nobody asked")
 
-    before = threading.active_count()
-    ahead = Ahead(wait(), 1, "test-ahead")
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.ahead"], "PATIENCE_S", HANG_S)
+    ahead = Ahead(wait(), 1, "test-given-up")
     assert next(ahead) == 1
+    closes.set()
     assert ahead.close()
-    assert threading.active_count() == before
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("test-given-up")] == []
     assert list(ahead) == []
 
 
