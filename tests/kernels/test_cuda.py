@@ -14,7 +14,7 @@ import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
-from tests.support.matrices import GRAPHS, HARD
+from tests.support.matrices import GRAPHS, HARD, naming
 
 pytestmark = pytest.mark.gpu
 
@@ -117,16 +117,20 @@ def check(matrix, block, got, x, alpha, beta, y) -> None:
     np.testing.assert_array_less(np.abs(got - expected), bound + np.finfo(x.dtype).tiny)
 
 
-@pytest.mark.parametrize("name", MATRICES)
-def test_csr_split_without_look_back(cupy, name, monkeypatch):
+def test_csr_split_without_look_back(cupy, monkeypatch):
     monkeypatch.setattr("mgspmv.kernels.cuda.LOOK_BACK_CHUNKS", 0)
-    test_products_beside_scipy(cupy, name, "csr-split")
+    test_products_beside_scipy(cupy, "csr-split")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", MATRICES)
-def test_products_beside_scipy(cupy, name, kernel):
-    matrix, rng = MATRICES[name], np.random.default_rng(3)
+def test_products_beside_scipy(cupy, kernel):
+    for name, matrix in MATRICES.items():
+        with naming(name):
+            check_beside_scipy(cupy, matrix, kernel)
+
+
+def check_beside_scipy(cupy, matrix, kernel) -> None:
+    rng = np.random.default_rng(3)
     for dtype, pattern, index in itertools.product(DTYPES, (False, True), (np.int32, np.int64)):
         block = make_block(matrix, dtype, pattern=pattern, index=index)
         bound = bind_or_none(block, dtype, kernel, "cuda")
@@ -139,22 +143,26 @@ def test_products_beside_scipy(cupy, name, kernel):
             assert got.tobytes() == multiply(cupy, bound, x, alpha, beta, y).tobytes()
 
 
-@pytest.mark.parametrize("name", MATRICES)
-def test_what_auto_chooses_beside_scipy(cupy, name, monkeypatch):
+def test_what_auto_chooses_beside_scipy(cupy, monkeypatch):
     for bound in ("FULL_THREADS", "MANY_ITEMS"):  # of a small device, for small matrices
         monkeypatch.setattr(f"mgspmv.kernels.features.{bound}", 64)
-    matrix, rng = MATRICES[name], np.random.default_rng(13)
-    for dtype, pattern in itertools.product(DTYPES, (False, True)):
-        block = make_block(matrix, dtype, pattern=pattern)
+    for (name, matrix), dtype, pattern in itertools.product(MATRICES.items(), DTYPES, (False, True)):
+        block, rng = make_block(matrix, dtype, pattern=pattern), np.random.default_rng(13)
         bound = bind_product(block, np.dtype(dtype).name, name, backend="cuda")
         x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
-        check(matrix, block, multiply(cupy, bound, x, 1.0, 0.5, y), x, 1.0, 0.5, y)
+        with naming(name, dtype, pattern):
+            check(matrix, block, multiply(cupy, bound, x, 1.0, 0.5, y), x, 1.0, 0.5, y)
 
 
 @pytest.mark.parametrize("kernel", IN_TWIN_ORDER)
-@pytest.mark.parametrize("name", MATRICES)
-def test_products_have_the_bits_of_their_twins(cupy, name, kernel):
-    matrix, rng = MATRICES[name], np.random.default_rng(4)
+def test_products_have_the_bits_of_their_twins(cupy, kernel):
+    for name, matrix in MATRICES.items():
+        with naming(name):
+            check_bits_of_twins(cupy, matrix, kernel)
+
+
+def check_bits_of_twins(cupy, matrix, kernel) -> None:
+    rng = np.random.default_rng(4)
     for dtype, pattern in itertools.product(DTYPES, (False, True)):
         block = make_block(matrix, dtype, pattern=pattern)
         bound, twin = (bind_or_none(block, dtype, kernel, backend) for backend in ("cuda", "cpu"))
@@ -191,11 +199,16 @@ def test_several_vectors_at_once(cupy, kernel):
 
 
 @pytest.mark.parametrize("few", [1 << 16, 9], ids=["short pieces", "long pieces"])
-@pytest.mark.parametrize("name", MATRICES)
-def test_many_vectors_at_once(cupy, name, few, monkeypatch):
+def test_many_vectors_at_once(cupy, few, monkeypatch):
     """Bit for bit as the twin, a column at a time, for panels of every width and what is left of them."""
     monkeypatch.setattr("mgspmv.kernels.formats.FEW_PIECES", few)
-    matrix, rng = MATRICES[name], np.random.default_rng(3)
+    for name, matrix in MATRICES.items():
+        with naming(name):
+            check_many_vectors(cupy, matrix)
+
+
+def check_many_vectors(cupy, matrix) -> None:
+    rng = np.random.default_rng(3)
     for dtype, pattern, index in itertools.product(DTYPES, (False, True), (np.int32, np.int64)):
         block = make_block(matrix, dtype, pattern=pattern, index=index)
         bound = bind_kernel(block, np.dtype(dtype).name, kernel="csr-many", backend="cuda")
@@ -335,18 +348,20 @@ def make_store(folder, name):
     """A graph of the hard table as a store, with its weights."""
     hard = GRAPHS[name]
     source = (np.array(hard.rows, np.int64), np.array(hard.cols, np.int64), np.array(hard.values))
+    folder.mkdir(exist_ok=True)
     mg.ingest(source, folder / "g.zarr", n_vertices=hard.shape[0])
     return mg.open_matrix(folder / "g.zarr")
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_exact_ranks_have_the_bits_of_the_cpu(cupy, tmp_path, name):
-    A = make_store(tmp_path, name)
-    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}):
+@pytest.mark.parametrize("options", [{}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}], ids=str)
+def test_exact_ranks_have_the_bits_of_the_cpu(cupy, tmp_path, options):
+    for k, name in enumerate(GRAPHS):
+        A = make_store(tmp_path / f"{k}", name)
         on_cpu, on_device = (mg.pagerank(A, backend=b, throw=False, **options) for b in ("cpu", "cuda"))
-        assert on_device.values.tobytes() == on_cpu.values.tobytes()
-        assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
-        assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-3, abs=1e-14)
+        with naming(name):
+            assert on_device.values.tobytes() == on_cpu.values.tobytes()
+            assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
+            assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-3, abs=1e-14)
 
 
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
@@ -376,21 +391,26 @@ def test_auto_is_the_device(cupy, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [0, 1, 255, 4096, 4097, 5_000_000])
-def test_sum(cupy, n, dtype):
+def test_sum(cupy, dtype):
     from mgspmv.kernels.dense import sum_vector
     from mgspmv.kernels.dense_twins import sum_pairwise
 
-    x = np.random.default_rng(8).normal(size=n).astype(dtype)
-    total = cupy.asnumpy(sum_vector(cupy.asarray(x)))
-    assert total.tobytes() == np.asarray(sum_pairwise(x)).astype(dtype).tobytes()
-    assert abs(total - x.sum(dtype=np.float64)) <= np.finfo(dtype).eps * 40 * (np.abs(x).sum(dtype=np.float64) + 1e-300)
+    for n in (0, 1, 255, 4096, 4097, 5_000_000):
+        x = np.random.default_rng(8).normal(size=n).astype(dtype)
+        total, wide = cupy.asnumpy(sum_vector(cupy.asarray(x))), x.astype(np.float64)
+        assert total.tobytes() == np.asarray(sum_pairwise(x)).astype(dtype).tobytes(), n
+        assert abs(total - wide.sum()) <= np.finfo(dtype).eps * 40 * (np.abs(wide).sum() + 1e-300), n
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (0, 5), (5, 0), (3, 5000), (5000, 3), (700, 1025), (64, 1024)])
 @pytest.mark.parametrize("kernel", ["dense-rows", "dense-block", "dense-tiles"])
-def test_dense_products(cupy, kernel, shape, dtype):
+def test_dense_products(cupy, kernel, dtype):
+    for shape in ((1, 1), (0, 5), (5, 0), (3, 5000), (5000, 3), (700, 1025), (64, 1024)):
+        with naming(shape):
+            check_dense(cupy, kernel, shape, dtype)
+
+
+def check_dense(cupy, kernel, shape, dtype) -> None:
     from mgspmv.kernels import dense_twins
     from mgspmv.kernels.dense import multiply_on_device
 

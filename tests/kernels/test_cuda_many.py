@@ -12,6 +12,7 @@ import mgspmv as mg
 from mgspmv.kernels.many import WIDTHS, Terms
 from mgspmv.kernels.select import bind_many
 from mgspmv.model import CsrBlock
+from tests.support.pairwise import cover_pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -84,9 +85,7 @@ def run_steps(block, precision, width, dangling, backend, is_relative):
     return kernel.get(x), sums, residual
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("values", [None, np.float32, np.float64])
-@pytest.mark.parametrize("dangling", ["p", "uniform", "vector"])
+@cover_pairs(precision=PRECISIONS, values=[None, np.float32, np.float64], dangling=["p", "uniform", "vector"])
 def test_steps_are_those_of_the_host(cupy, precision, values, dangling):
     block = make_graph(pattern=values is None, dtype=values)
     for width, is_relative in itertools.product(WIDTHS, (False, True)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -47,15 +47,6 @@ def test_cupy_is_missing(without_cupy, stencil):
         mg.spmv(stencil, np.ones(20), backend="cuda")
     assert str(caught.value) == NO_CUPY
     assert not device.has_device()
-
-
-def test_cupy_is_looked_for_once(stencil, monkeypatch):
-    looked_for, find = [], device.importlib.util.find_spec
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: looked_for.append(name) or find(name))
-    device._is_installed.cache_clear()
-    for _ in range(3):
-        stencil @ np.ones(20)
-    assert looked_for == ["cupy"]
 
 
 def test_device_is_missing(without_device, stencil):
@@ -118,6 +109,7 @@ def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
         mg.pagerank(A, transport="peer")
 
 
+@pytest.mark.slow
 def test_the_cpu_needs_no_cupy(tmp_path):
     program = (
         "import sys; sys.modules['cupy'] = None  # an import of it fails\n"
@@ -130,12 +122,8 @@ def test_the_cpu_needs_no_cupy(tmp_path):
 
 
 def test_no_module_imports_cupy_when_it_is_imported():
-    package = Path(mg.__file__).parent
-    for path in package.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not [n for n in names if n.split(".")[0] in ("cupy", "cupyx", "cuda")], path
+    for path in Path(mg.__file__).parent.rglob("*.py"):
+        assert not re.search(r"^(import|from) (cupy|cupyx|cuda)\b", path.read_text(), re.MULTILINE), path
 
 
 def test_command_line_ends_with_one_line(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ def info():
 # --- precision -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("x", ["f2", "f4", "f8", "i4", "i8", "u1", "?"])
 @pytest.mark.parametrize("values", [None, "float32", "float64", "int64"])
-def test_float32_only_when_values_and_vector_are(info, values, x):
-    wanted = "float32" if x == "f4" and values in (None, "float32") else "float64"
-    assert choose_precision(None, np.dtype(x), replace(info, dtype=values)) == wanted
+def test_float32_only_when_values_and_vector_are(info, values):
+    for x in ("f2", "f4", "f8", "i4", "i8", "u1", "?"):
+        wanted = "float32" if x == "f4" and values in (None, "float32") else "float64"
+        assert choose_precision(None, np.dtype(x), replace(info, dtype=values)) == wanted, x
 
 
 @pytest.mark.parametrize("asked", ["float32", "float64"])
@@ -48,9 +49,8 @@ def test_precisions_that_products_do_not_have(info, asked):
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 0), (0,)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_product_without_beta_reads_no_y(dtype, shape):
-    for y in (None, "no vector", np.ones(99)):
+def test_a_product_without_beta_reads_no_y(shape):
+    for y, dtype in product((None, "no vector", np.ones(99)), ("float32", "float64")):
         out = start_product(y, 0, shape, dtype)
         assert (out.dtype, out.shape) == (np.dtype(dtype), shape)
 

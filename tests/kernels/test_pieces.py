@@ -29,6 +29,7 @@ from tests.kernels.test_rank_steps import (
     run_beside,
 )
 from tests.support.blocks import read_to_device
+from tests.support.matrices import naming
 from tests.support.played import PlayedDevice
 
 # --- which come when -------------------------------------------------------------------------------------------------
@@ -190,8 +191,13 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> LaidPieces:
 @VALUES
 @HELD
 @KIND
-@pytest.mark.parametrize("name", MANY)
-def test_exact_steps_have_the_bits_of_the_cpu(name, kind, held, is_pattern):
+def test_exact_steps_have_the_bits_of_the_cpu(kind, held, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_exact_steps(name, kind, held, is_pattern)
+
+
+def check_exact_steps(name, kind, held, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern)
     for n_pieces, n_kept, vectors_kind in ((1, 0, "uniform"), (6, 3, "all"), (3, 9, "dangling")):
         laid, played = make_pieces(block, kind, held, n_pieces, n_kept), PlayedDevice(block)

@@ -25,7 +25,8 @@ from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
-from tests.support.matrices import GRAPHS
+from tests.support.matrices import GRAPHS, naming
+from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
 
 ALPHA = 0.85
@@ -238,8 +239,13 @@ def check_close(steps, played, sums) -> None:
 @pytest.mark.gpu
 @VALUES
 @BY_LAYOUT
-@pytest.mark.parametrize("name", MANY)
-def test_exact_steps_have_the_bits_of_the_cpu(name, layout, is_pattern):
+def test_exact_steps_have_the_bits_of_the_cpu(layout, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_exact_steps(name, layout, is_pattern)
+
+
+def check_exact_steps(name, layout, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern)
     steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
     vectors = make_vectors(block.n_rows, weight)
@@ -250,9 +256,11 @@ def test_exact_steps_have_the_bits_of_the_cpu(name, layout, is_pattern):
 
 
 @pytest.mark.gpu
-@VALUES
-@pytest.mark.parametrize("kind", ["uniform", "x of one", "dangling", "personalization", "all", "dropped"])
-@pytest.mark.parametrize("layout", ["low blocks", "blocks in order", "slices"])
+@cover_pairs(
+    layout=["low blocks", "blocks in order", "slices"],
+    kind=["uniform", "x of one", "dangling", "personalization", "all", "dropped"],
+    is_pattern={"pattern": True, "values": False},
+)
 def test_vectors_and_single_values(layout, kind, is_pattern):
     for name in ("most vertices are dangling", "only the last row", "empty columns"):
         block, weight = make_graph(name, is_pattern=is_pattern)
@@ -270,8 +278,13 @@ def test_vectors_and_single_values(layout, kind, is_pattern):
 @pytest.mark.gpu
 @VALUES
 @BY_LAYOUT
-@pytest.mark.parametrize("name", MANY)
-def test_float32_steps_are_close_and_have_the_same_bits_again(name, layout, is_pattern):
+def test_float32_steps_are_close_and_have_the_same_bits_again(layout, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_float32_steps(name, layout, is_pattern)
+
+
+def check_float32_steps(name, layout, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
     steps, played = make_steps(layout, block, "float32"), PlayedDevice(block, "float32")
     vectors = make_vectors(block.n_rows, weight, dtype=np.float32)
@@ -305,9 +318,11 @@ def test_blocks_that_are_split_over_several_items(order, is_pattern):
 
 
 @pytest.mark.gpu
-@VALUES
-@pytest.mark.parametrize("layout", ["blocks by degree", "low blocks", "slices"])
-@pytest.mark.parametrize("kind", ["uniform", "all"])
+@cover_pairs(
+    layout=["blocks by degree", "low blocks", "slices"],
+    kind=["uniform", "all"],
+    is_pattern={"pattern": True, "values": False},
+)
 def test_relative_changes_are_those_of_the_cpu(kind, layout, is_pattern):
     for precision, check in (("exact", check_bits), ("float32", check_close)):
         dtype = np.float32 if precision == "float32" else np.float64
@@ -421,9 +436,11 @@ def to_fractions(vector) -> list[Fraction]:
 
 
 @pytest.mark.gpu
-@VALUES
-@pytest.mark.parametrize("precision", ["exact", "float32"])
-@pytest.mark.parametrize("layout", ["low blocks", "blocks in order", "slices"])
+@cover_pairs(
+    layout=["low blocks", "blocks in order", "slices"],
+    precision=["exact", "float32"],
+    is_pattern={"pattern": True, "values": False},
+)
 def test_residual_bounds_the_true_one(layout, precision, is_pattern):
     """Also of values that were rounded to float32 when they were read."""
     dtype = np.float32 if precision == "float32" else np.float64

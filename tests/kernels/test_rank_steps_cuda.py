@@ -14,8 +14,9 @@ import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
 from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.model import Status
-from tests.support.matrices import GRAPHS
+from tests.support.matrices import GRAPHS, naming
 from tests.support.oracles import rank_by_pushing, sum_arcs
+from tests.support.pairwise import cover_pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -100,9 +101,13 @@ def check_runs(A, kernel, **options) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", GRAPHS)
-def test_ranks_of_hard_graphs(name, kernel):
-    hard = GRAPHS[name]
+def test_ranks_of_hard_graphs(kernel):
+    for name, hard in GRAPHS.items():
+        with naming(name):
+            check_hard(hard, kernel)
+
+
+def check_hard(hard, kernel) -> None:
     A = make_graph(
         (np.array(hard.rows, int), np.array(hard.cols, int), np.array(hard.values)), n_vertices=hard.shape[0]
     )
@@ -122,9 +127,9 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("vectors", VECTORS)
-@pytest.mark.parametrize("name", ["weights", "pattern", "multigraph", "rcm", "degree", "dealt"])
+@cover_pairs(
+    name=["weights", "pattern", "multigraph", "rcm", "degree", "dealt"], vectors=VECTORS.keys(), kernel=KERNELS
+)
 def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
     A = skewed[name]
     modes = [{"tol": 1e-9}, {"tol": 1e-9, "tol_mode": "linf"}, {"tol": 1e-5, "tol_mode": "relative"}]

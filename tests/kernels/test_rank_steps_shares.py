@@ -24,6 +24,7 @@ from tests.kernels.test_rank_steps import (
     run_beside,
 )
 from tests.support.blocks import read_to_device
+from tests.support.matrices import naming
 from tests.support.played import PlayedDevice
 from tests.support.shares import Shares, cut_evenly
 
@@ -78,8 +79,13 @@ def test_slices(counts, tails, starts):
 @pytest.mark.gpu
 @VALUES
 @BY_MIXTURE
-@pytest.mark.parametrize("name", MANY)
-def test_exact_steps_have_the_bits_of_the_cpu(name, mixture, is_pattern):
+def test_exact_steps_have_the_bits_of_the_cpu(mixture, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_exact_steps(name, mixture, is_pattern)
+
+
+def check_exact_steps(name, mixture, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern)
     for n, kind in ((1, "uniform"), (2, "all"), (5, "dangling")):
         steps, played = make_shares(block, n, mixture, "exact"), PlayedDevice(block)
@@ -92,8 +98,13 @@ def test_exact_steps_have_the_bits_of_the_cpu(name, mixture, is_pattern):
 @pytest.mark.gpu
 @VALUES
 @DIRECTLY
-@pytest.mark.parametrize("name", MANY)
-def test_shares_that_write_into_the_memory_of_all(name, mixture, is_pattern):
+def test_shares_that_write_into_the_memory_of_all(mixture, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_direct_steps(name, mixture, is_pattern)
+
+
+def check_direct_steps(name, mixture, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern)
     for n, kind in ((2, "all"), (3, "dangling")):
         steps, played = make_shares(block, n, mixture, "exact", is_direct=True), PlayedDevice(block)
@@ -159,33 +170,38 @@ def test_a_share_that_nobody_meets_ends_when_it_is_given_up():
 
 @pytest.mark.gpu
 @VALUES
-@pytest.mark.parametrize(("mixture", "layout"), [("blocks by degree", "blocks by degree"), ("slices", "slices")])
-@pytest.mark.parametrize("name", MANY)
-def test_float32_ranks_do_not_depend_on_the_number_of_devices(name, mixture, layout, is_pattern):
+@pytest.mark.parametrize("layout", ["blocks by degree", "slices"])
+def test_float32_ranks_do_not_depend_on_the_number_of_devices(layout, is_pattern):
+    for name in MANY:
+        with naming(name):
+            check_float32_ranks(name, layout, is_pattern)
+
+
+def check_float32_ranks(name, layout, is_pattern) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
     vectors = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32)
     one, played = make_steps(layout, block, "float32"), PlayedDevice(block, "float32")
     sums = run_beside(one, played, vectors, UNSTOPPED)
     check_close(one, played, sums)
     for n in (2, 3):
-        steps = make_shares(block, n, mixture, "float32")
+        steps = make_shares(block, n, layout, "float32")
         assert [steps.start(vectors, UNSTOPPED), *steps.advance(12)] == sums[0]
         assert steps.ranks().tobytes() == one.ranks().tobytes()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("by_largest", [False, True])
 @BY_MIXTURE
-def test_all_stop_at_the_same_step(mixture, by_largest):
+def test_all_stop_at_the_same_step(mixture):
     block, weight = make_graph("skewed rows", is_pattern=True)
     vectors = make_vectors(block.n_rows, weight)
-    rules = RankRules(0.85, 1e-9, by_largest)
     steps, played = make_shares(block, 3, mixture, "exact"), PlayedDevice(block)
-    sums = run_beside(steps, played, vectors, rules, 200)
-    assert 5 < len(sums[0]) < 100
-    check_bits(steps, played, sums)
-    assert steps.advance(3) == []
-    assert all(len(s.seconds) == 0 for s in steps.steps)
+    for by_largest in (False, True):
+        sums = run_beside(steps, played, vectors, RankRules(0.85, 1e-9, by_largest), 200)
+        with naming(by_largest):
+            assert 5 < len(sums[0]) < 100
+            check_bits(steps, played, sums)
+            assert steps.advance(3) == []
+            assert all(len(s.seconds) == 0 for s in steps.steps)
 
 
 @pytest.mark.gpu

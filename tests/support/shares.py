@@ -14,6 +14,7 @@ from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.kernels.rank_steps import RankSteps, RankVectors
 from mgspmv.model import CsrBlock, RowCheck, StepSums
 from mgspmv.partition import Slices
+from tests.support.waiting import HANG_S
 
 
 class OneDevice:
@@ -65,9 +66,9 @@ class OneShare:
         own = cupy.zeros(n_bytes, np.uint8).data
         cupy.cuda.get_current_stream().synchronize()
         device.memory[self.rank] = own
-        device.barrier.wait(30)
+        device.barrier.wait(HANG_S)
         addresses = tuple(int(device.memory[k].ptr) for k in range(len(self.slices.counts)))
-        device.barrier.wait(30)
+        device.barrier.wait(HANG_S)
         return OneMemory(own, addresses)
 
     def enqueue(self, z: Any) -> None:
@@ -75,7 +76,7 @@ class OneShare:
 
         stream, device = cupy.cuda.get_current_stream(), self._device
         device.given[self.rank] = z, stream.record()
-        device.barrier.wait(30)
+        device.barrier.wait(HANG_S)
         for other, (theirs, is_made) in device.given.items():
             start = self.slices.starts[other]
             stop = start + self.slices.counts[other]
@@ -84,7 +85,7 @@ class OneShare:
                 stream.wait_event(is_made)
                 z[start:stop] = theirs[start:stop]
                 z[tail : self.slices.starts[other + 1]] = theirs[tail : self.slices.starts[other + 1]]
-        device.barrier.wait(30)
+        device.barrier.wait(HANG_S)
 
     def select(self, z: Any) -> list[Any]:
         starts = self.slices.starts
@@ -170,7 +171,7 @@ class Shares:
         return answers[0]
 
     def _call(self, calls: list[Callable[[], Any]]) -> list[Any]:
-        return [future.result(60) for future in [self._pool.submit(call) for call in calls]]
+        return [future.result(HANG_S) for future in [self._pool.submit(call) for call in calls]]
 
 
 def cut_evenly(n_rows: int, n: int) -> list[int]:
