@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from mgspmv.model import CsrArrays
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, find_chunks
 from mgspmv.store.digests import digest_array
-from mgspmv.store.read import open_store
+from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_target
 from mgspmv.store.write import write_array, write_store
 from tests.support.memory import measure_peak
+from tests.support.pairwise import cover_pairs
 from tests.support.stores import ARRAYS, WatchingStore, change_json, find_group, make_arrays, make_scipy
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
@@ -73,29 +75,29 @@ def test_array_digest_is_sha256_of_the_pieces_sha256(tiny_chunks):
     assert digest_array(np.array(["ab", "c"], object)) == digest_array(np.array(["ab", "c"]))
 
 
-@pytest.mark.parametrize("n", [0, 3, 20])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64, str])
-def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, n, tiny_chunks):
-    ours, theirs = (zarr.open_group(WatchingStore(), mode="w").create_group("a") for _ in range(2))
-    ours.store.calls.clear()
-    chunks.create_array(ours, "x", n, dtype)[:] = np.zeros(n, object if dtype is str else dtype)
-    keys = [f"a/x/c/{k}" for k in range(-(-n // tiny_chunks))]  # those that hold zeros alone, too
-    described, *written = [key for operation, key in ours.store.calls if operation == "set"]
-    assert (described, sorted(written)) == ("a/x/zarr.json", keys)
-    assert [key for operation, key in ours.store.calls if operation == "get" and "/c/" not in key] == []
-    theirs.create_array(
-        "x",
-        shape=(n,),
-        chunks=(min(tiny_chunks, max(n, 1)),),
-        dtype=dtype,
-        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        attributes={
-            "encoding-type": "string-array" if dtype is str else "array",
-            "encoding-version": "0.2.0",
-        },
-    )
-    left, right = (sync(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs))
-    assert left == right
+def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, tiny_chunks):
+    for n in (0, 3, 20):
+        ours, theirs = (zarr.open_group(WatchingStore(), mode="w").create_group("a") for _ in range(2))
+        ours.store.calls.clear()
+        chunks.create_array(ours, "x", n, dtype)[:] = np.zeros(n, object if dtype is str else dtype)
+        keys = [f"a/x/c/{k}" for k in range(-(-n // tiny_chunks))]  # those that hold zeros alone, too
+        described, *written = [key for operation, key in ours.store.calls if operation == "set"]
+        assert (described, sorted(written)) == ("a/x/zarr.json", keys), n
+        assert [key for operation, key in ours.store.calls if operation == "get" and "/c/" not in key] == [], n
+        theirs.create_array(
+            "x",
+            shape=(n,),
+            chunks=(min(tiny_chunks, max(n, 1)),),
+            dtype=dtype,
+            compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+            attributes={
+                "encoding-type": "string-array" if dtype is str else "array",
+                "encoding-version": "0.2.0",
+            },
+        )
+        left, right = (sync(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs))
+        assert left == right, n
 
 
 # --- chunks that are read past Zarr ----------------------------------------------------------------------------------
@@ -154,18 +156,20 @@ def test_arrays_that_zarr_has_to_read(tmp_path):
     assert _ChunkFiles.find(array) is None
 
 
-@pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
-def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypatch, n):
-    elements = np.random.default_rng(n).integers(0, 2**40, n)
-    written = []
-    for by_zarr in (False, True):
-        if by_zarr:
-            monkeypatch.setattr(_ChunkFiles, "find", lambda array: None)
-        group = zarr.open_group(tmp_path / f"{by_zarr}", mode="w")
-        write_array(group, "x", elements, 2)
-        written.append({p.name: p.read_bytes() for p in (tmp_path / f"{by_zarr}" / "x" / "c").iterdir()})
-        np.testing.assert_array_equal(group["x"][:], elements)
-    assert written[0] == written[1]
+def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypatch):
+    for n in (1, 99, 100, 101, 250):
+        elements = np.random.default_rng(n).integers(0, 2**40, n)
+        written = []
+        for by_zarr in (False, True):
+            with monkeypatch.context() as patch:
+                if by_zarr:
+                    patch.setattr(_ChunkFiles, "find", lambda array: None)
+                folder = tmp_path / f"{n}-{by_zarr}"
+                group = zarr.open_group(folder, mode="w")
+                write_array(group, "x", elements, 2)
+            written.append({p.name: p.read_bytes() for p in (folder / "x" / "c").iterdir()})
+            np.testing.assert_array_equal(group["x"][:], elements)
+        assert written[0] == written[1], n
 
 
 @pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])
@@ -217,18 +221,20 @@ CODECS = {
 
 
 @pytest.mark.parametrize("codecs", CODECS)
-@pytest.mark.parametrize("name", ARRAYS)
-def test_other_codecs_than_those_that_are_written_are_refused(damaged, name, codecs):
+def test_other_codecs_than_those_that_are_written_are_refused(damaged, codecs):
     others, said = CODECS[codecs]
-    first = "vlen-utf8" if name == "vertex_ids" else "bytes"
-    path = find_group(damaged) / name / "zarr.json"
-    change_json(path, lambda document: document.update(codecs=[document["codecs"][0], *others]))
-    message = (
-        rf"web\.zarr: .*/{name} has the codecs {first}, {said} instead of {first}, blosc, crc32c, by which every chunk "
-        "has a checksum; ingest again or restore a copy$"
-    )
-    with pytest.raises(StoreDamagedError, match=message):
-        open_store(damaged)
+    for name in ARRAYS:
+        first = "vlen-utf8" if name == "vertex_ids" else "bytes"
+        path = find_group(damaged) / name / "zarr.json"
+        sound = path.read_bytes()
+        change_json(path, lambda document: document.update(codecs=[document["codecs"][0], *others]))
+        message = (
+            rf"web\.zarr: .*/{name} has the codecs {first}, {said} instead of {first}, blosc, crc32c, by which every "
+            "chunk has a checksum; ingest again or restore a copy$"
+        )
+        with pytest.raises(StoreDamagedError, match=message):
+            open_store(damaged)
+        path.write_bytes(sound)
 
 
 def test_chunks_of_other_names_are_refused(damaged):
@@ -256,25 +262,32 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.parametrize("name", ARRAYS)
-@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
-def test_frames_that_say_something_else_are_refused_before_they_are_unpacked(damaged, name, frame, make_place):
-    place, number, said = FRAMES[frame]
-    if name == "vertex_ids" and place == 4:
-        said = "at most 2,147,483,631 are written" if number > 1 << 31 else "2 strings|instead of|decompress"
-    craft_chunk(find_group(damaged) / name / "c" / "0", lambda raw: struct.pack_into("<I", raw, place, number))
-    stored = open_store(make_place(damaged))
-    part = stored.transpose() if "/" in name else stored
-
-    def read() -> None:
-        with pytest.raises(ChecksumError, match=rf"/{name}, elements 0 to .* are damaged \(.*({said})"):
-            part.read_array(name.rpartition("/")[2])
-
-    assert measure_peak(read) < (1 << 20) + (number if name == "vertex_ids" and number == 1 << 30 else 0)
+AS_FILES_AND_OBJECTS = {"files": Path, "objects": lambda path: WrapperStore(LocalStore(path))}
 
 
-@pytest.mark.parametrize("make_place", [Path, lambda path: WrapperStore(LocalStore(path))], ids=["files", "objects"])
+@cover_pairs(frame=FRAMES, make_place=AS_FILES_AND_OBJECTS)
+def test_frames_that_say_something_else_are_refused_before_they_are_unpacked(damaged, frame, make_place):
+    place, number, unpacked = frame
+    for name in ARRAYS:
+        said = unpacked
+        if name == "vertex_ids" and place == 4:
+            said = "at most 2,147,483,631 are written" if number > 1 << 31 else "2 strings|instead of|decompress"
+        chunk = find_group(damaged) / name / "c" / "0"
+        sound = chunk.read_bytes()
+        craft_chunk(chunk, lambda raw: struct.pack_into("<I", raw, place, number))
+        stored = open_store(make_place(damaged))
+        part = stored.transpose() if "/" in name else stored
+        most = (1 << 20) + (number if name == "vertex_ids" and number == 1 << 30 else 0)
+        assert measure_peak(partial(read_damaged, part, name, said)) < most, name
+        chunk.write_bytes(sound)
+
+
+def read_damaged(part: StoredMatrix, name: str, said: str) -> None:
+    with pytest.raises(ChecksumError, match=rf"/{name}, elements 0 to .* are damaged \(.*({said})"):
+        part.read_array(name.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("make_place", AS_FILES_AND_OBJECTS.values(), ids=AS_FILES_AND_OBJECTS.keys())
 def test_strings_without_end_are_refused_before_they_have_places(damaged, make_place):
     chunk = find_group(damaged) / "vertex_ids" / "c" / "0"
 

@@ -118,15 +118,16 @@ def test_foreign_things_in_a_zarr_store_are_not_written_to(tmp_path, open_place,
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [notes]
 
 
-@pytest.mark.parametrize("name", ["v20240101", "other", ".DS_Store", "v000001-web", "v000001-0123456z"])
-def test_what_is_no_version_is_left_among_the_versions(tmp_path, name):
+def test_what_is_no_version_is_left_among_the_versions(tmp_path):
     write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
-    notes = tmp_path / "m/versions" / name / "notes.txt"
-    notes.parent.mkdir()
-    notes.write_text("x")
-    info = write_store(tmp_path / "m", make_arrays(make_scipy(4, 4)), overwrite=True)
-    assert info.version.startswith("v000002-")
-    assert notes.read_text() == "x"
+    for name in ("v20240101", "other", ".DS_Store", "v000001-web", "v000001-0123456z"):
+        notes = tmp_path / "m/versions" / name / "notes.txt"
+        notes.parent.mkdir()
+        notes.write_text("x")
+        info = write_store(tmp_path / "m", make_arrays(make_scipy(4, 4)), overwrite=True)
+        assert info.version.startswith("v00000"), name
+        assert notes.read_text() == "x"
+    assert info.number == 6
 
 
 def test_a_matrix_is_replaced_on_request_only(tmp_path):
@@ -241,22 +242,20 @@ def test_links_within_a_store_and_to_it_are_followed(planted, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["../../secret", "/etc", "v000009-00000000/../../../secret", "", 7, None, "v1"])
 @pytest.mark.parametrize("where", ["current", "older"])
-def test_attributes_that_name_no_version_are_refused_and_nothing_is_removed(planted, name, where):
+def test_attributes_that_name_no_version_are_refused_and_nothing_is_removed(planted, where):
     store, secret = planted
-    root = json.loads((store / "zarr.json").read_text())
-    own = root["attributes"]["mgspmv"]
-    own |= {"current": name} if where == "current" else {"older": [name]}
-    (store / "zarr.json").write_text(json.dumps(root))
-    uses = [open_store, list_versions, lambda place: drop_versions(place, keep=1)]
-    for use in uses:
-        with pytest.raises(
-            StoreUnfinishedError if name is None and where == "current" else StoreDamagedError
-        ) as caught:
-            use(store)
-        assert repr(name) in str(caught.value) or name is None
-    assert (secret / "v000009-00000000" / "file").read_text() == "mine"
+    sound = (store / "zarr.json").read_text()
+    for name in ("../../secret", "/etc", "v000009-00000000/../../../secret", "", 7, None, "v1"):
+        root = json.loads(sound)
+        root["attributes"]["mgspmv"] |= {"current": name} if where == "current" else {"older": [name]}
+        (store / "zarr.json").write_text(json.dumps(root))
+        for use in (open_store, list_versions, lambda place: drop_versions(place, keep=1)):
+            error = StoreUnfinishedError if name is None and where == "current" else StoreDamagedError
+            with pytest.raises(error) as caught:
+                use(store)
+            assert repr(name) in str(caught.value) or name is None
+        assert (secret / "v000009-00000000" / "file").read_text() == "mine"
 
 
 def test_nothing_is_written_or_removed_through_links(planted):

@@ -31,31 +31,31 @@ def begin_array(tmp_path, small_chunks):
         yield begin
 
 
-@pytest.mark.parametrize("n", [0, 1, 99, 100, 101, 730])
 @pytest.mark.parametrize("cuts", [[], [0.5], [0.0, 0.3, 0.301, 0.302, 0.9, 1.0]])
-def test_an_array_that_several_write(tmp_path, begin_array, n, cuts):
-    version, elements = begin_array(n)
-    bounds = [0, *(int(cut * n) for cut in cuts), n]
-    ranges = []
-    for start, stop in pairwise(bounds):
-        group = pickle.loads(pickle.dumps(version.address())).open()
-        ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
-    assert finish_ranges(version.group, "indptr", ranges[::-1]) == digest_array(elements)
-    chunks = tmp_path / "store" / version.group.path / "indptr" / "c"
-    assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
-    np.testing.assert_array_equal(version.group["indptr"][:], elements)
+def test_an_array_that_several_write(tmp_path, begin_array, cuts):
+    for n in (0, 1, 99, 100, 101, 730):
+        version, elements = begin_array(n)
+        bounds = [0, *(int(cut * n) for cut in cuts), n]
+        ranges = []
+        for start, stop in pairwise(bounds):
+            group = pickle.loads(pickle.dumps(version.address())).open()
+            ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
+        assert finish_ranges(version.group, "indptr", ranges[::-1]) == digest_array(elements), n
+        chunks = tmp_path / "store" / version.group.path / "indptr" / "c"
+        assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
+        np.testing.assert_array_equal(version.group["indptr"][:], elements)
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_an_array_of_which_a_range_is_missing(begin_array, lost):
-    version, elements = begin_array(730)
-    ranges = [
-        write_range(version.group, "indptr", start, elements[start:stop])
-        for k, (start, stop) in enumerate([(0, 250), (250, 260), (260, 730)])
-        if k != lost
-    ]
-    with pytest.raises(StoreDamagedError, match=r"indptr: \d of 8 chunks were not written"):
-        finish_ranges(version.group, "indptr", ranges)
+def test_an_array_of_which_a_range_is_missing(begin_array):
+    for lost in (0, 1, 2):
+        version, elements = begin_array(730)
+        ranges = [
+            write_range(version.group, "indptr", start, elements[start:stop])
+            for k, (start, stop) in enumerate([(0, 250), (250, 260), (260, 730)])
+            if k != lost
+        ]
+        with pytest.raises(StoreDamagedError, match=r"indptr: \d of 8 chunks were not written"):
+            finish_ranges(version.group, "indptr", ranges)
 
 
 def test_a_version_in_the_memory_of_this_process_has_no_address():

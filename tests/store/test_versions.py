@@ -284,13 +284,13 @@ def test_versions_are_listed_and_opened(several):
     assert open_store(place).info == infos[-1]
 
 
-@pytest.mark.parametrize("version", [0, 4, "v000002", "v000002-00000000", "2", ""])
-def test_a_version_that_there_is_not(several, version):
+def test_a_version_that_there_is_not(several):
     place, _, infos = several
     names = ", ".join(info.version for info in infos)
-    with pytest.raises(StoreError) as caught:
-        open_store(place, version)
-    assert str(caught.value) == f"{infos[0].url} has no version {version!r}; it has {names}"
+    for version in (0, 4, "v000002", "v000002-00000000", "2", ""):
+        with pytest.raises(StoreError) as caught:
+            open_store(place, version)
+        assert str(caught.value) == f"{infos[0].url} has no version {version!r}; it has {names}"
 
 
 def test_versions_say_when_they_were_written(several):
@@ -308,21 +308,24 @@ def test_a_version_of_the_time_before_that_was_noted(tmp_path):
     assert open_store(tmp_path / "m").info.created is None
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3, 9])
+@pytest.mark.parametrize("keep", [1, 2])
 def test_versions_are_dropped_on_request(several, keep):
     place, _, infos = several
+    for all_of_them in (3, 9):
+        assert drop_versions(place, keep=all_of_them) == []
+        assert list_versions(place) == infos
     assert drop_versions(place, keep=keep) == [info.version for info in infos[:-keep]]
     assert list_versions(place) == infos[-keep:]
     assert list_version_names(place) == [info.version for info in infos[-keep:]]
     assert drop_versions(place, keep=keep) == []
 
 
-@pytest.mark.parametrize("keep", [0, -1, True, 1.5, "1"])
-def test_the_current_version_is_never_dropped(several, keep):
+def test_the_current_version_is_never_dropped(several):
     place, _, infos = several
-    with pytest.raises(OptionError, match="keep must be at least 1, the current version is never dropped; not"):
-        drop_versions(place, keep=keep)
-    assert list_versions(place) == infos
+    for keep in (0, -1, True, 1.5, "1"):
+        with pytest.raises(OptionError, match="keep must be at least 1, the current version is never dropped; not"):
+            drop_versions(place, keep=keep)
+        assert list_versions(place) == infos
 
 
 def test_what_is_no_store_has_no_versions(tmp_path):
