@@ -13,9 +13,14 @@ from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request, monkeypatch) -> int:
+@pytest.fixture(autouse=True)
+def _no_serial_part(monkeypatch) -> None:
+    """Small blocks are enough for several threads."""
     monkeypatch.setattr(spread, "SERIAL_NNZ", 1)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request) -> int:
     return request.param
 
 
@@ -30,8 +35,7 @@ def sort_edges(indptr, indices, data):
 @cover_pairs(
     data={"float64": np.float64, "float32": np.float32, "pattern": None}, indices=[np.int32, np.int64], n_threads=[1, 3]
 )
-def test_out_edges_are_columns(data, indices, n_threads, monkeypatch):
-    monkeypatch.setattr(spread, "SERIAL_NNZ", 1)
+def test_out_edges_are_columns(data, indices, n_threads):
     for name, hard in GRAPHS.items():
         with naming(name):
             check_out_edges(make_block(hard, indices=indices, data=data), n_threads)
@@ -88,8 +92,7 @@ def test_only_what_was_written_to_is_seen_again(threads):
     assert run.pass_on(0.0).n_seen <= spread.LINE * degree[17]
 
 
-def test_bits_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr(spread, "SERIAL_NNZ", 1)
+def test_bits_do_not_depend_on_threads():
     n = 3000
     block = make_random(np.full(n, 12), n)
     start, found = np.random.default_rng(0).integers(-(1 << 40), 1 << 40, n), []
