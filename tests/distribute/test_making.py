@@ -41,6 +41,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+CHUNKED = "rmat with more than a chunk"
+
+
+def mark_slow(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow) if name == CHUNKED else name
+
+
 def check_same(made: Path, wanted: Path) -> None:
     """What both stores say of themselves, but for when they were made."""
     infos = [mg.open_matrix(path).info for path in (made, wanted)]
@@ -51,9 +58,12 @@ def check_same(made: Path, wanted: Path) -> None:
     assert mg.verify(made) == []
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_store_is_that_of_one_process(name, client, tmp_path):
+@pytest.mark.parametrize("name", [mark_slow(name) for name in CASES])
+def test_the_store_is_that_of_one_process(name, in_process, client, tmp_path):
+    """On processes once, of two models; others on threads."""
     model, options = CASES[name]
+    if name not in ("rmat with weights", "stencil as graph"):
+        client = in_process(3)
     mg.generate(model, tmp_path / "wanted", **options)
     before, phases = find_left(client), []
     made = mg.generate(
@@ -67,10 +77,9 @@ def test_the_store_is_that_of_one_process(name, client, tmp_path):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_any_number_of_workers(n, tmp_path):
+def test_any_number_of_workers(n, in_process, tmp_path):
     mg.generate("rmat", tmp_path / "wanted", scale=10)
-    with start_cluster(n, processes=False) as cluster, Client(cluster) as client:
-        mg.generate("rmat", tmp_path / "made", scale=10, client=client, threads=2)
+    mg.generate("rmat", tmp_path / "made", scale=10, client=in_process(n), threads=2)
     check_same(tmp_path / "made", tmp_path / "wanted")
 
 
@@ -145,8 +154,12 @@ def check_nothing_whole(path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "rmat with more than a chunk"])
-def test_rows_of_a_range_are_those_of_the_whole(name, tmp_path):
+def test_rows_of_a_range_are_those_of_the_whole(tmp_path):
+    for name in CASES.keys() - {CHUNKED}:
+        check_rows_of_ranges(name, tmp_path / name)
+
+
+def check_rows_of_ranges(name, tmp_path):
     model, given = CASES[name]
     options = IngestOptions(**{k: v for k, v in given.items() if k in IngestOptions.__dataclass_fields__})
     source = make_generator(model, **{k: v for k, v in given.items() if k not in IngestOptions.__dataclass_fields__})
@@ -155,15 +168,16 @@ def test_rows_of_a_range_are_those_of_the_whole(name, tmp_path):
     for start, stop in ((0, n_rows), (n_rows // 3, n_rows // 3), (n_rows // 3, n_rows), (0, min(n_rows, 5))):
         indptr, indices, data = build_rows(source, options, start, stop, 2)
         wanted = stored.read_block(start, stop, stored.info.dtype)
-        assert indptr.tolist() == wanted.indptr.tolist()
-        assert indices.tolist() == wanted.indices.tolist()
-        assert (data is None) == (wanted.data is None)
-        assert data is None or data.tobytes() == wanted.data.tobytes()
+        assert indptr.tolist() == wanted.indptr.tolist(), name
+        assert indices.tolist() == wanted.indices.tolist(), name
+        assert (data is None) == (wanted.data is None), name
+        assert data is None or data.tobytes() == wanted.data.tobytes(), name
     n = source.n_slots
     counts = sum(count_buckets(source, options, k, min(k + 1000, n), 2) for k in range(0, n, 1000)) + np.zeros(BUCKETS)
-    assert counts.sum() >= stored.info.nnz
+    assert counts.sum() >= stored.info.nnz, name
     lengths = np.diff(stored.read_array("indptr"))
-    assert ((counts > 0) == (np.bincount(np.arange(n_rows) >> bucket_shift(n_rows), lengths, BUCKETS) > 0)).all()
+    found = np.bincount(np.arange(n_rows) >> bucket_shift(n_rows), lengths, BUCKETS)
+    assert ((counts > 0) == (found > 0)).all(), name
 
 
 def test_sums_are_given_after_the_own_columns_are_added_up():
@@ -185,7 +199,10 @@ def test_buckets_hold_all_rows(n, shift):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    ["rmat", "rmat, both ways, no loops", "rmat with weights, all kept", CHUNKED, "uniform of one", "stencil as graph"],
+)
 def test_devices_make_the_same_store(name, tmp_path, monkeypatch):
     from mgspmv.distribute.connect import start_cuda
     from mgspmv.kernels import generated
