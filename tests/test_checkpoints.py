@@ -32,6 +32,7 @@ from mgspmv.checkpoints import (
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 from mgspmv.marks import make_marks, mark
 from tests.support.buckets import serve_s3
+from tests.support.failing_stores import FailingStore
 from tests.support.loops import loop_over
 from tests.support.waiting import HANG_S
 
@@ -291,10 +292,12 @@ def test_other_things_are_left_alone(tmp_path):
                 call()
 
 
-def test_another_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(mgspmv.checkpoints, "FORMAT_VERSION", 2)
+def test_another_format_is_refused(tmp_path):
     open_checkpoints(tmp_path, 1)
-    monkeypatch.undo()
+    group = zarr.open_group(tmp_path, mode="r+")
+    [(name, described)] = group.attrs.asdict().items()
+    assert described == {"format_version": 1}
+    group.attrs[name] = {"format_version": 2}
     checkpoints = Checkpoints(tmp_path)
     for call in (lambda: checkpoints.prepare(is_shared=False), checkpoints.restore):
         with pytest.raises(
@@ -343,18 +346,18 @@ def test_a_writer_says_why_it_could_not(tmp_path):
     writer.close()
 
 
-def test_a_writer_that_hangs_is_given_up(tmp_path, monkeypatch):
-    address, is_let, write = open_checkpoints(tmp_path).name_next(), threading.Event(), write_slice
-    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", lambda *_: is_let.wait())
-    writer = SliceWriter(0.3)
-    writer.begin(address, 0, make_x(1))
-    assert writer.find_written(False) is None
-    assert writer.find_written(True) == "nothing came of it for 0.3 s"
-    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", write)
-    writer = SliceWriter()
-    writer.begin(address, 0, make_x(1))
-    assert writer.find_written(True).n == N
-    is_let.set()
+def test_a_writer_that_hangs_is_given_up():
+    with FailingStore.make() as place:
+        address = open_checkpoints(place).name_next()
+        place.hang("set states/s")
+        writer = SliceWriter(0.3)
+        writer.begin(address, 0, make_x(1))
+        assert writer.find_written(False) is None
+        assert writer.find_written(True) == "nothing came of it for 0.3 s"
+        place.hang(None)
+        writer = SliceWriter()
+        writer.begin(address, 0, make_x(1))
+        assert writer.find_written(True).n == N
 
 
 def test_after_what_hangs_another_thread_goes_on():

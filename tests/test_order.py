@@ -604,9 +604,14 @@ def assert_same_stores(found: mg.Matrix, wanted: mg.Matrix) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@loop_over("name", SOURCES)
-def test_ingested_in_an_order_is_ingested_and_reordered(name, method):
-    source, options = SOURCES[name]
+def test_ingested_in_an_order_is_ingested_and_reordered(method):
+    """Each source in two of the three orders."""
+    for k, (name, (source, options)) in enumerate(SOURCES.items()):
+        if list(METHODS)[k % 3] != method:
+            check_ingested(name, source, options, method)
+
+
+def check_ingested(name, source, options, method):
     A = store_matrix(source, MemoryStore(), transpose=True, **options)
     B = store_matrix(source, MemoryStore(), transpose=True, order=method, **options)
     assert B.info.order == method

@@ -295,7 +295,7 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("options", "error", "message"),
     [
         ({"backend": "gpu"}, OptionError, "backend must be one of"),

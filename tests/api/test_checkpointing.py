@@ -344,8 +344,7 @@ def test_it_goes_on_anywhere(graph, tmp_path, in_process, first):
     check_same(run(first), whole, k + 1)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+@pytest.mark.parametrize(("drive", "precision"), [("superstep", "float32"), ("scheduler", "float64")])
 def test_floats_go_on_likewise_on_as_many_workers(graph, tmp_path, in_process, drive, precision):
     client = in_process(3)
     options = {"client": client, "drive": drive, "precision": precision, "tol": 1e-5}

@@ -10,6 +10,7 @@ import mgspmv as mg
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import OptionError
 from tests.support.commands import invoke, invoke_json
+from tests.support.loops import loop_over
 from tests.support.reference_data import shared_data
 
 PRECISE = {"tol": 1e-12, "max_iter": 300}
@@ -31,7 +32,12 @@ def change_edges(store) -> None:
 
 @pytest.mark.parametrize("precision", ["exact", "float32"])
 @pytest.mark.parametrize(
-    "name", ["graphs/wiki-Vote.txt.gz", "graphs/pgp-strong-2009.txt.gz", "matrices/NotreDame_www.mtx.gz"]
+    "name",
+    [
+        "graphs/wiki-Vote.txt.gz",
+        "graphs/pgp-strong-2009.txt.gz",
+        pytest.param("matrices/NotreDame_www.mtx.gz", marks=pytest.mark.slow),
+    ],
 )
 def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
     mg.ingest(shared_data(name), tmp_path / "a", kind="graph", duplicates="first")
@@ -48,8 +54,8 @@ def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("graphs/debian-bookworm-deps.txt.gz", "power"),
-        ("matrices/NotreDame_www.mtx.gz", "power"),
+        pytest.param("graphs/debian-bookworm-deps.txt.gz", "power", marks=pytest.mark.slow),
+        pytest.param("matrices/NotreDame_www.mtx.gz", "power", marks=pytest.mark.slow),
         ("graphs/wiki-Vote.txt.gz", "power"),
         ("graphs/pgp-strong-2009.txt.gz", "extrapolation"),
     ],
@@ -67,7 +73,7 @@ def test_real_graphs_take_half_of_the_work(tmp_path, name, method):
     assert warm.error_bound_l1 <= 1e-10 / 0.15 * 1.2
 
 
-@pytest.mark.parametrize("named", [False, True])
+@loop_over("named", [False, True])
 def test_vertices_that_come_and_go(tmp_path, named):
     def name(ends):
         names = np.char.add("v", ends.astype("U3")) if named else ends * 10
@@ -106,7 +112,7 @@ def test_what_is_refused(tmp_path):
         mg.pagerank(a, nstart=mg.pagerank(a).scale("minmax"))
 
 
-@pytest.mark.parametrize("suffix", ["zarr", "parquet"])
+@loop_over("suffix", ["zarr", "parquet"])
 def test_saved_ranks_are_a_start(tmp_path, suffix):
     mg.generate("rmat", tmp_path / "a", scale=9)
     ranks = tmp_path / f"ranks.{suffix}"

@@ -16,6 +16,7 @@ from mgspmv.kernels import spread
 from mgspmv.model import Followed
 from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
+from tests.support.pairwise import cover_pairs
 
 TIGHT = {"tol": 1e-13, "max_iter": 500}
 N, GROUP = 900, 15
@@ -59,9 +60,7 @@ def rank_again(old, new, **options):
     return mg.pagerank(new, nstart=before, follow_changes=True, **TIGHT, **options)
 
 
-@loop_over("precision", ["exact", "float64"])
-@loop_over("weights", [True, False])
-@loop_over("personal", [False, True])
+@cover_pairs(precision=["exact", "float64"], weights=[True, False], personal=[False, True])
 def test_the_ranks_are_the_solution(old_and_new, precision, weights, personal):
     arcs = change(make_arcs()) if weights else (change(make_arcs()) > 0).astype(float)
     p = np.where(np.arange(N) % 7 == 3, 1.0 + np.arange(N), 0.0) if personal else None
@@ -218,7 +217,7 @@ def test_the_rate_is_that_of_the_last_iterations(old_and_new):
     assert estimate_rate(mg.pagerank(old_and_new[0], nstart=solution), 0.85) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("options", "message"),
     [
         ({"nstart": None}, "begins at the ranks of the graph as it was; pass nstart too"),

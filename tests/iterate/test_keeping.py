@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 from functools import partialmethod
 
 import numpy as np
@@ -19,6 +17,7 @@ from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedd
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
+from tests.support.failing_stores import FailingStore
 from tests.support.loops import loop_over
 from tests.support.played import PlayedDevice
 from tests.support.waiting import HANG_S, wait_for
@@ -202,94 +201,24 @@ def keep(keeper, iteration):
     keeper.finish(Writers())
 
 
-def test_a_state_counts_where_older_ones_cannot_be_removed(keeper, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Checkpoints, "_remove", refuse)
-    keep(keeper, 1)
-    keep(keeper, 2)
-    said = r"^the checkpoint is kept in .*, and older ones cannot be removed: .*Permission denied; the run goes on"
-    with pytest.warns(UserWarning, match=said):
-        keep(keeper, 3)
-    keep(keeper, 4)  # it is warned of once
-    assert [(kept.iteration, kept.error) for kept in keeper.told] == [(k, None) for k in range(1, 5)]
-    assert (keeper.kept.iteration, restore(keeper).reached.iteration) == (4, 4)
-    assert keeper.go_back().reached.iteration == 4
-    assert len(list((keeper.checkpoints.place / "states").glob("s*"))) == 4
-    monkeypatch.undo()
-    keep(keeper, 5)
-    assert len(list((keeper.checkpoints.place / "states").glob("s*"))) == 2
-
-
-def test_a_state_counts_where_states_cannot_be_listed(keeper, monkeypatch):
-    monkeypatch.setattr(Checkpoints, "_list_states", lambda self: 1 / 0)
-    with pytest.warns(UserWarning, match=r"older ones cannot be removed: division by zero; the run goes on"):
-        keep(keeper, 1)
-    assert keeper.kept.iteration == 1
-
-
-def test_a_worker_that_is_lost_while_older_ones_are_removed_costs_no_state(keeper, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    keep(keeper, 1)
-    keep(keeper, 2)
-    monkeypatch.setattr(Checkpoints, "_remove", refuse)
-    begin_commit(keeper, Writers(), 3)
-    with pytest.warns(UserWarning, match="older ones cannot be removed"):
-        assert keeper.go_back().reached.iteration == 3
-
-
-class HangingStore(zarr.storage.MemoryStore):
-    """From which nothing comes any more, once it hangs, of keys with a word in them."""
-
-    word = None
-
-    @classmethod
-    def hang(cls, word):
-        cls.word = word  # of the copies too, that Zarr makes to read
-
-    @classmethod
-    def hangs(cls, key):
-        return cls.word is not None and cls.word in key
-
-    async def _hang(self, key):
-        while self.hangs(key):
-            await asyncio.sleep(0.01)
-
-    async def set(self, key, *given, **more):
-        await self._hang(f"set {key}")
-        await super().set(key, *given, **more)
-
-    async def get(self, key, *given, **more):
-        await self._hang(f"get {key}")
-        return await super().get(key, *given, **more)
-
-    async def delete_dir(self, prefix):
-        await self._hang(f"delete {prefix}")
-        await super().delete_dir(prefix)
-
-
 @pytest.fixture
 def place():
-    store = HangingStore()
-    yield store
-    store.hang(None)
+    with FailingStore.make() as store:
+        yield store
 
 
 class PatientReader(Keeper):
     """Gives what it reads as long as that takes, unless the place hangs then, however short the limit of a write is."""
 
     def _restore(self):
-        if not HangingStore.hangs("get "):
+        if not FailingStore.hangs("get "):
             self.limit_s = HANG_S
         return super()._restore()
 
 
 @pytest.fixture
-def hanging(place):
-    """A keeper of a place that hangs when it is told to."""
+def failing(place):
+    """A keeper of a place that fails when it is told to."""
     checkpoints, told = Checkpoints(place), []
     checkpoints.prepare(is_shared=False)
     with PatientReader(checkpoints, {"matrix": "m"}, "r", 30.0, tell=told.append, limit_s=HANG_S) as own:
@@ -298,55 +227,92 @@ def hanging(place):
         yield own
 
 
+def list_states(place):
+    return {key.split("/")[1] for key in place._store_dict if key.startswith("states/s")}
+
+
+def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
+    place.refuse("delete ")
+    keep(failing, 1)
+    keep(failing, 2)
+    said = r"^the checkpoint is kept in .*, and older ones cannot be removed: .*Permission denied; the run goes on"
+    with pytest.warns(UserWarning, match=said):
+        keep(failing, 3)
+    keep(failing, 4)  # it is warned of once
+    assert [(kept.iteration, kept.error) for kept in failing.told] == [(k, None) for k in range(1, 5)]
+    assert (failing.kept.iteration, restore(failing).reached.iteration) == (4, 4)
+    assert failing.go_back().reached.iteration == 4
+    assert len(list_states(place)) == 4
+    place.refuse(None)
+    keep(failing, 5)
+    assert len(list_states(place)) == 2
+
+
+def test_a_state_counts_where_states_cannot_be_listed(failing, place):
+    place.refuse("list states.")
+    with pytest.warns(UserWarning, match=r"older ones cannot be removed: .*Permission denied; the run goes on"):
+        keep(failing, 1)
+    assert failing.kept.iteration == 1
+
+
+def test_a_worker_that_is_lost_while_older_ones_are_removed_costs_no_state(failing, place):
+    keep(failing, 1)
+    keep(failing, 2)
+    place.refuse("delete ")
+    begin_commit(failing, Writers(), 3)
+    with pytest.warns(UserWarning, match="older ones cannot be removed"):
+        assert failing.go_back().reached.iteration == 3
+
+
 HANGS = "cannot be written to .*: nothing came of it for 0.3 s; the run goes on, and the checkpoint before stays"
 
 
-def test_a_last_write_that_hangs_is_not_waited_for(hanging, place):
-    keep(hanging, 1)
+def test_a_last_write_that_hangs_is_not_waited_for(failing, place):
+    keep(failing, 1)
     place.hang("set states/s000002")
-    begin_commit(hanging, NothingToWrite(), 2)
-    hanging.limit_s = 0.3
+    begin_commit(failing, NothingToWrite(), 2)
+    failing.limit_s = 0.3
     with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
-        hanging.finish(Writers())
-    assert [(kept.iteration, kept.error) for kept in hanging.told] == [(1, None), (2, "nothing came of it for 0.3 s")]
-    assert hanging.kept.iteration == 1
-    begin_commit(hanging, Writers(), 3)
+        failing.finish(Writers())
+    assert [(kept.iteration, kept.error) for kept in failing.told] == [(1, None), (2, "nothing came of it for 0.3 s")]
+    assert failing.kept.iteration == 1
+    begin_commit(failing, Writers(), 3)
     place.hang(None)  # and what was given up removes nothing that came after it
-    hanging.limit_s = HANG_S
-    hanging.finish(Writers())
-    assert (hanging.kept.iteration, restore(hanging).reached.iteration) == (3, 3)
+    failing.limit_s = HANG_S
+    failing.finish(Writers())
+    assert (failing.kept.iteration, restore(failing).reached.iteration) == (3, 3)
 
 
-def test_a_lost_worker_goes_back_though_a_last_write_hangs(hanging, place):
-    keep(hanging, 1)
+def test_a_lost_worker_goes_back_though_a_last_write_hangs(failing, place):
+    keep(failing, 1)
     place.hang("set states/s000002")
-    begin_commit(hanging, NothingToWrite(), 2)
-    hanging.limit_s = 0.3
+    begin_commit(failing, NothingToWrite(), 2)
+    failing.limit_s = 0.3
     with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
-        assert hanging.go_back().reached.iteration == 1
+        assert failing.go_back().reached.iteration == 1
 
 
-def test_a_lost_worker_where_nothing_can_be_read(hanging, place):
-    keep(hanging, 1)
+def test_a_lost_worker_where_nothing_can_be_read(failing, place):
+    keep(failing, 1)
     place.hang("get ")
-    hanging.limit_s = 0.3
+    failing.limit_s = 0.3
     said = r"cannot be read: nothing came of it for 0.3 s; see that the place can be reached"
     with pytest.raises(CheckpointError, match=said):
-        hanging.go_back()
+        failing.go_back()
 
 
-def test_a_state_counts_where_the_removal_of_older_ones_hangs(hanging, place):
+def test_a_state_counts_where_the_removal_of_older_ones_hangs(failing, place):
     for k in (1, 2):
-        keep(hanging, k)
+        keep(failing, k)
     place.hang("delete ")
-    begin_commit(hanging, Writers(), 3)
-    assert wait_for(lambda: restore(hanging).reached.iteration == 3)
-    hanging.limit_s = 0.3
+    begin_commit(failing, Writers(), 3)
+    assert wait_for(lambda: restore(failing).reached.iteration == 3)
+    failing.limit_s = 0.3
     with pytest.warns(UserWarning, match=r"older ones cannot be removed: nothing came of it for 0.3 s"):
-        hanging.finish(Writers())
-    hanging.limit_s = HANG_S
-    assert hanging.kept.iteration == 3
-    assert hanging.go_back().reached.iteration == 3
+        failing.finish(Writers())
+    failing.limit_s = HANG_S
+    assert failing.kept.iteration == 3
+    assert failing.go_back().reached.iteration == 3
 
 
 @pytest.mark.parametrize("word", ["set states/s", "c/0"])
@@ -368,7 +334,7 @@ def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
 
 
 def await_shortly(self, await_done, future, limit_s):
-    return await_done(self, future, HANG_S if HangingStore.word is None else 0.3)
+    return await_done(self, future, HANG_S if FailingStore.hanging is None else 0.3)
 
 
 # --- steps that a device makes ahead ---------------------------------------------------------------------------------

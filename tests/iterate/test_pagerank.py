@@ -890,7 +890,7 @@ def test_a_stochastic_matrix_is_its_weights():
         mg.pagerank(make_graph(np.eye(3), kind="stochastic"), weights=False)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("options", "message"),
     [
         ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),

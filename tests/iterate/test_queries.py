@@ -113,7 +113,7 @@ def test_what_was_given_is_not_changed():
     assert matrix.indices.tolist() == [2, 0, 0]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("given", "error", "message"),
     [
         ([10, 11], OptionError, "personalization of vector 1 has the id 11, which no vertex has"),

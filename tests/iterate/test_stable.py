@@ -165,8 +165,7 @@ def test_bounds_hold_for_each_vertex_at_each_look(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     arcs, run = random_arcs(rng, 40), draw_run(rng, 40)
     monkeypatch.setattr("mgspmv.iterate.pagerank.Watch", EagerWatch)
-    monkeypatch.setattr(EagerWatch, "kept", [], raising=False)
-    monkeypatch.setattr(EagerWatch, "sums", [], raising=False)
+    EagerWatch.kept, EagerWatch.sums = [], []
     mg.pagerank(make_graph(arcs), stop="topk:5", max_iter=60, tol=1e-14, throw=False, **run)
     wanted = solve(arcs, run)
     assert len(EagerWatch.kept) > 50
@@ -353,7 +352,7 @@ class Together:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("options", "message"),
     [
         ({"stop": "topk"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk'"),
