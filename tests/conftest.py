@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
 from tests.support.reference_data import shared_data
@@ -101,11 +101,17 @@ def _forget() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples Hypothesis makes, and print each failure when it happens.
 
-    A run that is broken off prints no summary. Outside fuzzing the examples are the same in every run, and no example
-    has a deadline anywhere.
+    A run that is broken off prints no summary. Outside fuzzing the examples are the same in every run. Neither an
+    example nor making it has a deadline. Examples may share the fixtures of their test.
     """
     is_fuzzing = config.getoption(FUZZ) > 0
-    settings.register_profile("tests", derandomize=not is_fuzzing, max_examples=100 if is_fuzzing else 40)
+    settings.register_profile(
+        "tests",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+        derandomize=not is_fuzzing,
+        max_examples=100 if is_fuzzing else 40,
+    )
     settings.load_profile("tests")
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
