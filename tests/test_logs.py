@@ -17,6 +17,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, OptionError, StoreError
 from mgspmv.logs import CALLS, JsonFormatter, name_run, write_log, write_worker_log
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_a_call_and_its_iterations_have_the_id_of_the_run(graph: mg.Matrix, capl
     (call,) = select(caplog.records, "calls")
     run = ranks.events[0].run
     assert (call["call"], call["run"], call["levelname"]) == ("pagerank", run, "INFO")
-    assert 0 < call["elapsed_s"] < 600
+    assert call["elapsed_s"] > 0
     assert call["message"] == f"pagerank ended after {call['elapsed_s']:.3g} s"
     told = [(own["run"], own["iteration"], own["change"]) for own in select(caplog.records, "runs")]
     assert told == [(run, k, change) for k, change in enumerate(ranks.changes, 1)]
@@ -142,6 +143,7 @@ def test_json_is_strict_and_has_what_is_no_json_as_strings() -> None:
     assert json.loads(JsonFormatter().format(record))["error"].endswith("ValueError: wrong")
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_where_nobody_listens(tmp_path: Path) -> None:
     code = "import mgspmv as mg\ntry:\n    mg.verify('none.zarr')\nexcept Exception:\n    pass"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -165,13 +167,14 @@ for k in range(200):
 """
 
 
+@pytest.mark.slow
 def test_lines_of_several_processes_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with write_log(str(path), "debug"):
         writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(k)]) for k in range(3)]
         for _ in range(100):
             CALLS.info("here")
-        assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+        assert [writer.wait(HANG_S) for writer in writers] == [0, 0, 0]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for worker in "012":
         assert [line["k"] for line in lines if line.get("worker") == worker] == [*range(200)]

@@ -123,29 +123,17 @@ def test_of_this_process(graph: mg.Matrix, tmp_path: Path) -> None:
         replace(solution, events=()).save_trace(tmp_path / "u.json")
 
 
-def test_of_saved_ranks(graph: mg.Matrix, tmp_path: Path) -> None:
-    mg.pagerank(graph).save(tmp_path / "ranks.parquet")
-    check_trace(mg.load_solution(tmp_path / "ranks.parquet"), tmp_path / "t.json")
-
-
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
-def test_of_two_workers(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path, drive: Any) -> None:
-    solution = mg.pagerank(graph, client=in_process(2), drive=drive)
+def test_of_two_workers(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path) -> None:
+    solution = mg.pagerank(graph, client=in_process(2))
     assert len(solution.events[0].product_s) == 2
     check_trace(solution, tmp_path / "t.json")
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
-def test_of_batches(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path, n_workers: int) -> None:
-    client = in_process(n_workers) if n_workers else None
-    batch = mg.pagerank_batch(graph, [[1], [2], [5]], width=2, client=client)
+def test_of_batches(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path) -> None:
+    batch = mg.pagerank_batch(graph, [[1], [2], [5]], width=2, client=in_process(2))
     assert len(batch.events) == batch.options["steps"]
     check_trace(batch, tmp_path / "t.json")
     batch.save(tmp_path / "b.zarr")
     check_trace(mg.load_batch(tmp_path / "b.zarr"), tmp_path / "u.json")
     with pytest.raises(OptionError, match="vectors of a batch share theirs: trace the batch"):
         batch[0].save_trace(tmp_path / "v.json")
-
-
-def test_of_centralities(graph: mg.Matrix, tmp_path: Path) -> None:
-    check_trace(mg.katz(graph, alpha=1e-3), tmp_path / "t.json")

@@ -77,20 +77,6 @@ def test_a_choice_that_cannot_be_kept_still_holds_for_the_matrix(store, cache, s
     assert len(serial_is_faster) == 2
 
 
-def test_the_store_is_left_as_it_is(store):
-    before = sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*"))
-    mg.spmv(mg.open_matrix(store), np.ones(200), backend="cpu", tune=True)
-    assert sorted((path, path.stat().st_mtime_ns) for path in store.rglob("*")) == before
-
-
-def test_ranks_are_not_tuned(tmp_path, serial_is_faster):
-    mg.generate("rmat", tmp_path / "g.zarr", scale=6)
-    A = mg.open_matrix(tmp_path / "g.zarr")
-    mg.spmv(A, np.ones(64), backend="cpu", tune=True)
-    mg.pagerank(A, precision="float64", backend="cpu")
-    assert [type(b) for b in A.bind(None, "float64")] == [CpuBlock]
-
-
 def test_what_tune_does_not_go_with(store, in_process):
     A = mg.open_matrix(store)
     with pytest.raises(OptionError) as caught:

@@ -124,6 +124,7 @@ def test_a_scheduler_that_nobody_is(monkeypatch):
     assert stderr == "error: something is wrong: scheduler\n"
 
 
+@pytest.mark.slow
 def test_a_running_cluster(cluster, client):
     answer = invoke_json("doctor", "--scheduler", cluster.scheduler_address)
     told = {finding["name"]: finding for finding in answer["findings"]}

@@ -11,6 +11,7 @@ from mgspmv.doctor.checks import examine_machine
 from mgspmv.doctor.cluster import Reached, make_cluster_checks
 from mgspmv.doctor.findings import Check, Finding, ok
 from mgspmv.errors import SchedulerNotFoundError
+from tests.support.waiting import HANG_S
 
 OF_CLUSTERS = [check.name for check in make_cluster_checks(Reached(None, 1))]
 
@@ -32,7 +33,7 @@ def name_all(found: list[Finding]) -> list[str]:
 
 
 def test_a_machine(few):
-    assert [(f.name, f.kind, f.status) for f in examine_machine(10)] == [
+    assert [(f.name, f.kind, f.status) for f in examine_machine(HANG_S)] == [
         ("some-host", "host", "ok"),
         ("some-storage", "storage", "ok"),
     ]
@@ -41,7 +42,7 @@ def test_a_machine(few):
 def test_what_is_named_is_read(few, tmp_path):
     (tmp_path / "a").write_bytes(b"x")
     told = []
-    found = examine(stores=[str(tmp_path / "a"), str(tmp_path / "b")], timeout=10, on_check=told.append)
+    found = examine(stores=[str(tmp_path / "a"), str(tmp_path / "b")], timeout=HANG_S, on_check=told.append)
     assert [(f.name, f.status) for f in found[2:]] == [("store", "ok"), ("store", "wrong")]
     assert told == ["some-host", "GPUs", "some-storage", "store", "store"]
 
@@ -49,7 +50,7 @@ def test_what_is_named_is_read(few, tmp_path):
 def test_a_cluster(few, in_process, tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"x")
     monkeypatch.chdir(tmp_path)
-    found = examine(lambda: nullcontext(in_process(2)), ["a"], timeout=20)
+    found = examine(lambda: nullcontext(in_process(2)), ["a"], timeout=HANG_S)
     assert name_all(found)[2:] == ["store", "scheduler", *OF_CLUSTERS]
     assert {f.kind for f in found if f.name in OF_CLUSTERS} == {"cluster"}
     assert [f.status for f in found if f.status == "wrong"] == []
@@ -73,6 +74,6 @@ def test_a_cluster_that_does_not_answer(few):
 @pytest.mark.slow
 def test_a_real_machine():
     """Whatever it has, each check has something to say, and none fails in a way that nobody thought of."""
-    found = examine(timeout=120)
+    found = examine(timeout=HANG_S)
     assert name_all(found) == [check.name for check in (*host.CHECKS, *device.CHECKS, *storage.CHECKS)]
-    assert not [f for f in found if "could not be checked" in f.found]
+    assert not [f for f in found if "could not be checked" in f.found or "the process that checked it" in f.found]

@@ -12,6 +12,7 @@ from mgspmv import control_groups
 from mgspmv.doctor import host
 from mgspmv.doctor.findings import run_check
 from mgspmv.monitor import versions
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def installed(monkeypatch):
 
 def test_all_of_this_machine_is_told():
     for check in host.CHECKS:
-        for finding in run_check(check, 60):
+        for finding in run_check(check, HANG_S):
             assert (finding.name, finding.kind) == (check.name, "host")
             assert finding.found
 

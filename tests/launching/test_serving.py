@@ -76,10 +76,10 @@ def test_workers_are_on_gpus_where_there_are_any(played, monkeypatch):
     assert played.launched.name == "other"
 
 
-@pytest.mark.parametrize(("backend", "kind"), [("cpu", "cpu"), ("cuda", "cuda")])
-def test_a_backend_that_is_asked_for_is_taken(played, backend, kind):
-    start("--backend", backend)
-    assert played.started.pop()[0] == kind
+def test_a_backend_that_is_asked_for_is_taken(played):
+    for backend in ("cpu", "cuda"):
+        start("--backend", backend)
+        assert played.started.pop()[0] == backend
 
 
 def test_its_answer_is_that_it_is_stopped(played):
@@ -97,7 +97,7 @@ def test_others_are_let_in_by_certificates(played):
     assert not Path(played.launched.certificates).exists()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "gpu-1.example.org", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "gpu-1.example.org", "::"])
 def test_others_are_let_in_without_and_that_is_said(played, host):
     said = start("--host", host)
     assert said.endswith(
@@ -106,9 +106,8 @@ def test_others_are_let_in_without_and_that_is_said(played, host):
     assert played.started.pop()[-1] == Serving(host, 0, "127.0.0.1", logging.WARNING), "the dashboard has no password"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2", "::1"])
-def test_addresses_that_only_this_machine_reaches(host):
-    assert Asked(host=host).is_local
+def test_addresses_that_only_this_machine_reaches():
+    assert all(Asked(host=host).is_local for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1"))
 
 
 def test_nothing_is_left_when_it_fails(played, monkeypatch):

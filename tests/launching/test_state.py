@@ -15,6 +15,7 @@ from mgspmv.errors import ClusterError, OptionError, StoreError
 from mgspmv.launching.serving import Asked, describe
 from mgspmv.launching.state import claim, end_processes, find_cluster, find_folder, list_clusters, read_cluster, tell
 from mgspmv.processes import Process
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture(autouse=True)
@@ -80,20 +81,20 @@ def test_a_process_takes_over_from_the_one_that_started_it(other):
     assert read_cluster("one") == theirs, "it is not the starter's any more"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"name": "one"}'])
-def test_what_cannot_be_read_is_not_there(state, text):
+def test_what_cannot_be_read_is_not_there(state):
     place = find_folder("one")
     place.mkdir(parents=True)
-    (place / "cluster.json").write_text(text)
-    assert (read_cluster("one"), list_clusters()) == (None, [])
+    for text in ("", "{}", "[1]", '{"name": "one"}'):
+        (place / "cluster.json").write_text(text)
+        assert (read_cluster("one"), list_clusters()) == (None, []), text
     with claim(own := describe(OWN)):
         assert read_cluster("one") == own
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".lock", "-x", "é", "a" * 65, "a\n"])
-def test_what_is_no_name(name):
-    with pytest.raises(OptionError, match="a cluster cannot be named"):
-        find_folder(name)
+def test_what_is_no_name():
+    for name in ("", ".", "..", "a/b", ".lock", "-x", "é", "a" * 65, "a\n"):
+        with pytest.raises(OptionError, match="a cluster cannot be named"):
+            find_folder(name)
 
 
 def test_a_folder_that_cannot_be_written(state):
@@ -119,7 +120,7 @@ def test_processes_that_end_and_that_do_not(on_sigterm, is_clean):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
         below = Process.find(int(started.stdout.readline()))
         assert below.is_there
-        assert end_processes(Process.find(started.pid), 20.0 if is_clean else 0.3) == is_clean
+        assert end_processes(Process.find(started.pid), HANG_S if is_clean else 0.3) == is_clean
         assert not below.is_there
         assert started.wait() == (-signal.SIGTERM if is_clean else -signal.SIGKILL)
 

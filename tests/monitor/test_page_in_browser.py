@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 from pathlib import Path
 
 import matplotlib.image
@@ -15,15 +14,11 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.monitor.page import RUN_COLOURS
-from tests.support.browser import find_browser, start_browser
+from tests.support.browser import find_browser, needs_browser, start_browser
 from tests.support.clusters import start_cluster
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_for
 
-if find_browser() is None:
-    pytest.skip(
-        "there is no Chromium here; install one (Debian: apt install chromium) or set MGSPMV_BROWSER to its program",
-        allow_module_level=True,
-    )
+pytestmark = needs_browser
 
 BUILD = Path(__file__).parents[2] / "build"
 """Where the picture is kept."""
@@ -40,11 +35,8 @@ class Reader:
 
     def wait_for(self, script):
         """The value of an expression, once it is not false."""
-        deadline = time.monotonic() + HANG_S
-        while not (value := self.browser.evaluate(script)):
-            assert time.monotonic() < deadline, f"never came: {script}"
-            time.sleep(0.05)
-        return value
+        assert wait_for(lambda: self.browser.evaluate(script)), f"never came: {script}"
+        return self.browser.evaluate(script)
 
     def get_text(self, name):
         return self.browser.evaluate(f"Bokeh.documents[0].get_model_by_name('{name}').text")
@@ -52,11 +44,16 @@ class Reader:
     def get_column(self, source, name):
         return self.browser.evaluate(f"Array.from(Bokeh.documents[0].get_model_by_name('{source}').data.{name})")
 
-    def photograph(self):
-        """(height, width, 3) of 0 to 1, and the PNG."""
-        self.browser.evaluate("new Promise(done => setTimeout(done, 500))")
-        taken = self.browser.photograph()
-        return matplotlib.image.imread(io.BytesIO(taken))[:, :, :3], taken
+    def photograph(self, is_drawn):
+        """The PNG of the page once its pixels (height, width, 3) of 0 to 1 are so; `is_drawn` says of what."""
+        taken = []
+
+        def look():
+            taken.append(self.browser.photograph())
+            return is_drawn(matplotlib.image.imread(io.BytesIO(taken[-1]))[:, :, :3])
+
+        assert wait_for(look), "it was never drawn"
+        return taken[-1]
 
     def list_errors(self):
         """What the console calls an error."""
@@ -104,7 +101,6 @@ def find_share(picture, colour):
     return float((np.abs(picture - wanted).max(axis=2) < 0.03).mean())
 
 
-@pytest.mark.slow
 def test_a_run_is_seen_while_it_runs_and_afterwards(cluster, store, tmp_path):
     url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/pagerank"
     with Client(cluster, set_as_default=False) as client, mg.open_matrix(store).distribute(client) as D:
@@ -117,17 +113,17 @@ def test_a_run_is_seen_while_it_runs_and_afterwards(cluster, store, tmp_path):
             reader.wait_for("Bokeh.documents[0].get_model_by_name('panel-1').visible")
             reader.wait_for("Bokeh.documents[0].get_model_by_name('change-1').data.change.length > 5")
             assert reader.get_column("change-1", "change") == list(before.changes)
-            picture, png = reader.photograph()
+            png = reader.photograph(
+                lambda picture: (
+                    min(find_share(picture, colour) for colour in RUN_COLOURS[:2]) > 1e-4 and picture.mean() > 0.8
+                )
+            )
             BUILD.mkdir(exist_ok=True)
             (BUILD / "dashboard.png").write_bytes(png)
-            assert min(find_share(picture, colour) for colour in RUN_COLOURS[:2]) > 1e-4
-            assert picture.mean() > 0.8
             check_navigation(reader, url)
             browser.visit(url, 1400, scheme="dark")
             reader.wait_for("Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('panel-0').visible")
-            dark, _ = reader.photograph()
-            assert dark.mean() < 0.25
-            assert dark[100:].max() > 0.8, "what is written is light"
+            reader.photograph(lambda dark: dark.mean() < 0.25 and dark[100:].max() > 0.8)  # what is written is light
             assert reader.list_errors() == []
 
 

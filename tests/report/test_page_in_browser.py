@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from mgspmv.report import render_report
-from tests.support.browser import Browser, find_browser, start_browser
+from tests.support.browser import Browser, find_browser, needs_browser, start_browser
 from tests.support.records import make_run
 
-if find_browser() is None:
-    pytest.skip(
-        "there is no Chromium here; install one (Debian: apt install chromium) or set MGSPMV_BROWSER to its program",
-        allow_module_level=True,
-    )
+pytestmark = needs_browser
 
 LONG = "a-name-without-any-place-to-break-" * 8
 

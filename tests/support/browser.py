@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.waiting import HANG_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -25,6 +27,10 @@ ARGUMENTS = (
 def find_browser() -> str | None:
     """`$MGSPMV_BROWSER`, or the first of `NAMES` that is there."""
     return os.environ.get("MGSPMV_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+needs_browser = pytest.mark.external(*([] if find_browser() else ["chromium"]))
+"""Asks for Chromium where no other browser is found."""
 
 
 class Browser:
