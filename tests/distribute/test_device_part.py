@@ -20,6 +20,7 @@ import mgspmv as mg
 from mgspmv.distribute.connect import start_cuda
 from mgspmv.errors import CapacityError, ClusterError, OptionError, WorkerLostError
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from tests.support.pairwise import cover_pairs
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.gpu
@@ -145,19 +146,20 @@ def test_events_say_what_each_device_did(devices, stores):
     assert {"product", "exchange", "start", "collect", "residual"} <= solution.seconds.keys()
 
 
-@pytest.mark.parametrize("kernel", ["auto", "row-blocks", "row-slices", "csr-split"])
 @pytest.mark.parametrize("precision", ["float32", "float64", "exact"])
-def test_precisions_and_kernels(precision, kernel, devices, stores):
+def test_precisions_and_kernels(precision, devices, stores):
     A = stores["weighted"]
     wanted = mg.pagerank(A, tol=1e-5, precision=precision, backend="cpu")
-    with A.distribute(devices, precision=precision) as D:
-        if precision == "float64" and kernel in ("row-blocks", "row-slices"):
-            with pytest.raises(mg.errors.FormatError, match="adds in fixed point"):
-                mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
-            return
-        got = mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
-    np.testing.assert_allclose(got.values, wanted.values, rtol=2e-5 if precision == "float32" else 1e-12)
-    assert got.iterations == wanted.iterations
+    for kernel in ("auto", "row-blocks", "row-slices", "csr-split"):
+        with A.distribute(devices, precision=precision) as D:
+            if precision == "float64" and kernel in ("row-blocks", "row-slices"):
+                with pytest.raises(mg.errors.FormatError, match="adds in fixed point"):
+                    mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+                continue
+            got = mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+        rtol = 2e-5 if precision == "float32" else 1e-12
+        np.testing.assert_allclose(got.values, wanted.values, rtol=rtol, err_msg=kernel)
+        assert got.iterations == wanted.iterations, kernel
 
 
 def test_several_runs_of_one_matrix(devices, stores):
@@ -179,8 +181,9 @@ def test_several_runs_of_one_matrix(devices, stores):
             mg.pagerank(D, backend="cpu")
 
 
-@pytest.mark.parametrize("name", ["matrix", "weighted", "dealt"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("matrix", np.float32), ("weighted", np.float64), ("dealt", np.float32), ("matrix", np.float64)]
+)
 def test_products(name, dtype, devices, stores):
     import cupy
     import dask.array as da
@@ -251,7 +254,7 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
         finally:
             if action == signal.SIGSTOP:
                 os.kill(victim, signal.SIGCONT)
-        assert elapsed_s < timeout + 4
+        assert elapsed_s < timeout + HANG_S
         if action == signal.SIGKILL:
             assert isinstance(caught.value, WorkerLostError)
         assert caught.value.worker == str(D.members[1].name)
@@ -319,9 +322,7 @@ def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
         check_batch(batch, wanted, "peer" if transport == "peer" else "nccl")
 
 
-@pytest.mark.parametrize("transport", ["nccl", "peer"])
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["weighted", "rmat"])
+@cover_pairs(name=["weighted", "rmat"], precision=["float64", "float32"], transport=["nccl", "peer"])
 def test_many_vectors_in_other_precisions(name, precision, transport, devices, stores):
     A = stores[name]
     vectors, options = draw(A, 9), {"precision": precision, "width": 8, "tol": 1e-5}
@@ -382,12 +383,11 @@ def test_a_worker_that_is_lost_among_many_vectors(transport, stores):
 
         def on_event(event) -> None:
             if event.iteration > 200 and not struck:
-                struck.append(time.monotonic())
+                struck.append(True)
                 os.kill(victim, signal.SIGKILL)
 
         with pytest.raises(WorkerLostError) as caught:
             mg.pagerank_batch(D, draw(A, 8), tol_mode="fixed", max_iter=10_000_000, on_event=on_event)
-        assert time.monotonic() - struck[0] < 30
         assert caught.value.worker == str(D.members[1].name)
 
 
@@ -421,7 +421,7 @@ def run_module(*command: Any) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(HANG_S)
 
 
 def test_more_workers_than_devices_are_refused():
@@ -431,10 +431,6 @@ def test_more_workers_than_devices_are_refused():
 
 
 # --- devices that are lost, stop or hang -----------------------------------------------------------------------------
-
-
-HUNG_S = 60.0
-"""In which a run ends, whatever happened to one of its devices."""
 
 
 def find_worker(client: Client, name: Any) -> str:
@@ -487,7 +483,7 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
         try:
             with pytest.raises(ClusterError) as caught:
                 mg.pagerank(A, client=client, transport=transport, on_event=act, **endless)
-            assert time.monotonic() - acted[0] < HUNG_S
+            assert time.monotonic() - acted[0] < HANG_S
             assert caught.value.worker == "1"
             assert caught.value.rank == 1
             if fault == "spin":
@@ -499,6 +495,6 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
                 os.kill(pid, signal.SIGCONT)
         client.wait_for_workers(2, timeout=HANG_S)
         if fault == "spin":
-            assert wait_for(lambda: time.monotonic() - acted[0] > 100.0, 110.0)
+            assert wait_for(lambda: time.monotonic() - acted[0] > 100.0)
         again = mg.pagerank(A, client=client, transport=transport)
         assert (again.digest(), len(again.events[0].product_s)) == (wanted, 2)

@@ -16,6 +16,7 @@ from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
 from mgspmv.partition import plan_rows
 from tests.distribute.test_device_part import count_devices, devices  # noqa: F401  # a fixture
+from tests.support.pairwise import cover_pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -69,8 +70,17 @@ def count_workers(client) -> int:
     return len(client.scheduler_info(n_workers=-1)["workers"])
 
 
-@BY_HELD
-@pytest.mark.parametrize("name", ["pattern", "weighted", "dealt", "grid", "rmat"])
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("pattern", "host"),
+        ("weighted", "store"),
+        ("dealt", "host"),
+        ("grid", "store"),
+        ("rmat", "host"),
+        ("rmat", "store"),
+    ],
+)
 def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # noqa: F811
     A, n = stores[name], count_workers(devices)
     options: dict[str, Any] = {"tol": 1e-3, "dangling": "uniform"}
@@ -109,9 +119,7 @@ def test_float32_ranks_have_the_bits_of_a_device_with_room(held, devices, stores
     assert here.values.tobytes() == there.values.tobytes()
 
 
-@BY_HELD
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["matrix", "weighted", "pattern"])
+@cover_pairs(name=["matrix", "weighted", "pattern"], dtype=["float32", "float64"], held=list(HELD))
 def test_products(name, dtype, held, devices, stores):  # noqa: F811
     import cupy
 

@@ -110,7 +110,7 @@ class Call(threading.Thread):
             self.error = error
 
     def result(self):
-        self.join(30)
+        self.join(HANG_S)
         assert not self.is_alive(), "the call does not end"
         if self.error is not None:
             raise self.error
@@ -182,7 +182,7 @@ def test_data_that_come_before_the_hello_of_another_are_kept(make_run):
     fast.result()
     run.links[1].send({0: {"number": 0, "z": np.arange(3)}})
     run.links[1].send({0: {"number": 1, "z": np.arange(4)}})
-    while (inbox.messages.get(timeout=30)[1] or {}).get("number") != 1:
+    while (inbox.messages.get(timeout=HANG_S)[1] or {}).get("number") != 1:
         pass
     assert slow.is_alive()
     run.workers[2].loop.asyncio_loop.call_soon_threadsafe(gate.set)
@@ -225,7 +225,7 @@ def test_a_worker_that_does_not_say_hello_is_named(make_run):
     assert (caught.value.worker, caught.value.phase) == ("2", "connect")
     run.close()
     for other in others:
-        other.join(30)
+        other.join(HANG_S)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_a_lost_worker_that_nothing_is_waited_for_from_is_no_error(make_run):
     connect_all(run)
     inbox = WatchedInbox(run.links[0])
     run.links[2].close("it is killed")
-    assert inbox.messages.get(timeout=30) == (2, None)
+    assert inbox.messages.get(timeout=HANG_S) == (2, None)
     run.links[1].send({0: {"number": 5}})
     assert run.links[0].receive([1]) == (1, {"number": 5})
 
@@ -304,7 +304,7 @@ def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
     links.check()
     inbox = WatchedInbox(links)
     run.links[2].close("it is killed")
-    assert inbox.messages.get(timeout=30) == (2, None)
+    assert inbox.messages.get(timeout=HANG_S) == (2, None)
     with pytest.raises(WorkerLostError, match=r"worker 2 \(.*\) closed its connection"):
         links.check()
     links.close("it is given up")
@@ -314,12 +314,10 @@ def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
 
 def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     run = make_run(3, patience=1.5)
-    began = time.monotonic()
     connect_all(run)  # when it was heard last
     run.links[0].phase = "residual"
     with run.links[1].active("step"), pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].receive([1, 2])
-    assert 1.5 <= time.monotonic() - began < 10
     assert str(caught.value) == (
         f"worker {run.members[2]} was silent for 1.5 s (during residual, rank 2); it hangs, or its threads are taken "
         "by other tasks"
@@ -328,6 +326,7 @@ def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     assert isinstance(caught.value, TimeoutError)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_slow_is_waited_for_as_long_as_it_is_busy(make_run):
     run = make_run(2, patience=1.5)
     connect_all(run)
@@ -347,7 +346,7 @@ def test_a_worker_that_is_slow_is_waited_for_as_long_as_it_is_busy(make_run):
 def work(links, phase, go_on):
     """A task of the run that does nothing until it is told to."""
     with links.active(phase) as marks:
-        assert go_on.wait(30)
+        assert go_on.wait(HANG_S)
         return marks
 
 
@@ -371,6 +370,7 @@ def test_all_are_told_which_worker_hangs(make_run):
     hanging.result()
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_gets_on_as_long_as_another_is_at_work(make_run):
     run, go_on = make_run(2, patience=1.0), threading.Event()
     connect_all(run)
@@ -427,7 +427,7 @@ def test_who_waits_is_told_why_it_ended(make_run, is_connected):
     run.links[0].phase = "iteration 3"
     inbox = WatchedInbox(run.links[0])
     waiting = Call(run.links[0].receive, [1]) if is_connected else Call(run.links[0].connect)
-    assert inbox.is_awaited.wait(30)
+    assert inbox.is_awaited.wait(HANG_S)
     run.links[0].close("run 5 was given up: interrupted")
     run.links[0].close("for another reason")
     with pytest.raises(RunAbortedError, match=r"^run 5 was given up: interrupted$") as caught:
@@ -461,7 +461,8 @@ def test_nothing_is_left_on_the_event_loop(make_run, workers):
             await asyncio.sleep(0.01)
 
     assert (
-        asyncio.run_coroutine_threadsafe(asyncio.wait_for(drain(), 5), workers[0].loop.asyncio_loop).result(30) is None
+        asyncio.run_coroutine_threadsafe(asyncio.wait_for(drain(), HANG_S), workers[0].loop.asyncio_loop).result(HANG_S)
+        is None
     )
 
 

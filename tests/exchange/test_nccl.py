@@ -37,9 +37,7 @@ from mgspmv.exchange.nccl import (
 from mgspmv.marks import make_marks
 from mgspmv.partition import SLICE_SUMS, Slices
 from tests.support.peers import Network, StuckError, run_workers
-from tests.support.waiting import wait_for
-
-pytestmark = pytest.mark.timeout(60)  # what does not look whether others are well waits for ever
+from tests.support.waiting import HANG_S, wait_for
 
 
 class PlayedNccl:
@@ -69,7 +67,7 @@ class PlayedNccl:
             self.connecting(rank)
         with self._lock:
             meeting = self._meetings.setdefault(unique_id, threading.Barrier(n_devices))
-        meeting.wait(30)
+        meeting.wait(HANG_S)
         communicator = PlayedCommunicator(self, unique_id, rank)
         self.made.append(communicator)
         return communicator
@@ -232,7 +230,7 @@ def run_ranks(n, work):
     return run_workers(Network(n), n, on_own)
 
 
-def make_check(patience_s=20.0):
+def make_check(patience_s=HANG_S):
     """All are well, until it takes too long for a test."""
     deadline = time.monotonic() + patience_s
 
@@ -277,22 +275,22 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.int32])
 @pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS.keys())
-def test_everybody_gets_the_parts_of_everybody(nccl, bounds, dtype):
+def test_everybody_gets_the_parts_of_everybody(nccl, bounds):
     n = len(bounds) - 1
     groups = start_groups(nccl, n)
 
-    def work(rank):
+    def work(rank, dtype):
         array, (a, b) = on_device(np.full(bounds[-1], -1, dtype)), bounds[rank : rank + 2]
         for step in range(1, 6):
             wanted = (1000 * step + np.arange(bounds[-1])).astype(dtype)
             array[a:b] = wanted[a:b]
             exchange(groups[rank], array, bounds)
             groups[rank].wait(PlayedStream(nccl), make_check())
-            assert array.tolist() == wanted.tolist()
+            assert array.tolist() == wanted.tolist(), dtype
 
-    run_ranks(n, work)
+    for dtype in (np.int64, np.float32, np.int32):
+        run_ranks(n, partial(work, dtype=dtype))
     assert [c.n_aborted for c in nccl.made] == [0] * n
 
 
@@ -362,14 +360,13 @@ def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
     order, goes_on = [], threading.Event()
 
     def abort():
-        goes_on.wait(20)
+        goes_on.wait(HANG_S)
         order.append("closed")
 
     nccl.made[0].abort = abort
     nccl.connecting = lambda rank: order.append("connects")
-    began = time.monotonic()
     group.close()
-    assert time.monotonic() - began < 10  # it is not waited for here
+    assert order == []  # it is not waited for here
     threading.Timer(0.2, goes_on.set).start()
     start_groups(nccl, 1)
     assert order == ["closed", "connects"]
@@ -449,18 +446,19 @@ SHARED = pytest.mark.parametrize(
 
 
 @SHARED
-@pytest.mark.parametrize("marked", [None, ()], ids=["read most", "do not know"])
-def test_all_columns_are_shared_by_devices_that_may_read_most(nccl, bounds, marked):
+def test_all_columns_are_shared_by_devices_that_may_read_most(nccl, bounds):
+    """And by those that do not know what they read."""
     rows = Rows(bounds, [0.9] * (len(bounds) - 1))
     groups = start_groups(nccl, rows.n)
-    columns = rows.share(nccl, groups, marked)
-    starts = Slices(tuple(rows.counts)).starts
-    wanted = np.concatenate([start + own for start, own in zip(starts, rows.own, strict=False)])
-    for shared in columns:
-        assert (shared.slices.counts, shared.packing) == (tuple(rows.counts), None)
-        assert (shared.places.dtype, shared.places.tolist()) == (np.int32, wanted.tolist())
-    received = rows.check(nccl, groups, columns)
-    assert received == [starts[-1] - (b - a) for a, b in pairwise(starts)]
+    for marked in (None, ()):
+        columns = rows.share(nccl, groups, marked)
+        starts = Slices(tuple(rows.counts)).starts
+        wanted = np.concatenate([start + own for start, own in zip(starts, rows.own, strict=False)])
+        for shared in columns:
+            assert (shared.slices.counts, shared.packing) == (tuple(rows.counts), None), marked
+            assert (shared.places.dtype, shared.places.tolist()) == (np.int32, wanted.tolist()), marked
+        received = rows.check(nccl, groups, columns)
+        assert received == [starts[-1] - (b - a) for a, b in pairwise(starts)], marked
 
 
 @SHARED
@@ -626,7 +624,7 @@ def test_devices_that_do_not_find_each_other_in_time(nccl, monkeypatch):
     began = time.monotonic()
     with pytest.raises(ClusterError) as caught:
         NcclGroup(0, 2, nccl.get_unique_id(), make_check(), may_share=True)
-    assert 0.2 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= 0.2
     assert str(caught.value) == (
         "NCCL did not connect the devices of 2 workers within 0.2 s (rank 0); NCCL_DEBUG=INFO in the workers' "
         "environment says more, NCCL_SOCKET_IFNAME chooses the network"
@@ -673,7 +671,7 @@ def test_what_connects_after_it_was_given_up_is_aborted(nccl):
 def test_what_is_given_up_before_it_connects_does_not_connect(nccl):
     (group,) = start_groups(nccl, 1)
     goes_on, ranks, before = threading.Event(), [], {*threading.enumerate()}
-    nccl.made[0].abort = lambda: goes_on.wait(20)
+    nccl.made[0].abort = lambda: goes_on.wait(HANG_S)
     nccl.connecting = ranks.append
     group.close()
     with pytest.raises(RunAbortedError, match="given up"):
@@ -691,7 +689,7 @@ def test_what_is_given_up_before_it_connects_does_not_connect(nccl):
 def endless(nccl, monkeypatch):
     """A device that does not come to rest until it is told to."""
     is_over = threading.Event()
-    monkeypatch.setattr(PlayedDevice, "synchronize", lambda self: is_over.wait(30))
+    monkeypatch.setattr(PlayedDevice, "synchronize", lambda self: is_over.wait(HANG_S))
     monkeypatch.setattr(module, "ABORT_S", 0.2)
     yield is_over
     is_over.set()
@@ -703,7 +701,8 @@ def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, e
     began = time.monotonic()
     with pytest.raises(WorkerLostError, match="worker 1 is gone"):
         group.wait(PlayedStream(nccl), Failing(WorkerLostError("worker 1 is gone")))
-    assert 0.2 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.2
+    assert not endless.is_set()
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
     assert find_stuck() == (
         "has a device that does not come to rest",
@@ -715,7 +714,7 @@ def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, e
 
 def test_an_abort_that_does_not_end_is_left_behind(nccl, endless):
     group, communicator = leave_alone(nccl)
-    communicator.abort = lambda: endless.wait(30)
+    communicator.abort = lambda: endless.wait(HANG_S)
     group.abort()
     assert not group.is_alive
     assert find_stuck() is not None
@@ -756,16 +755,14 @@ def test_memory_is_given_back_when_the_device_has_come_to_rest(nccl, endless):
     used, freed = Used(), []
     left, held = weakref.ref(used), [used]
     del used
-    began = time.monotonic()
     group.close()
     PlayedDevice.current.number = 9
     let_go(held, lambda: freed.append(PlayedDevice().number))
     await_ends(0.1)
-    assert time.monotonic() - began < 5
     assert wait_for(lambda: left() is None)
     assert (held, freed) == ([], [])
     endless.set()
-    await_ends(20.0)
+    await_ends(HANG_S)
     assert freed == [9]
 
 
@@ -820,7 +817,7 @@ class PlayedLinks:
 
     def receive(self, missing):
         assert missing == [0]
-        return self._boxes[self._rank].get(timeout=20)
+        return self._boxes[self._rank].get(timeout=HANG_S)
 
 
 def join_all(held, hosts=None, *, may_share=True, networks=None, is_encrypted=False):
@@ -877,8 +874,7 @@ def test_a_group_that_all_have_is_used_again(nccl, hosts):
     check_exchange(nccl, groups)
 
 
-@pytest.mark.parametrize("lost", ["none", "aborted", "another"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("rank", "lost"), [(0, "none"), (2, "aborted"), (0, "another"), (2, "none")])
 def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
     before, _ = join_all([None] * 3)
     held = list(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import StepSums
 from tests.support.matrices import GRAPHS
+from tests.support.pairwise import cover_pairs
 from tests.support.peers import Network, StuckError, run_workers
 
 INT64 = np.dtype(np.int64)
@@ -76,9 +78,7 @@ BOUNDS = {
 # --- exchanging ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("small", [0, 30, 1000], ids=["arrays", "arrays and bytes", "bytes"])
-@pytest.mark.parametrize("last", [None, 0, 1])
-@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS.keys())
+@cover_pairs(bounds=BOUNDS, last=[None, 0, 1], small={"arrays": 0, "arrays and bytes": 30, "bytes": 1000})
 def test_everybody_holds_what_everybody_wrote(monkeypatch, bounds, last, small):
     monkeypatch.setattr(peer, "SMALL", small)
     n, n_workers = bounds[-1], len(bounds) - 1
@@ -290,14 +290,12 @@ def test_who_is_faster_than_the_slowest_has_waited_the_difference():
 
 
 @pytest.mark.parametrize("small", [0, 1000], ids=["arrays", "bytes"])
-@pytest.mark.parametrize("last", range(3))
-def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, last, small):
+def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, small):
     monkeypatch.setattr(peer, "SMALL", small)
     bounds = BOUNDS["three"]
     halos = random_halos(bounds, seed=1)
-    network = Network(3, seed=last, last=last)
 
-    def work(rank):
+    def work(rank, network):
         transport = make_transport(network.links(rank), halos, rank)
         for dtype in (INT64, np.dtype(np.float64), np.dtype(np.float32)):
             transport.restart(dtype)
@@ -310,7 +308,8 @@ def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkey
                 assert transport.z.dtype == dtype
                 assert transport.z.tolist() == halos[rank].select(z).tolist()
 
-    run_workers(network, 3, work)
+    for last in range(3):
+        run_workers(network := Network(3, seed=last, last=last), 3, partial(work, network=network))
 
 
 def test_bytes_held_are_those_of_vectors_lists_and_what_is_packed():
@@ -358,17 +357,17 @@ def rank_in_lockstep(A, n_workers, seed, precision, **given):
 
 
 @pytest.mark.parametrize("precision", ["exact", "float64", pytest.param("float32", marks=pytest.mark.weekly)])
-@pytest.mark.parametrize("name", GRAPHS)
-def test_workers_in_lockstep_have_the_ranks_of_one_process(name, precision):
-    hard, store = GRAPHS[name], zarr.storage.MemoryStore()
-    mg.ingest(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), store, kind="graph")
-    A = mg.open_matrix(store)
-    n = A.shape[0]
-    for given in ({}, {"personalization": np.arange(n) + 1.0, "dangling": np.arange(n) + 2.0}):
-        embedded = mg.pagerank(A, tol=TOL, precision=precision, **given)
-        for n_workers in (2, 3, min(n + 2, 7)):
-            found = rank_in_lockstep(A, n_workers, seed=n_workers, precision=precision, **given)
-            values, changes, status, bound = found
-            assert values.tobytes() == embedded.values.tobytes()
-            assert (changes, status) == (embedded.changes, embedded.status)
-            assert bound == pytest.approx(embedded.error_bound_l1, rel=1e-6, abs=1e-18)
+def test_workers_in_lockstep_have_the_ranks_of_one_process(precision):
+    for name, hard in GRAPHS.items():
+        store = zarr.storage.MemoryStore()
+        mg.ingest(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), store, kind="graph")
+        A = mg.open_matrix(store)
+        n = A.shape[0]
+        for given in ({}, {"personalization": np.arange(n) + 1.0, "dangling": np.arange(n) + 2.0}):
+            embedded = mg.pagerank(A, tol=TOL, precision=precision, **given)
+            for n_workers in (2, 3, min(n + 2, 7)):
+                found = rank_in_lockstep(A, n_workers, seed=n_workers, precision=precision, **given)
+                values, changes, status, bound = found
+                assert values.tobytes() == embedded.values.tobytes(), name
+                assert (changes, status) == (embedded.changes, embedded.status), name
+                assert bound == pytest.approx(embedded.error_bound_l1, rel=1e-6, abs=1e-18), name

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from tests.support.waiting import HANG_S
+
 
 class StuckError(AssertionError):
     """All workers wait and no message is under way."""
@@ -112,7 +114,7 @@ def run_workers(network: Network, n_workers: int, work: Callable[[int], Any]) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
         assert not thread.is_alive(), "a worker hangs"
     for error in sorted(errors, key=lambda e: isinstance(e, StuckError)):
         raise error
