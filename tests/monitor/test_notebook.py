@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from mgspmv.monitor.progress import is_notebook
+from tests.support.waiting import HANG_S
 
 SETUP = """
 import time, warnings
@@ -39,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("ipython")
     cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, *CELLS.values())]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=120).execute(env=os.environ | {"IPYTHONDIR": str(folder)})
+    NotebookClient(notebook, timeout=HANG_S).execute(env=os.environ | {"IPYTHONDIR": str(folder)})
     outputs: list[list[Any]] = [cell.outputs for cell in notebook.cells]
     assert outputs[0] == []
     assert all([out.output_type for out in own] == ["display_data"] for own in outputs[1:])
@@ -50,11 +51,13 @@ def read_text(html: str) -> str:
     return re.sub(r"<[^>]*>", "", html)
 
 
+@pytest.mark.slow
 def test_phases_are_shown_with_their_counts_and_names_are_text(shown: dict[str, str]) -> None:
     assert "read &lt;b&gt;&amp;[1/2]" in shown["phases"]
     assert "4/10" in read_text(shown["phases"])
 
 
+@pytest.mark.slow
 def test_iterations_are_shown_as_in_a_terminal(shown: dict[str, str]) -> None:
     said = read_text(shown["iterations"])
     assert "iterate  change 1.00e-04, about 3 to go" in said
@@ -62,18 +65,22 @@ def test_iterations_are_shown_as_in_a_terminal(shown: dict[str, str]) -> None:
     assert re.search(r"[\d.]+/s, 0:0\d left", said)
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_what_ended(shown: dict[str, str]) -> None:
     assert shown["ended"] == ""
 
 
+@pytest.mark.slow
 def test_what_is_said_of_failed_steps_stays(shown: dict[str, str]) -> None:
     assert read_text(shown["failed"]).strip() == "web failed: [no] &lt;file&gt;"
 
 
+@pytest.mark.slow
 def test_pictures_are_not_made_more_often_than_they_are_seen(shown: dict[str, str]) -> None:
     assert "99/100" not in read_text(shown["seldom"])
 
 
+@pytest.mark.slow
 def test_text_has_the_colour_of_the_page_and_nothing_runs(shown: dict[str, str]) -> None:
     assert "color: inherit" in shown["iterations"]
     assert "<script" not in "".join(shown.values())

@@ -45,6 +45,7 @@ def find_pages(scheduler):
     return [app for app in scheduler.http_application.applications if hasattr(app, "_applications")]
 
 
+@pytest.mark.slow
 def test_a_run_brings_the_page_and_the_link_to_it(cluster, tmp_path):
     mg.generate("rmat", tmp_path / "web.zarr", scale=6, seed=1)
     before = len(find_pages(cluster.scheduler))
@@ -123,10 +124,11 @@ def test_without_a_dashboard_there_is_no_page(in_process):
     assert RunsPlugin.name in scheduler.plugins
 
 
-@pytest.mark.parametrize("missing", ["bokeh.server.tornado", "distributed.dashboard.core", "mgspmv.monitor.page"])
-def test_without_bokeh_there_is_no_page(missing, cluster, monkeypatch):
-    monkeypatch.setitem(sys.modules, missing, None)
-    assert not add_page(cluster.scheduler, RunsPlugin().runs)
+def test_without_bokeh_there_is_no_page(cluster, monkeypatch):
+    for missing in ("bokeh.server.tornado", "distributed.dashboard.core", "mgspmv.monitor.page"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, missing, None)
+            assert not add_page(cluster.scheduler, RunsPlugin().runs), missing
 
 
 def test_a_dashboard_that_is_unknown_is_left_alone(cluster, monkeypatch, caplog):
@@ -153,6 +155,7 @@ def test_a_run_whose_client_goes_away_is_abandoned(cluster, tmp_path):
     assert run.iterations > 0, "what the worker did is there"
 
 
+@pytest.mark.slow
 def test_a_scheduler_may_have_it_from_the_start():
     def count_pages(dask_scheduler):  # goes there as it is
         from distributed.dashboard.scheduler import template_variables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -65,7 +66,7 @@ def test_rate_and_remaining_time(done, total, elapsed_s, said):
 
 def test_a_phase_has_a_rate_of_its_own(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = make_console()
     with Progress(console) as progress:
         progress.on_progress("read", 500, 1000)
@@ -201,7 +202,7 @@ def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
 
 def test_the_rate_of_iterations_is_that_after_the_first(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = make_console()
     with Progress(console, tol=1e-3, max_iter=100) as progress:
         for k in range(1, 6):

@@ -31,6 +31,7 @@ def read(folder: Path) -> Progress:
 
 
 def test_a_run_tells_how_far_it_is(folder):
+    began = time.time()
     with Recording(folder) as told:
         assert not read(folder).is_on
         with told.open_line(1e-6, 100) as line:
@@ -42,7 +43,7 @@ def test_a_run_tells_how_far_it_is(folder):
     found = read(folder)
     assert found.stages == {"": Stage("iterate", 1, 2, 7, 1e-3, 7, 1e-6, 100)}
     assert (found.is_on, found.n_steps) == (True, None)
-    assert time.time() - found.at < 60
+    assert began <= found.at <= time.time()
 
 
 def test_reaching_for_a_cluster_is_no_begin(folder):

@@ -184,11 +184,13 @@ def test_what_users_wrote_is_a_label(watched):
     assert info.labels["matrix"] == 'a "quoted"\nname\\'
 
 
+@pytest.mark.external("promtool")
 def test_promtool_has_nothing_to_say(watched):
     checked: subprocess.CompletedProcess[str] = run_promtool("check", "metrics", given=tell_all(watched).text)
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
+@pytest.mark.external("promtool")
 def test_promtool_would_say_it():
     wrong = "# HELP mgspmv_wrong_ms Milliseconds.\n# TYPE mgspmv_wrong_ms counter\nmgspmv_wrong_ms 1\n"
     checked = run_promtool("check", "metrics", given=wrong)

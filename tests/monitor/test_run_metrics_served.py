@@ -18,9 +18,10 @@ from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.errors import ClosedError
 from mgspmv.monitor.plugin import RunsPlugin
 from tests.support.clusters import start_cluster
-from tests.support.scraping import list_workers, need, run_promtool, scrape, start_prometheus
+from tests.support.scraping import list_workers, run_promtool, scrape, start_prometheus
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "monitoring"
 TOL = 1e-4
 
@@ -90,6 +91,7 @@ def add_up(solution, name, rank=None):
     return sum(sum(values) if rank is None else values[rank] for values in of_events)
 
 
+@pytest.mark.external("promtool")
 def test_numbers_are_those_of_the_solution(matrix, client, address):
     workers = list_workers(client)
     with Running(matrix) as running:
@@ -188,8 +190,8 @@ def deploy(address, folder):
     return path
 
 
+@pytest.mark.external("prometheus")
 def test_prometheus_answers_what_the_solution_says(matrix, client, address, tmp_path):
-    need("prometheus")
     mg.pagerank(matrix, tol_mode="fixed", max_iter=10)  # there is no address for workers before the first run
     with start_prometheus(deploy(address, tmp_path), tmp_path / "data") as prometheus:
         assert len(prometheus.wait_for('up{job="mgspmv-workers"} == 1', 2)) == 2
@@ -217,10 +219,9 @@ def test_prometheus_answers_what_the_solution_says(matrix, client, address, tmp_
         check_failure(prometheus, matrix)
 
 
-@pytest.mark.slow
+@pytest.mark.external("prometheus")
 def test_with_certificates_prometheus_gets_in(tmp_path):
     pytest.importorskip("cryptography", reason="certificates are made with it")
-    need("prometheus")
     own = make_certificates(tmp_path / "certificates")
     page = (DEPLOYED.parents[1] / "docs" / "metrics.md").read_text()
     files = yaml.safe_load(next(line for line in page.splitlines() if "tls_config:" in line))["tls_config"]
