@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 
 import networkx as nx
@@ -29,9 +28,10 @@ from mgspmv.errors import (
     StoreError,
     StoreUnfinishedError,
 )
-from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
+from mgspmv.pipeline import RunInterrupted, execute, plan_pipeline, read_pipeline, run_pipeline
 from mgspmv.pipeline.execute import Ledger
 from mgspmv.pipeline.locks import hold
+from mgspmv.pipeline.work import Work
 from mgspmv.report import load_run, render_report
 from mgspmv.report.record import read_run
 from mgspmv.results import load_solution
@@ -237,13 +237,10 @@ class TestKept:
     def test_a_finished_pipeline_writes_nothing(self, folder):
         first = run(THREE)
         before = list_files(folder)
-        began = time.perf_counter()
         second = run()
-        elapsed_s = time.perf_counter() - began
         assert list_files(folder) == before
         assert set(find_states(second).values()) == {"kept"}
         assert find_digests(second) == find_digests(first)
-        assert elapsed_s < 2.0
 
     def test_sources_are_not_read_again(self, folder, monkeypatch):
         run(RUN)
@@ -253,9 +250,9 @@ class TestKept:
 
     def test_a_file_that_was_only_touched(self, folder):
         run(RUN)
-        time.sleep(0.01)
         for path in ("edges.txt", "out/web/pagerank/ranks.parquet", "out/web/pagerank/top.csv"):
-            Path(path).touch()
+            later_ns = Path(path).stat().st_mtime_ns + 10**9
+            os.utime(path, ns=(later_ns, later_ns))
         assert set(find_states(run()).values()) == {"kept"}
 
     def test_another_place(self, folder):
@@ -697,15 +694,16 @@ class TestEndsEarly:
             assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
         assert find_states(run(overrides={"run.tol": 1e-9}))["web/pagerank"] == "made"
 
-    def test_an_interrupted_run_says_what_is_kept(self):
+    def test_an_interrupted_run_says_what_is_kept(self, monkeypatch):
         text = THREE + "[limits]\nside_by_side = 1\n"
-        sent = []
+        sent, begun = [], []
+        monkeypatch.setattr(execute, "Work", lambda *given: begun.append(Work(*given)) or begun[-1])
 
         def interrupt(phase, done, total):
             if phase.startswith("rmat/plain") and not sent:
                 sent.append(phase)
                 os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(1)
+                assert begun[0].is_interrupted.wait(HANG_S)
 
         with pytest.raises(RunInterrupted) as caught:
             run(text, on_progress=interrupt)
@@ -734,7 +732,7 @@ class TestEndsEarly:
 class TestSideBySide:
     def test_matrices_at_a_time(self):
         """Each of two waits for the other in its first iteration."""
-        together = threading.Barrier(2, timeout=30)
+        together = threading.Barrier(2, timeout=HANG_S)
         waited = set()
 
         def meet(phase, done, total):
@@ -765,7 +763,7 @@ class TestSideBySide:
         assert not taken.wait(0.05)
         ledger.give_back(60)
         assert taken.wait(HANG_S)
-        thread.join()
+        thread.join(HANG_S)
         with pytest.raises(CapacityError):
             ledger.take(101, stop)
         stop.set()
@@ -780,8 +778,9 @@ class TestSideBySide:
 def test_on_a_cluster(in_process):
     """To the bits of this process; matrices are made by the workers, and what they hold is let go of."""
     Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\n")
-    text = THREE.replace('nstart = "previous"', "tol = 1e-7")
-    text += '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\n[batch.dampings]\nalpha = [0.5, 0.85]\nkeep = "all"\n'
+    text = THREE.replace("[run.damping]\nalpha = [0.5, 0.85]\n", "").replace('nstart = "previous"', "tol = 1e-7")
+    text += '[batch.topics]\nmatrix = "web"\nseeds = "seeds.csv"\ntop = 2\n'
+    text += '[batch.dampings]\nmatrix = "ring"\nalpha = [0.5, 0.85]\nkeep = "all"\n'
     client = in_process(2)
     there = run(text, overrides={"cluster.ingest": True}, client=client)
     here = run(text, overrides={"folder": "here"})

@@ -12,6 +12,7 @@ import pytest
 from mgspmv.pipeline.outputs import digest_output
 from tests.support.commands import ENVIRONMENT
 from tests.support.definitions import THREE, write_definition, write_sources
+from tests.support.waiting import HANG_S
 
 SCRIPT = Path(__file__).parents[1] / "support" / "killed.py"
 
@@ -37,7 +38,7 @@ def runner(tmp_path, monkeypatch):
     for child in started.values():
         child.stdin.close()
         child.stdout.close()
-        child.wait()
+        child.wait(HANG_S)
 
 
 def read_steps(folder: str) -> dict[str, dict]:
@@ -58,7 +59,6 @@ def find_digests(folder: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_killed_at_any_step(runner):
     n_changes, is_success = runner("whole", 0).split()
     assert is_success == "True"

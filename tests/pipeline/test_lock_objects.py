@@ -162,6 +162,7 @@ def test_of_two_that_begin_at_once_one_has_it(monkeypatch):
         assert read_lock()["pid"] == 7
 
 
+@pytest.mark.external
 def test_s3_creates_no_lock_where_there_is_one(monkeypatch):
     with serve_s3():
         place = "s3://bucket/ranks/web"

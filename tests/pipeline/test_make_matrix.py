@@ -272,17 +272,6 @@ class TestResuming:
     def large(self, monkeypatch):
         monkeypatch.setattr(making, "RESUMED_BYTES", 1)
 
-    def test_large_files_are_gone_on_with(self, night, large, monkeypatch):
-        asked = []
-
-        def ingest(*given, **options):
-            asked.append(options["resume"])
-            return mg.ingest(*given, **options)
-
-        monkeypatch.setattr(making, "ingest", ingest)
-        night("mon", WEB)
-        assert asked == [True]
-
     def test_what_was_kept_and_is_damaged_is_left(self, night, large, folder):
         (folder / "out/.web.zarr.ingest").mkdir(parents=True)
         (folder / "out/.web.zarr.ingest/journal.json").write_text("{}")

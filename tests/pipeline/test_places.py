@@ -87,6 +87,7 @@ def fail(**overrides):
     return [step.error for step in caught.value.record.steps if step.state == "failed"]
 
 
+@pytest.mark.external
 def test_all_of_it(url, asked, tmp_path):
     """Sources, inputs, stores and results: to the digests of local ones, and nothing is written twice."""
     record = run_pipeline("p.toml")
@@ -110,6 +111,7 @@ def test_all_of_it(url, asked, tmp_path):
     assert labelled[0][2] == "three"
 
 
+@pytest.mark.external
 def test_an_input_that_changes(url, s3):
     write_definition(WHOLE.partition("[output]")[0])
     run_pipeline("p.toml")
@@ -119,6 +121,7 @@ def test_an_input_that_changes(url, s3):
     assert [name for name, state in states.items() if state == "made"] == ["web/topics", "web/y/x=x"]
 
 
+@pytest.mark.external
 def test_ranks_to_start_from(url):
     write_definition('folder = "starts"\n[matrix.web]\npath = "${URL}/edges.txt"\n[run]\n')
     there = {"output.folder": url, "output.formats": ["zarr", "parquet"]}
@@ -132,6 +135,7 @@ def test_ranks_to_start_from(url):
 class TestErrors:
     """Each is one line that says what to do."""
 
+    @pytest.mark.external
     def test_no_bucket(self, url):
         nowhere = "s3://no-such-bucket/x"
         assert fail(matrix__web__path=nowhere) == [f"{nowhere}: there is no such file; check the path"]
@@ -147,6 +151,7 @@ class TestErrors:
             "bucket is there, the connection, and the credentials and what they allow"
         )
 
+    @pytest.mark.external
     def test_inputs(self, url):
         write_definition(WHOLE.partition("[output]")[0])
         missing = {"product__y__x": f"{url}/no.zarr", "run__damping__personalization": f"{url}/no.csv"}
@@ -158,6 +163,7 @@ class TestErrors:
         assert warm == f"{url}/none.csv, line 1: '1': wanted an id and a weight, found 1 fields"
         assert "it needs vector and vertex" in topics
 
+    @pytest.mark.external
     def test_no_credentials(self, url, monkeypatch, tmp_path):
         from s3fs import S3FileSystem
 
@@ -191,6 +197,7 @@ class TestErrors:
         with pytest.raises(StoreError, match=r"^cannot write to x: no room$"), explain_failures("write to", "x"):
             raise OSError("no room")
 
+    @pytest.mark.external
     def test_what_is_wrong_is_said_of_the_url(self, url):
         name = f"{url}/none.csv"
         with pytest.raises(SourceError, match=f"^{name}: bad$"), fetch_input(name) as local:
