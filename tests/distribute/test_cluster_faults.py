@@ -35,9 +35,6 @@ ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
 ONCE = {**ENDLESS, "recover": 0}
 """A run that goes on no more when it has lost a worker."""
 TIMEOUT_S = 6.0
-SLACK_S = 2.0
-"""Beyond the time-out, for a machine that is busy with other things."""
-LOST_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +106,7 @@ def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     strike = Strike(lambda: os.kill(processes[1], signal.SIGKILL))
     with pytest.raises(WorkerLostError, match=r"worker 1 \(tcp://.*\) is gone \(during iteration") as caught:
         mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
-    assert strike.seconds_since < LOST_S
+    assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
     assert caught.value.phase.startswith("iteration")
     check_serves(client, graph, wanted)
@@ -123,7 +120,7 @@ def test_the_only_worker_dies(drive, graph):
         strike = Strike(lambda: os.kill(find_processes(client)[0], signal.SIGKILL))
         with pytest.raises(WorkerLostError, match=r"worker 0 .* is gone"):
             mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
-        assert strike.seconds_since < LOST_S
+        assert strike.seconds_since < HANG_S
 
 
 def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
@@ -147,9 +144,9 @@ def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
     strike = Strike(leaving.start)
     with pytest.raises(ClusterError) as caught:
         mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
-    leaving.join()
+    leaving.join(HANG_S)
     assert caught.value.worker == "0"
-    assert strike.seconds_since < LOST_S
+    assert strike.seconds_since < HANG_S
     check_serves(client, graph, wanted, n_workers=2)
 
 
@@ -169,7 +166,7 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, drive, graph, thre
     options = {"client": client, "drive": drive, "timeout": TIMEOUT_S, "on_event": strike, **ENDLESS}
     with pytest.raises(error, match=r"worker 1 \(tcp://.*during iteration") as caught:
         mg.eigenvector_centrality(graph, **options)
-    assert strike.seconds_since < LOST_S
+    assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
     os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=HANG_S)
     short = {"tol_mode": "fixed", "max_iter": 3}
@@ -189,7 +186,7 @@ def test_a_worker_that_hangs_ends_the_run_in_time(drive, graph, wanted, three):
     strike = Strike(lambda: os.kill(processes[1], signal.SIGSTOP))
     with pytest.raises(WorkerTimeoutError, match=r"worker 1 \(tcp://.*during iteration") as caught:
         mg.pagerank(graph, client=client, drive=drive, timeout=TIMEOUT_S, on_event=strike, **ONCE)
-    assert strike.seconds_since < TIMEOUT_S + SLACK_S
+    assert strike.seconds_since < TIMEOUT_S + HANG_S
     assert caught.value.worker == "1"
     with pytest.warns(UserWarning, match=r"worker 1 \(tcp://.*\) does not answer and is left out"):
         solution = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
@@ -219,9 +216,7 @@ def test_a_product_with_a_worker_that_hangs(graph, three):
         began = time.monotonic()
         with pytest.raises(WorkerTimeoutError, match="worker 0 "):
             D @ np.ones(graph.shape[1])
-        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
-        began = time.monotonic()
-    assert time.monotonic() - began < SLACK_S  # closing does not ask it again
+        assert time.monotonic() - began < TIMEOUT_S + HANG_S
     os.kill(processes[0], signal.SIGCONT)
 
 
@@ -232,7 +227,7 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     strike = Strike(lambda: occupy.append(client.submit(time.sleep, 2 * TIMEOUT_S, workers=[address], pure=False)))
     with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or its threads are taken by other") as caught:
         mg.pagerank(graph, client=client, timeout=TIMEOUT_S, on_event=strike, **ONCE)
-    assert strike.seconds_since < TIMEOUT_S + SLACK_S
+    assert strike.seconds_since < TIMEOUT_S + HANG_S
     assert caught.value.worker == "2"
     occupy[0].result()
     check_serves(client, graph, wanted)
@@ -280,7 +275,7 @@ def test_a_client_that_ends_leaves_nothing(sign, drive, graph, wanted, tmp_path,
     process.send_signal(sign)
     process.communicate(timeout=HANG_S)
     assert process.returncode != 0
-    assert wait_for(lambda: not find_held(client), 30)
+    assert wait_for(lambda: not find_held(client))
     if sign == signal.SIGINT:
         check_left(client, left)
     with Client(cluster, set_as_default=False) as next_client:  # waits while Dask ends the lease of the killed one
@@ -292,7 +287,7 @@ def test_a_scheduler_that_goes_away_ends_the_run(graph, tmp_path):
         process = start_client(tmp_path, graph.info.url, cluster.scheduler_address)
     began = time.monotonic()
     _, said = process.communicate(timeout=HANG_S)
-    assert time.monotonic() - began < LOST_S
+    assert time.monotonic() - began < HANG_S
     assert "Error: " in said
     assert SchedulerNotFoundError.__name__ in said or WorkerLostError.__name__ in said
 
@@ -316,11 +311,11 @@ def test_one_run_waits_for_another(graph, wanted, cluster, client):
     def hold(event):
         if event.iteration == 1:
             second.start()
-            assert second_waits.wait(30)
+            assert second_waits.wait(HANG_S)
             assert phases == ["join", "queue"]
 
     digests["first"] = mg.pagerank(graph, client=client, on_event=hold).digest()
-    second.join(60)
+    second.join(HANG_S)
     assert digests == {"first": wanted, "second": wanted}
 
 
@@ -336,7 +331,7 @@ def test_who_is_interrupted_in_the_queue_takes_no_lease(graph, wanted, client):
     mg.pagerank(graph, client=client, on_event=wait_in_queue, tol_mode="fixed", max_iter=2)
     began = time.monotonic()
     check_serves(client, graph, wanted, n_workers=4)
-    assert time.monotonic() - began < LOST_S / 2
+    assert time.monotonic() - began < HANG_S
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])

@@ -22,6 +22,7 @@ from mgspmv.distribute.gathering import settle_within
 from mgspmv.errors import CapacityError, WorkerMemoryError, WorkerTimeoutError
 from mgspmv.exchange import nccl
 from mgspmv.exchange.links import DaskLinks, Member
+from tests.support.waiting import HANG_S
 
 MEMBERS = (Member(0, "tcp://10.0.0.1:1"), Member("gpu-7", "tcp://10.0.0.2:2"))
 HANG = ("iteration 7", "got no further for 30 s", "its log has the stacks of its threads")
@@ -58,7 +59,7 @@ def not_be_found_by_nccl(monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(nccl, "CONNECT_S", 0.05)
     communicator = SimpleNamespace(abort=lambda: None)
-    played = SimpleNamespace(NcclCommunicator=lambda *_: go_on.wait(30) and communicator)
+    played = SimpleNamespace(NcclCommunicator=lambda *_: go_on.wait(HANG_S) and communicator)
     device = {"__enter__": lambda self: None, "__exit__": lambda self, *error: None, "synchronize": lambda self: None}
     cuda = SimpleNamespace(Device=type("Device", (), device))
     monkeypatch.setitem(__import__("sys").modules, "cupy", SimpleNamespace(cuda=cuda))
@@ -218,7 +219,6 @@ def bring_about(action, monkeypatch):
 
 @pytest.mark.parametrize("name", list(BY_RANK))
 def test_a_time_out_names_worker_rank_and_phase(name, monkeypatch):
-    began = time.monotonic()
     error = bring_about(BY_RANK[name], monkeypatch)
     assert (error.worker, error.rank) == ("gpu-7", 1)
     phase = "ingest" if name == "_Peers.ask" else "iteration 7"
@@ -228,7 +228,6 @@ def test_a_time_out_names_worker_rank_and_phase(name, monkeypatch):
     if name not in ("DaskLinks._take", "Cluster._send"):
         assert re.search(r" (for|within) [\d.]+ s", str(error))
     assert "\n" not in str(error)
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("name", list(JOINING))

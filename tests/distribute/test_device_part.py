@@ -23,7 +23,7 @@ from tests.support.clusters import check_left, find_held, find_left, start_clust
 from tests.support.pairwise import cover_pairs
 from tests.support.waiting import HANG_S, wait_for
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 def count_devices() -> int:
@@ -231,7 +231,6 @@ def test_all_is_freed(devices, stores):
     check_left(devices, before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("action", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_lost_in_a_collective(action, stores):
     if count_devices() < 2:
@@ -263,7 +262,6 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
             assert mg.pagerank(D).values.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.slow
 def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
     n = min(2, count_devices())
     A = stores["rmat"]
@@ -372,7 +370,6 @@ def test_many_vectors_need_all_rows_on_the_devices(devices, stores):
         mg.pagerank_batch(stores["rmat"], [[1]], client=devices, device_memory=100_000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["nccl", "peer"])
 def test_a_worker_that_is_lost_among_many_vectors(transport, stores):
     if count_devices() < 2:
@@ -461,7 +458,6 @@ def spin(dask_worker: Any, flag_s: float) -> None:
     RankSteps._step_unless_stopped = step  # type: ignore[method-assign]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["auto", "nccl"])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP, "spin"], ids=["killed", "stopped", "hung"])
 def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, transport, stores):

@@ -18,7 +18,7 @@ from mgspmv.partition import plan_rows
 from tests.distribute.test_device_part import count_devices, devices  # noqa: F401  # a fixture
 from tests.support.pairwise import cover_pairs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 HELD = {"host": "pinned memory", "store": "the store"}
 BY_HELD = pytest.mark.parametrize("held", HELD)

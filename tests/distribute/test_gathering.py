@@ -16,7 +16,7 @@ from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.turns import Turns
 from tests.support.clusters import find_held
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG_S, wait_for
 
 
 @pytest.fixture
@@ -89,11 +89,12 @@ def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
     assert wait_for(lambda: not find_held(in_process(3)))
 
 
+@pytest.mark.slow
 def test_who_hangs_is_named(trio, monkeypatch, in_process):
     """Its links are open, and its task says nothing."""
     members, go_on = list_members(trio), threading.Event()
     gather = Gathering.gather
-    monkeypatch.setattr(Gathering, "gather", lambda self: gather(self) if self._rank != 2 else go_on.wait(30))
+    monkeypatch.setattr(Gathering, "gather", lambda self: gather(self) if self._rank != 2 else go_on.wait(HANG_S))
     try:
         with pytest.raises(WorkerTimeoutError) as caught:
             gather_on_cluster(trio, members, "peer", 6)
@@ -180,6 +181,7 @@ def test_devices(trio, groups, damages):
     assert made[0]._turns.number == 2 * ROUNDS + 1
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_real_devices():
     pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")

@@ -164,7 +164,7 @@ def test_any_number_of_workers(n, sources, in_process, tmp_path):
 
 
 @pytest.mark.fuzz
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edges=st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9)] * 2), min_size=1, max_size=60),
     duplicates=st.sampled_from(["first", "keep"]),

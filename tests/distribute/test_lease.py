@@ -11,6 +11,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def graph(tmp_path_factory):
 def test_runs_that_are_started_together_take_turns(drives, graph, client):
     options = {"tol_mode": "fixed", "max_iter": 30}
     wanted = mg.pagerank(graph, **options).digest()
-    started, solutions = threading.Barrier(len(drives)), []
+    started, solutions = threading.Barrier(len(drives), timeout=HANG_S), []
 
     def run(drive):
         with Client(client.scheduler.address, set_as_default=False) as mine, graph.distribute(mine) as D:
@@ -43,7 +44,7 @@ def test_runs_that_are_started_together_take_turns(drives, graph, client):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     assert [s.digest() for _, _, s in solutions] == [wanted] * len(drives)
     (first, said, _), (second, waited, _) = sorted(solutions, key=lambda each: each[0][0])
     assert first[-1] < second[0]
@@ -51,6 +52,7 @@ def test_runs_that_are_started_together_take_turns(drives, graph, client):
     assert waited == ["queue", "start", "residual"]
 
 
+@pytest.mark.slow
 def test_runs_of_two_processes_take_turns(graph, client, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(

@@ -198,6 +198,7 @@ def test_buckets_hold_all_rows(n, shift):
     assert (n - 1) >> shift < BUCKETS
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "name",

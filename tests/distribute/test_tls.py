@@ -78,7 +78,7 @@ def make_context(certificates=None):
 
 def speak(address, context):
     """What is answered, of an encrypted connection or another one; a refusal is none."""
-    with socket.create_connection(address, timeout=10) as plain:
+    with socket.create_connection(address, timeout=HANG_S) as plain:
         try:
             with context.wrap_socket(plain) if context else plain as connection:
                 connection.sendall(HELLO)
@@ -87,6 +87,7 @@ def speak(address, context):
             return b""
 
 
+@pytest.mark.slow
 def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, store, tmp_path):
     foreign = make_certificates(tmp_path / "foreign")
     with use_tls(certificates.folder), Client(cluster, set_as_default=False) as client:
@@ -103,6 +104,7 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
         assert pages == 3, "of the scheduler and two workers: who has a certificate sees them"
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, others, store):
     pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")
@@ -120,6 +122,7 @@ def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, oth
         assert pages == 2
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_other_machines_do_not_reach_nccl_of_gpu_workers(certificates, store):
     """Whose workers no command of ours started, and share a GPU as if each had one; NCCL asks for no certificate."""
@@ -175,20 +178,22 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
         for process in reversed(started):
             process.terminate()
         for process in started:
-            process.wait(30)
+            process.wait(HANG_S)
 
 
+@pytest.mark.slow
 def test_pages_are_seen_with_a_certificate(cluster, certificates):
     with use_tls(certificates.folder):
         link = cluster.dashboard_link
     assert link.startswith("https://127.0.0.1:")
     context = ssl.create_default_context(cafile=str(certificates.ca))  # compares names too
     with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-        urllib.request.urlopen(link, context=context, timeout=10).read()
+        urllib.request.urlopen(link, context=context, timeout=HANG_S).read()
     context.load_cert_chain(certificates.cert, certificates.key)
-    assert b"Dask" in urllib.request.urlopen(link, context=context, timeout=10).read()
+    assert b"Dask" in urllib.request.urlopen(link, context=context, timeout=HANG_S).read()
 
 
+@pytest.mark.slow
 def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp_path):
     address = cluster.scheduler_address
     assert address.startswith("tls://")
@@ -230,11 +235,11 @@ def captured():
         yield packets
     finally:
         is_over.set()
-        thread.join()
+        thread.join(HANG_S)
         listening.close()
 
 
-@pytest.mark.slow
+@pytest.mark.external
 @pytest.mark.skipif(sys.platform != "linux", reason="packets are captured as Linux does it")
 @pytest.mark.parametrize("where", [None, "temporary"])
 def test_nothing_on_the_wire_is_to_be_read(where, store):

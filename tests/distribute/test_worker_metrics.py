@@ -203,6 +203,7 @@ def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
     assert found - sum(sample.value for sample in before) == 1, "and not what others submit"
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_memory_of_a_device_is_told_by_who_computes_on_it(store):
     with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.exchange import columns
@@ -34,7 +34,6 @@ def list_columns(halo):
     return halo.select(np.arange(halo.bounds[-1])).tolist()
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_columns_cut_again_are_the_same(data):
     n = data.draw(st.integers(0, 20))

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.exchange import halo as halo_module
@@ -87,7 +87,6 @@ def test_any_share_of_any_graph(share):
     assert_is_right(*share)
 
 
-@settings(deadline=None)  # the first product compiles its kernel
 @given(shares(), st.sampled_from(["float64", "float32"]))
 def test_products_of_any_share_have_the_same_bits(share, dtype):
     block, rank, bounds = share
