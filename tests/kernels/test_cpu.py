@@ -316,15 +316,16 @@ def test_checks_of_rows(precision, has_values, threads):
 @cover_pairs(
     precision=PRECISIONS,
     has_values={"values": True, "pattern": False},
-    vectors={"vectors": True, "one value for all": False},
+    n_dangling={"dangling of each": 6, "one dangling": 1},
+    n_personalization={"personalization of each": 6, "one personalization": 1},
 )
-def test_step_is_the_formula(precision, has_values, vectors):
+def test_step_is_the_formula(precision, has_values, n_dangling, n_personalization):
     kernel, z = bind(make_block(HARD["empty rows"], data=np.float64 if has_values else None), precision)
     matrix, n, alpha, mass = to_scipy(kernel.block), 6, 0.85, 0.2
     rng = np.random.default_rng(11)
     x = (lambda v: v / v.sum())(rng.random(n)).astype(rank_dtype(precision))
     weight = np.array([1.0, 2.0, 0.0, 4.0, 5.0, 3.0])
-    d, p = (rng.random(n) if vectors else np.array([1 / n]) for _ in range(2))
+    d, p = (rng.random(k) / k for k in (n_dangling, n_personalization))
     kernel.scale(x, weight, z)
     old, z_next = x.astype(np.float64), np.empty_like(z)
     sums = kernel.step(z, x, z_next, weight, alpha, mass, d, p)
