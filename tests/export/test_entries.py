@@ -36,7 +36,7 @@ def make_store(lengths, cols=None, duplicates="sum"):
     return open_store(place)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([0, 0, 1, 2, 7, 30]), max_size=30))
 def test_all_entries_once(lengths):
     stored = make_store(lengths)

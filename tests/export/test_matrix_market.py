@@ -43,6 +43,7 @@ def test_integers(values):
     assert format_values(np.array(values, np.int64)) == list(map(str, values))
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.floats(), min_size=1, max_size=20))
 def test_doubles_are_read_as_they_were(values):
     found = np.array(list(map(float, format_values(np.array(values)))))
@@ -50,6 +51,7 @@ def test_doubles_are_read_as_they_were(values):
     assert np.array_equal(np.signbit(found[found == 0]), np.signbit(np.array(values)[found == 0]))
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_singles_are_read_as_they_were_by_way_of_doubles(values):
     found = np.array(list(map(float, format_values(np.array(values, np.float32))))).astype(np.float32)
