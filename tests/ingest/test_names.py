@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -24,6 +23,7 @@ from mgspmv.ingest.vertices import IdRoom, OccurringNames
 from mgspmv.ingest.write import Room, store_source
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
+from tests.support.shrinking import shrink
 
 PLENTY = 1 << 40
 any_names = st.lists(st.text(max_size=3), unique=True)
@@ -32,10 +32,8 @@ any_names = st.lists(st.text(max_size=3), unique=True)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Pages and buckets of which a few names make many."""
-    for name, value in {"PAGE_NAMES": 3, "MERGED_PAGES": 2}.items():
-        monkeypatch.setattr(sys.modules["mgspmv.ingest.names"], name, value)
-    for name, value in {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}.items():
-        monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
+    sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
+    shrink(monkeypatch, ingest__names={"PAGE_NAMES": 3, "MERGED_PAGES": 2}, ingest__sorter=sorter)
 
 
 @given(any_names, st.data())
@@ -155,7 +153,7 @@ def test_equal_names_in_one_batch_have_one_code():
 def test_several_threads_while_names_are_put_away():
     """A batch has the codes of one table, which are greater than those of an earlier one, and each code one name."""
     rng = np.random.default_rng(3)
-    batches = [[f"v{k}" for k in (rng.random(40) ** 2 * 400).astype(int)] for _ in range(100)]
+    batches = [[f"v{k}" for k in (rng.random(40) ** 2 * 300).astype(int)] for _ in range(60)]
     vertices = OccurringNames(IdRoom(8000))
     with ThreadPoolExecutor(8) as pool:
         encode = lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1]))  # noqa: E731

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +17,7 @@ from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 PLENTY = 1 << 40
@@ -27,10 +26,8 @@ PLENTY = 1 << 40
 @pytest.fixture
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
-    for name, value in {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}.items():
-        monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
-    for name, value in {"PAGE_IDS": 4, "PIECE_IDS": 8}.items():
-        monkeypatch.setattr(sys.modules["mgspmv.ingest.ids"], name, value)
+    sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
+    shrink(monkeypatch, ingest__sorter=sorter, ingest__ids={"PAGE_IDS": 4, "PIECE_IDS": 8})
 
 
 def check(rows, cols, memory, threads=2):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -12,6 +10,7 @@ import mgspmv as mg
 from mgspmv.errors import ChecksumError
 from mgspmv.ingest.row_sums import sum_rows
 from mgspmv.store.read import open_store
+from tests.support.shrinking import shrink
 
 HARD = np.array([1e16, -1e16, 0.1, 1 / 3, 2.5, 1e-20])
 """Values whose sums depend on the order that they are added up in."""
@@ -19,12 +18,8 @@ HARD = np.array([1e16, -1e16, 0.1, 1 / 3, 2.5, 1e-20])
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    for module, constant, value in (
-        ("store.chunks", "CHUNK_ELEMENTS", 7),
-        ("ingest.stored", "PIECE_ENTRIES", 7),
-        ("ingest.stored", "PIECE_ROWS", 5),
-    ):
-        monkeypatch.setattr(import_module(f"mgspmv.{module}"), constant, value)
+    stored = {"PIECE_ENTRIES": 7, "PIECE_ROWS": 5}
+    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def make_arcs(dtype):

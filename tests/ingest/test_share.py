@@ -29,13 +29,13 @@ def test_an_array_in_a_file_is_sliced_like_one(tmp_path, monkeypatch):
     array.close()
 
 
-@pytest.mark.parametrize("spread", [1, 3, 1000, 2**50])
-def test_integers_are_merged(spread):
-    ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
-    own, places = _merge(pa.array(ids))
-    wanted, where = np.unique(ids, return_inverse=True)
-    assert own.to_pylist() == wanted.tolist()
-    assert places.tolist() == where.tolist()
+def test_integers_are_merged():
+    for spread in (1, 3, 1000, 2**50):
+        ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
+        own, places = _merge(pa.array(ids))
+        wanted, where = np.unique(ids, return_inverse=True)
+        assert own.to_pylist() == wanted.tolist(), spread
+        assert places.tolist() == where.tolist(), spread
 
 
 def test_names_are_merged_in_the_order_of_their_characters():

@@ -22,6 +22,7 @@ from mgspmv.ingest.scratch import KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 from tests.support.waiting import HANG_S, wait_for
 
 sorter_module = sys.modules["mgspmv.ingest.sorter"]
@@ -33,8 +34,8 @@ BYTES = 2 * 64 * 3
 @pytest.fixture
 def small(monkeypatch):
     """Buckets, groups and blocks of which a few entries make many."""
-    for name, value in {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "WRITE_BYTES": 64}.items():
-        monkeypatch.setattr(sorter_module, name, value)
+    sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "WRITE_BYTES": 64}
+    shrink(monkeypatch, ingest__sorter=sorter)
 
 
 class Collector:
@@ -120,10 +121,10 @@ def test_any_entries(data):
     check(batches, shape, data.draw(st.sampled_from([PLENTY, least, 2 * least])))
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 5000])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads(small, threads, memory):
-    check(make_batches(800, (90, 80)), (90, 80), memory, threads=threads)
+def test_any_number_of_threads(small, threads):
+    for memory in (PLENTY, 5000):
+        check(make_batches(800, (90, 80)), (90, 80), memory, threads=threads)
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 3000])

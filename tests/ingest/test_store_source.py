@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from mgspmv.errors import OptionError, SourceError, StoreUnfinishedError
 from mgspmv.ingest.open import open_source
 from mgspmv.store.write import begin_version
 from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 from tests.support.stores import make_stochastic
 
 IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
@@ -22,13 +21,8 @@ IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    for module, constant, value in (
-        ("store.chunks", "CHUNK_ELEMENTS", 7),
-        ("ingest.stored", "CHUNK_ELEMENTS", 7),
-        ("ingest.stored", "PIECE_ENTRIES", 7),
-        ("ingest.stored", "PIECE_ROWS", 5),
-    ):
-        monkeypatch.setattr(import_module(f"mgspmv.{module}"), constant, value)
+    stored = {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5}
+    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def make_graph(ids="numbers", n=20, m=60, seed=0):

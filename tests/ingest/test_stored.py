@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,18 +10,15 @@ from zarr.storage import MemoryStore
 from mgspmv.ingest.stored import StoredIds, StoredRows
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
+from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 from tests.support.stores import make_arrays, make_scipy
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    for module, constant, value in (
-        ("store.chunks", "CHUNK_ELEMENTS", 7),
-        ("ingest.stored", "CHUNK_ELEMENTS", 7),
-        ("ingest.stored", "PIECE_ENTRIES", 14),
-        ("ingest.stored", "PIECE_ROWS", 5),
-    ):
-        monkeypatch.setattr(import_module(f"mgspmv.{module}"), constant, value)
+    stored = {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 14, "PIECE_ROWS": 5}
+    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def store(matrix, **options):
@@ -31,8 +26,7 @@ def store(matrix, **options):
     return open_store(place)
 
 
-@pytest.mark.parametrize("pattern", [False, True])
-@pytest.mark.parametrize("shape", [(30, 30), (0, 0), (1, 400), (300, 3)])
+@cover_pairs(shape={"square": (30, 30), "empty": (0, 0), "row": (1, 400), "column": (300, 3)}, pattern=[False, True])
 def test_rows(shape, pattern):
     matrix = make_scipy(*shape, 0.1 if shape[0] > 1 else 0.9)
     rows = StoredRows(store(matrix, pattern=pattern), 2)

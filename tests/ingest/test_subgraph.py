@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 
 import networkx as nx
 import numpy as np
@@ -29,12 +28,13 @@ from mgspmv.errors import (
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
+from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore, WatchingStore, make_scipy
 
 SMALL = {
-    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
-    "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
-    "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
+    "store__chunks": {"CHUNK_ELEMENTS": 7},
+    "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+    "ingest__subgraph": {"PIECE_IDS": 3},
 }
 IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
 
@@ -42,9 +42,7 @@ IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda
 @pytest.fixture
 def small(monkeypatch):
     """Pieces and chunks of which a small matrix has many."""
-    for module, values in SMALL.items():
-        for name, value in values.items():
-            monkeypatch.setattr(import_module(module), name, value)
+    shrink(monkeypatch, **SMALL)
 
 
 def ingest(source, **options):

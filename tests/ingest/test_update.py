@@ -22,25 +22,23 @@ from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError, StoreNotFoundError
-from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
 from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore
 
 SMALL = {
-    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
-    "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
-    "mgspmv.ingest.update": {"BLOCK_ROWS": 5, "PIECE_IDS": 3},
-    "mgspmv.ingest.sorter": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
+    "store__chunks": {"CHUNK_ELEMENTS": 7},
+    "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+    "ingest__update": {"BLOCK_ROWS": 5, "PIECE_IDS": 3},
+    "ingest__sorter": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
 }
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Pieces, blocks and chunks of which a small matrix has many."""
-    for module, values in SMALL.items():
-        for name, value in values.items():
-            monkeypatch.setattr(import_module(module), name, value)
+    shrink(monkeypatch, **SMALL)
 
 
 def arrays(edges, dtype=np.float64):
@@ -152,9 +150,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     given = {"n_vertices": 60, "transpose": True, "duplicates": "keep"}
     place = MemoryStore()
     mg.ingest((*ends[:, old], *(v[old] for v in values)), place, **given)
-    n_spilled, spill = [], EntrySorter._spill
-    monkeypatch.setattr(EntrySorter, "_spill", lambda sorter: (n_spilled.append(1), spill(sorter)))
-    monkeypatch.setattr(import_module("mgspmv.api.stores"), "find_room", lambda *_, **__: Room(memory, 2, None))
+    allow(monkeypatch, memory)
     column_bytes = memory // (4 * n_columns)
     monkeypatch.setattr(import_module("mgspmv.ingest.update"), "find_column_bytes", lambda rows: column_bytes)
     heard = []
@@ -169,7 +165,6 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     wanted = mg.ingest((*ends[:, ~is_gone], *(v[~is_gone] for v in values)), MemoryStore(), **given)
     assert info.digest == wanted.digest
     assert mg.verify(place) == []
-    assert bool(n_spilled) == (memory == 20_000)
     assert heard.count("add up columns") == -(-60 // n_columns) - 1
 
 
@@ -187,14 +182,8 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     paths = [write_list(tmp_path / name, own, kind, False) for name, own in zip("ab", lists, strict=True)]
     gone = write_list(tmp_path / "gone", lists[0][::3] + lists[1][:50], kind, False)
     mg.ingest(paths[0], tmp_path / "s", duplicates="keep", transpose=True)
-    module, held = import_module("mgspmv.ingest.update"), []
-    arrange = module._arrange
-    monkeypatch.setattr(module, "_arrange", lambda batch, *given: (held.append(batch), arrange(batch, *given))[1])
     allow(monkeypatch, 70_000)
     info = mg.update(tmp_path / "s", insert=paths[1], delete=gone)
-    assert [type(batch.layout.vertex_ids).__name__ for batch in held] == [
-        "SortedIds" if kind == "int64" else "SortedNames"
-    ] * 2
     places = {edge[:2] for edge in lists[0][::3] + lists[1][:50]}
     edges = [edge for edge in lists[0] if edge[:2] not in places] + lists[1]
     (tmp_path / "ids").write_text(

@@ -31,6 +31,7 @@ from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
+from tests.support.shrinking import shrink
 
 PLENTY = 1 << 40
 GIB = 1 << 30
@@ -39,9 +40,8 @@ GIB = 1 << 30
 @pytest.fixture
 def small(monkeypatch):
     """Groups, blocks and chunks of which a small source makes many."""
-    for name, value in {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}.items():
-        monkeypatch.setattr(sys.modules["mgspmv.ingest.sorter"], name, value)
-    monkeypatch.setattr(sys.modules["mgspmv.store.chunks"], "CHUNK_ELEMENTS", 256)
+    sorter = {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}
+    shrink(monkeypatch, ingest__sorter=sorter, store__chunks={"CHUNK_ELEMENTS": 256})
 
 
 def store(source, place, *, memory=PLENTY, overwrite=False, report=lambda *_: None, **options):
