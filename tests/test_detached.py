@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from mgspmv import detached
 from mgspmv.detached import (
     KEPT_S,
     SILENT_S,
@@ -216,16 +215,11 @@ def test_the_same_is_not_computed_twice_at_a_time():
     assert begin_run(ask("2")).name == "2"
 
 
-def test_several_begin_the_same_at_the_same_time(monkeypatch):
-    begun, refuse = [], detached._refuse_twice
-
-    def refuse_slowly(asked):
-        refuse(asked)
-        time.sleep(0.05)
-
-    monkeypatch.setattr(detached, "_refuse_twice", refuse_slowly)
+def test_several_begin_the_same_at_the_same_time():
+    begun, all_are_here = [], threading.Barrier(8)
 
     def begin(name):
+        all_are_here.wait(HANG_S)
         with suppress(RunBusyError):
             begun.append(begin_run(ask(name)))
 

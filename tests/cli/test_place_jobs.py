@@ -41,24 +41,24 @@ def test_what_a_job_asks_for():
     assert parse_job([]) == Job()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["partition=gpu"], f"job 'partition=gpu': wanted KEY=VALUE, where KEY is one of {', '.join(KEYS)}"),
-        (["queue"], "job 'queue': wanted KEY=VALUE"),
-        (["queue="], "job 'queue=': wanted KEY=VALUE"),
-        (["gpus=0"], "job gpus=0: wanted a number from 1 on"),
-        (["cores=two"], "job cores=two: wanted a number from 1 on"),
-        (["memory=much"], "much"),
-        (["protocol=ib"], "job protocol=ib: wanted tcp or ucxx"),
-        (["queue=a", "queue=b"], "job 'queue=b': queue is given twice"),
-        (["directive=a\nb"], "a value is one line"),
-    ],
-)
-def test_jobs_that_are_refused(given, message):
-    with pytest.raises(OptionError) as caught:
-        parse_job(given)
-    assert message in str(caught.value)
+WRONG_JOBS = [
+    (["partition=gpu"], f"job 'partition=gpu': wanted KEY=VALUE, where KEY is one of {', '.join(KEYS)}"),
+    (["queue"], "job 'queue': wanted KEY=VALUE"),
+    (["queue="], "job 'queue=': wanted KEY=VALUE"),
+    (["gpus=0"], "job gpus=0: wanted a number from 1 on"),
+    (["cores=two"], "job cores=two: wanted a number from 1 on"),
+    (["memory=much"], "much"),
+    (["protocol=ib"], "job protocol=ib: wanted tcp or ucxx"),
+    (["queue=a", "queue=b"], "job 'queue=b': queue is given twice"),
+    (["directive=a\nb"], "a value is one line"),
+]
+
+
+def test_jobs_that_are_refused():
+    for given, message in WRONG_JOBS:
+        with pytest.raises(OptionError) as caught:
+            parse_job(given)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

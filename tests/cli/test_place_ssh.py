@@ -52,31 +52,31 @@ def test_what_lines_say(tmp_path):
     assert hosts[1].destination == ["-p", "2222", "--", "me@gpu-2.example.org"]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("-oProxyCommand=x", "this is not a host"),
-        ("a b", "'b' is neither workers=N nor threads=N"),
-        ("a workers=0", "workers must be a number from 1 on, not '0'"),
-        ("a workers=", "workers must be a number from 1 on, not ''"),
-        ("a threads=two", "threads must be a number from 1 on, not 'two'"),
-        ("a workers=1 workers=2", "workers= stands there twice"),
-        ("a:0", "a port is from 1 to 65535, not 0"),
-        ("a:70000", "a port is from 1 to 65535, not 70000"),
-        ("a:", "this is not a host"),
-        ("::1", "write IPv6 in brackets"),
-        ("@a", "this is not a host"),
-        ("a;reboot", "this is not a host"),
-        ("me@first:22", "the host is in line 2 already"),
-    ],
-)
-def test_lines_that_are_refused(tmp_path, line, message):
+WRONG_LINES = [
+    ("-oProxyCommand=x", "this is not a host"),
+    ("a b", "'b' is neither workers=N nor threads=N"),
+    ("a workers=0", "workers must be a number from 1 on, not '0'"),
+    ("a workers=", "workers must be a number from 1 on, not ''"),
+    ("a threads=two", "threads must be a number from 1 on, not 'two'"),
+    ("a workers=1 workers=2", "workers= stands there twice"),
+    ("a:0", "a port is from 1 to 65535, not 0"),
+    ("a:70000", "a port is from 1 to 65535, not 70000"),
+    ("a:", "this is not a host"),
+    ("::1", "write IPv6 in brackets"),
+    ("@a", "this is not a host"),
+    ("a;reboot", "this is not a host"),
+    ("me@first:22", "the host is in line 2 already"),
+]
+
+
+def test_lines_that_are_refused(tmp_path):
     path = tmp_path / "hosts.txt"
-    path.write_text(f"# hosts\nfirst:22\n\n{line}  # comment\n")
-    with pytest.raises(OptionError) as caught:
-        read_hosts(path)
-    assert str(caught.value).startswith(f"{path}, line 4: {line!r}: ")
-    assert message in str(caught.value)
+    for line, message in WRONG_LINES:
+        path.write_text(f"# hosts\nfirst:22\n\n{line}  # comment\n")
+        with pytest.raises(OptionError) as caught:
+            read_hosts(path)
+        assert str(caught.value).startswith(f"{path}, line 4: {line!r}: ")
+        assert message in str(caught.value)
 
 
 def test_files_that_are_refused(tmp_path):

@@ -151,13 +151,16 @@ def test_exit_codes(args, code, type_name, message, stores):
 
 
 def test_what_is_not_expected_is_an_error_of_one_line(monkeypatch):
+    errors = [RuntimeError("a bug"), RuntimeError("a bug"), CapacityError("needs 3 GB")]
+
     def fail(*_, **__):
-        raise RuntimeError("a bug")
+        raise errors.pop(0)
 
     monkeypatch.setattr(mgspmv.api, "verify", fail)
     said = "error: RuntimeError: a bug; this was not expected, --debug shows where it comes from\n"
     assert invoke("verify", "g.zarr", code=1) == ("", said)
     assert invoke_json("verify", "g.zarr", code=1) == {"error": {"type": "RuntimeError", "message": "a bug"}}
+    assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
 
 
 @pytest.mark.parametrize("args", [("--debug", "info", "none.zarr"), ("info", "none.zarr", "--debug")])
@@ -326,14 +329,6 @@ def test_it_is_a_command_of_dask(monkeypatch):
     assert json.loads(stdout.getvalue().splitlines()[0])["kind"] == "graph"
     assert stderr.getvalue().startswith("error: there is no matrix store at none.zarr")
     assert "Usage: dask mgspmv top" in stdout.getvalue()
-
-
-def test_capacity_while_running(monkeypatch):
-    def fail(*_, **__):
-        raise CapacityError("needs 3 GB")
-
-    monkeypatch.setattr(mgspmv.api, "verify", fail)
-    assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
 
 
 @pytest.mark.slow

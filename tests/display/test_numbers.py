@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from mgspmv.display.numbers import (
     format_bytes,
     format_number,
@@ -17,29 +15,17 @@ from mgspmv.display.numbers import (
 )
 
 
-@pytest.mark.parametrize(
-    ("elapsed_s", "text"),
-    [
-        (0, "0 s"),
-        (2.5e-6, "2.5 µs"),
-        (0.00123, "1.23 ms"),
-        (0.9999, "1 s"),
-        (83.44, "83.4 s"),
-        (119.9, "120 s"),
-        (125, "2 min 5 s"),
-        (7199, "119 min 59 s"),
-        (7260, "2 h 1 min"),
-    ],
-)
-def test_seconds(elapsed_s, text):
-    assert format_seconds(elapsed_s) == text
+def test_seconds():
+    told = {
+        0: "0 s", 2.5e-6: "2.5 µs", 0.00123: "1.23 ms", 0.9999: "1 s", 83.44: "83.4 s", 119.9: "120 s",
+        125: "2 min 5 s", 7199: "119 min 59 s", 7260: "2 h 1 min",
+    }  # fmt: skip
+    assert {elapsed_s: format_seconds(elapsed_s) for elapsed_s in told} == told
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (999.6, "1 kB"), (4.56e9, "4.56 GB"), (3e18, "3e+03 PB")]
-)
-def test_bytes(count, text):
-    assert format_bytes(count) == text
+def test_bytes():
+    told = {0: "0 B", 999: "999 B", 999.6: "1 kB", 4.56e9: "4.56 GB", 3e18: "3e+03 PB"}
+    assert {count: format_bytes(count) for count in told} == told
 
 
 def test_numbers():
@@ -62,9 +48,7 @@ def test_names_of_what_is_not_finite_are_read():
     assert read_number(3) == 3.0
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "short"), [("abcdef", 6, "abcdef"), ("abcdefg", 6, "abc…fg"), ("abcdefgh", 3, "a…h")]
-)
-def test_a_long_text_keeps_its_ends(text, limit, short):
-    assert shorten(text, limit) == short
-    assert len(short) <= limit
+def test_a_long_text_keeps_its_ends():
+    for text, limit, short in (("abcdef", 6, "abcdef"), ("abcdefg", 6, "abc…fg"), ("abcdefgh", 3, "a…h")):
+        assert shorten(text, limit) == short
+        assert len(short) <= limit

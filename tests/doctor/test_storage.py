@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from types import SimpleNamespace
@@ -15,10 +16,15 @@ from tests.support.buckets import serve_s3
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch):
-    monkeypatch.setattr(storage, "SCRATCH_BYTES", 16 << 20)
-    monkeypatch.setattr(storage, "SLOW_BYTES_PER_S", 0.0)  # this machine may be busy
-    monkeypatch.setattr(storage, "SLOW_LATENCY_S", 60.0)
+def limit(monkeypatch):
+    """`limit(NAME=value)` sets limits of the checks, which a busy machine keeps unless a test says otherwise."""
+
+    def set_limits(**limits):
+        for name, value in limits.items():
+            monkeypatch.setattr(storage, name, value)
+
+    set_limits(SCRATCH_BYTES=16 << 20, SLOW_BYTES_PER_S=0.0, SLOW_LATENCY_S=math.inf)
+    return set_limits
 
 
 # --- the scratch folder ----------------------------------------------------------------------------------------------
@@ -62,9 +68,9 @@ def test_scratch_without_room(scratch, free, system, status, words):
     assert "TMPDIR" in found.remedy
 
 
-def test_scratch_that_is_slow(scratch, monkeypatch):
+def test_scratch_that_is_slow(scratch, limit):
     scratch(100 << 30)
-    monkeypatch.setattr(storage, "SLOW_BYTES_PER_S", 1e15)
+    limit(SLOW_BYTES_PER_S=1e15)
     found = check_scratch()
     assert (found.status, found.remedy) == ("warning", "Set TMPDIR or --scratch to a faster disk.")
 
@@ -81,9 +87,8 @@ def test_scratch_that_cannot_be_written(scratch, monkeypatch):
     assert found.found.endswith("cannot be written: Read-only file system")
 
 
-def test_scratch_is_measured_for_a_while_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "SCRATCH_BYTES", 1 << 50)
-    monkeypatch.setattr(storage, "TAKE_S", 0.05)
+def test_scratch_is_measured_for_a_while_only(tmp_path, limit):
+    limit(SCRATCH_BYTES=1 << 50, TAKE_S=0.05)
     written, read = measure_scratch(tmp_path)
     assert min(written, read) > 0
 
@@ -95,13 +100,13 @@ def test_scratch_where_the_system_keeps_what_was_written(tmp_path, monkeypatch):
     assert read is None
 
 
-def test_file_systems(tmp_path, monkeypatch):
+def test_file_systems(tmp_path, limit):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/a / ext4 rw 0 0\ntmpfs {tmp_path}/in\\040memory tmpfs rw 0 0\n")
-    monkeypatch.setattr(storage, "MOUNTS", mounts)
+    limit(MOUNTS=mounts)
     assert find_file_system(tmp_path) == "ext4"
     assert find_file_system(tmp_path / "in memory" / "x") == "tmpfs"
-    monkeypatch.setattr(storage, "MOUNTS", tmp_path / "none")
+    limit(MOUNTS=tmp_path / "none")
     assert find_file_system(tmp_path) is None
 
 
@@ -127,31 +132,31 @@ def test_a_folder(folder):
     assert check_store(f"file://{folder}").status == check_store(f"obstore+file://{folder}").status == "ok"
 
 
-def test_all_bytes_are_read_once(folder, monkeypatch):
+def test_all_bytes_are_read_once(folder, limit):
     read, files = storage._list_files(str(folder))
     places = []
     n_bytes, rate = storage._measure_reading(lambda *p: places.append(p) or read(*p), files)
     assert n_bytes == (18 << 20) + 100
     assert rate > 0
     assert sorted(b - a for _, a, b in places) == [100, 1 << 20, 1 << 20, *[4 << 20] * 4]
-    monkeypatch.setattr(storage, "READ_BYTES", 8 << 20)
+    limit(READ_BYTES=8 << 20)
     assert storage._measure_reading(read, files)[0] == 8 << 20
-    monkeypatch.setattr(storage, "TAKE_S", 0.0)
+    limit(TAKE_S=0.0)
     assert storage._measure_reading(read, files)[0] == 0
 
 
-def test_little_is_not_judged(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "SLOW_BYTES_PER_S", 1e15)
+def test_little_is_not_judged(tmp_path, limit):
+    limit(SLOW_BYTES_PER_S=1e15)
     (tmp_path / "few").write_bytes(b"x" * 1000)
     found = check_store(str(tmp_path / "few"))
     assert found.status == "ok"
     assert found.found.endswith("too little to say how fast it is")
 
 
-def test_what_is_slow(folder, monkeypatch):
-    monkeypatch.setattr(storage, "SLOW_BYTES_PER_S", 1e15)
+def test_what_is_slow(folder, limit):
+    limit(SLOW_BYTES_PER_S=1e15)
     assert check_store(str(folder)).remedy.startswith("Copy it to a faster disk")
-    monkeypatch.setattr(storage, "SLOW_LATENCY_S", 0.0)
+    limit(SLOW_LATENCY_S=0.0)
     assert check_store(str(folder)).remedy.startswith("Read it from a machine nearer to it")
 
 
@@ -181,7 +186,7 @@ def test_a_store_that_hangs(tmp_path, monkeypatch):
 
 
 @pytest.mark.external
-def test_an_object_store(folder, monkeypatch):
+def test_an_object_store(folder, limit):
     with serve_s3() as system:
         system.put(str(folder), "bucket/doctor.zarr", recursive=True)
         found = check_store("s3://bucket/doctor.zarr")
@@ -193,5 +198,5 @@ def test_an_object_store(folder, monkeypatch):
         missing = check_store("s3://bucket/no-doctor.zarr")
         assert missing.status == "wrong"
         assert "there is no such file" in missing.found
-        monkeypatch.setattr(storage, "SLOW_LATENCY_S", 0.0)
+        limit(SLOW_LATENCY_S=0.0)
         assert check_store("s3://bucket/doctor.zarr").status == "warning"

@@ -48,9 +48,8 @@ def test_phases_are_shown_with_their_counts():
         assert "3/?" in console.file.getvalue().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("done", "total", "elapsed_s", "said"),
-    [
+def test_rate_and_remaining_time():
+    for done, total, elapsed_s, said in (
         (0, 10, 5.0, ""),
         (3, 10, 0.5, ""),
         (30_000_000, 60_000_000, 4.0, "  7.5M/s, 0:04 left"),
@@ -58,10 +57,8 @@ def test_phases_are_shown_with_their_counts():
         (1, 100, 10.0, "  0.1/s, 16:30 left"),
         (2_500_000_000, None, 1.0, "  2.5G/s"),
         (8000, 8000, 2.0, "  4k/s"),
-    ],
-)
-def test_rate_and_remaining_time(done, total, elapsed_s, said):
-    assert describe_rate(done, total, elapsed_s) == said
+    ):
+        assert describe_rate(done, total, elapsed_s) == said
 
 
 def test_a_phase_has_a_rate_of_its_own(monkeypatch):
