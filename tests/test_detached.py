@@ -184,7 +184,7 @@ def test_readers_never_see_half_a_file():
         assert all(len(read_run(folder).progress.stages) == 300 for _ in range(50))
     finally:
         ends.set()
-        writer.join()
+        writer.join(HANG_S)
 
 
 def test_runs_are_found_by_their_beginning():
@@ -227,7 +227,7 @@ def test_several_begin_the_same_at_the_same_time():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(HANG_S)
     assert len(begun) == len(list_runs()) == 1
 
 

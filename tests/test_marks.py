@@ -10,6 +10,7 @@ import pytest
 from mgspmv.ingest.ahead import Ahead, map_ahead
 from mgspmv.marks import Marks, find_marks, make_marks, mark
 from mgspmv.store.digests import digest_array
+from tests.support.waiting import HANG_S
 
 
 def test_marks_belong_to_the_thread_that_makes_them():
@@ -19,7 +20,7 @@ def test_marks_belong_to_the_thread_that_makes_them():
         assert (find_marks() is marks, marks.n) == (True, 1)
         other = threading.Thread(target=mark)
         other.start()
-        other.join()
+        other.join(HANG_S)
         assert marks.n == 1
         with make_marks() as inner:
             mark()

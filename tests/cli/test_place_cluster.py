@@ -274,7 +274,7 @@ def listen(reply: bytes) -> Iterator[str]:
         serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        serving.join()
+        serving.join(HANG_S)
     for connection in held:
         connection.close()
 
@@ -355,7 +355,7 @@ def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
         reading = threading.Thread(target=read_all, args=(terminal, shown))
         reading.start()
         stdout, _ = process.communicate(timeout=HANG_S)
-    reading.join()
+    reading.join(HANG_S)
     os.close(terminal)
     text = b"".join(shown).decode()
     assert process.returncode == 0, text

@@ -64,7 +64,7 @@ def test_a_cluster_that_does_not_answer(few):
         raise SchedulerNotFoundError("no Dask scheduler answers at tcp://10.0.0.9:1")
         yield
 
-    found = examine(reach, timeout=1)
+    found = examine(reach, timeout=HANG_S)
     assert name_all(found) == ["some-host", "some-storage", "scheduler"]
     assert (found[-1].status, found[-1].kind) == ("wrong", "cluster")
     assert found[-1].found == "no Dask scheduler answers at tcp://10.0.0.9:1"

@@ -138,7 +138,7 @@ def check_growth(reader, D):
         assert running.solution is None
     finally:
         running.may_go_on.set()
-    running.join()
+    running.join(HANG_S)
     assert running.solution is not None
     reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text.includes('<b>state</b> completed')")
     assert len(reader.get_column("change-0", "change")) > first

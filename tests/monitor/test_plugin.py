@@ -22,7 +22,7 @@ from mgspmv.monitor.run_metrics import COLLECTOR
 from tests.support.clusters import start_cluster
 from tests.support.messages import begin, end, iterate
 from tests.support.scraping import scrape
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG_S, wait_for
 
 OWN = "prefers-color-scheme: dark"
 """What no other page of Dask has."""
@@ -38,7 +38,8 @@ def cluster():
 
 
 def fetch(cluster, path):
-    return urllib.request.urlopen(f"http://127.0.0.1:{cluster.scheduler.http_server.port}{path}").read().decode()
+    address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}{path}"
+    return urllib.request.urlopen(address, timeout=HANG_S).read().decode()
 
 
 def find_pages(scheduler):
@@ -176,7 +177,7 @@ def test_a_scheduler_may_have_it_from_the_start():
         address = re.search(r"Scheduler at: +(\S+)", said)[1]
         with Client(address, set_as_default=False) as client:
             assert client.run_on_scheduler(count_pages) == (1, 1)
-        page = urllib.request.urlopen(found[1].replace("/status", "/pagerank")).read().decode()
+        page = urllib.request.urlopen(found[1].replace("/status", "/pagerank"), timeout=HANG_S).read().decode()
         assert OWN in page
         address = found[1].removeprefix("http://").removesuffix("/status")
         assert scrape(address).get("mgspmv_workers_lost_total") == 0

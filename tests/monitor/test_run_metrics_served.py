@@ -77,7 +77,7 @@ class Running(threading.Thread):
 
     def __exit__(self, *error):
         self.may_go_on.set()
-        self.join()
+        self.join(HANG_S)
 
 
 def check_lint(*texts):
