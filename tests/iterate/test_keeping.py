@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from functools import partialmethod
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,7 +54,8 @@ class NothingToWrite(Writers):
 def clock(monkeypatch):
     """Seconds, in a list, that `Keeper` reads."""
     now = [100.0]
-    monkeypatch.setattr("mgspmv.iterate.keeping.time.monotonic", lambda: now[0])
+    played = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr("mgspmv.iterate.keeping.time", played)
     return now
 
 
