@@ -16,6 +16,7 @@ from mgspmv.distribute.cluster import Cluster
 from mgspmv.errors import ClosedError, ClusterError, VersionMismatchError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
 from tests.support.clusters import check_left, find_left
+from tests.support.waiting import HANG_S
 
 MEMBER = Member("somebody", "tcp://127.0.0.1:1")
 CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]
@@ -55,7 +56,7 @@ def test_workers_are_waited_for_as_long_as_they_may_be_silent(graph, in_process,
             return answer(**message)
 
         monkeypatch.setitem(worker.handlers, "versions", answer_late)
-    with graph.distribute(client, timeout=60) as D:
+    with graph.distribute(client, timeout=HANG_S) as D:
         assert len(D.workers) == 2
     with pytest.raises(WorkerTimeoutError) as caught:
         graph.distribute(client, timeout=0.2)
@@ -109,8 +110,7 @@ def test_ranks_of_a_closed_matrix_whose_client_is_closed_too(graph, in_process):
         mg.pagerank(D)
 
 
-@pytest.mark.parametrize("turns", range(4))
-def test_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
     async def wait_for_work() -> str:
@@ -134,9 +134,14 @@ def test_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch
             return "done"
 
         cluster._scheduler = lambda: SimpleNamespace(ncores=tell_workers, broadcast=stay_silent)
-        return await asyncio.wait_for(cluster._watch(work(), [MEMBER], "step"), 10)
+        return await asyncio.wait_for(cluster._watch(work(), [MEMBER], "step"), HANG_S)
 
     assert asyncio.run(wait_for_work()) == "done"
+
+
+def test_work_that_ends_as_the_scheduler_answers_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    for turns in range(4):
+        check_work_that_ends_as_the_scheduler_answers_is_done(turns, monkeypatch)
 
 
 @pytest.mark.parametrize(("backend", "is_asked"), [("cpu", False), ("auto", True)])

@@ -60,11 +60,11 @@ def test_nobody_answers(graph):
     assert " object at 0x" not in message
 
 
-@pytest.mark.parametrize("address", ["", "carrier-pigeon://10.0.0.1:8786", "tcp://somewhere"])
-def test_what_is_no_address(address, graph):
-    message = refused(graph, address, OptionError)
-    assert message.startswith(f"{address!r} is no address of a scheduler (")
-    assert message.endswith("), and no file of one; such as tcp://10.0.0.1:8786")
+def test_what_is_no_address(graph):
+    for address in ["", "carrier-pigeon://10.0.0.1:8786", "tcp://somewhere"]:
+        message = refused(graph, address, OptionError)
+        assert message.startswith(f"{address!r} is no address of a scheduler ("), address
+        assert message.endswith("), and no file of one; such as tcp://10.0.0.1:8786"), address
 
 
 def test_the_address_of_a_worker(graph, client):

@@ -239,21 +239,21 @@ def placed(named, _client, _in_process):
         yield {"superstep": on_processes, "scheduler": on_threads}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(options, named, placed):
-    options = {"alpha": 0.3, "tol": 1e-3 if options.get("tol_mode") != "fixed" else None} | options
-    wanted = mg.pagerank(named, **options)
-    assert "transport" not in wanted.matrix
-    for drive in DRIVES:
-        solution = mg.pagerank(placed[drive], drive=drive, **options)
-        assert solution.matrix["transport"] == {"superstep": "peer", "scheduler": "scheduler"}[drive]
-        check_same(solution, wanted, drive)
-        assert solution.options == wanted.options | {"drive": drive}
-        assert solution.vertex_ids is not None, drive
-        assert solution.top(3) == wanted.top(3), drive
-        described = ("url", "digest", "shape", "nnz", "kind", "program")
-        assert {k: solution.matrix[k] for k in described} == {k: wanted.matrix[k] for k in described}
-        assert solution.matrix["hardware"] == "4 workers of 1 threads", drive
+def test_options(named, placed):
+    for name, options in OPTIONS.items():
+        options = {"alpha": 0.3, "tol": 1e-3 if options.get("tol_mode") != "fixed" else None} | options
+        wanted = mg.pagerank(named, **options)
+        assert "transport" not in wanted.matrix, name
+        for drive in DRIVES:
+            solution = mg.pagerank(placed[drive], drive=drive, **options)
+            assert solution.matrix["transport"] == {"superstep": "peer", "scheduler": "scheduler"}[drive], name
+            check_same(solution, wanted, (name, drive))
+            assert solution.options == wanted.options | {"drive": drive}, name
+            assert solution.vertex_ids is not None, drive
+            assert solution.top(3) == wanted.top(3), drive
+            described = ("url", "digest", "shape", "nnz", "kind", "program")
+            assert {k: solution.matrix[k] for k in described} == {k: wanted.matrix[k] for k in described}, name
+            assert solution.matrix["hardware"] == "4 workers of 1 threads", drive
 
 
 def test_the_drive_of_a_cluster_is_superstep(named, placed, client):

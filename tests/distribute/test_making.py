@@ -44,10 +44,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 CHUNKED = "rmat with more than a chunk"
 
 
-def mark_slow(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.slow) if name == CHUNKED else name
-
-
 def check_same(made: Path, wanted: Path) -> None:
     """What both stores say of themselves, but for when they were made."""
     infos = [mg.open_matrix(path).info for path in (made, wanted)]
@@ -58,12 +54,8 @@ def check_same(made: Path, wanted: Path) -> None:
     assert mg.verify(made) == []
 
 
-@pytest.mark.parametrize("name", [mark_slow(name) for name in CASES])
-def test_the_store_is_that_of_one_process(name, in_process, client, tmp_path):
-    """On processes once, of two models; others on threads."""
+def check_store(name, client, tmp_path):
     model, options = CASES[name]
-    if name not in ("rmat with weights", "stencil as graph"):
-        client = in_process(3)
     mg.generate(model, tmp_path / "wanted", **options)
     before, phases = find_left(client), []
     made = mg.generate(
@@ -74,6 +66,23 @@ def test_the_store_is_that_of_one_process(name, in_process, client, tmp_path):
     wanted = ["join", "count", "make", "sum", "write"]
     assert list(dict.fromkeys(phases)) == [p for p in wanted if p != "sum" or made.kind != "matrix"]
     check_left(client, before)
+
+
+@pytest.mark.parametrize("name", ["rmat with weights", "stencil as graph"])
+def test_the_store_of_processes_is_that_of_one(name, client, tmp_path):
+    check_store(name, client, tmp_path)
+
+
+@pytest.mark.parametrize("model", ["rmat", "uniform", "stencil", "banded"])
+def test_the_store_of_threads_is_that_of_one_process(model, in_process, tmp_path):
+    for name in CASES.keys() - {CHUNKED}:
+        if name.startswith(model):
+            check_store(name, in_process(3), tmp_path / name)
+
+
+@pytest.mark.slow
+def test_a_store_with_more_than_a_chunk(client, tmp_path):
+    check_store(CHUNKED, client, tmp_path)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
@@ -94,9 +103,8 @@ def test_overwriting(client, tmp_path):
     assert len(list((path / "versions").iterdir())) - 1 == 1  # its zarr.json is there too
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_a_cluster_does_not_make(client, tmp_path):
+    for options, message in [
         ({"transpose": True}, "on a cluster a graph is made without transpose, order"),
         ({"order": "degree"}, "use `mgspmv reorder` afterwards"),
         ({"duplicates": "error"}, "duplicates='error'"),
@@ -106,13 +114,11 @@ def test_overwriting(client, tmp_path):
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"memory": "4GiB"}, "memory and scratch are for making in this process; leave out the client, or these"),
         ({"scratch": "."}, "memory and scratch are for making in this process; leave out the client, or these"),
-    ],
-)
-def test_what_a_cluster_does_not_make(options, message, client, tmp_path):
-    with pytest.raises(OptionError) as caught:
-        mg.generate("rmat", tmp_path / "graph", client=client, **({"scale": 8} | options))
-    assert message in str(caught.value)
-    assert not (tmp_path / "graph").exists()
+    ]:
+        with pytest.raises(OptionError) as caught:
+            mg.generate("rmat", tmp_path / "graph", client=client, **({"scale": 8} | options))
+        assert message in str(caught.value), options
+        assert not (tmp_path / "graph").exists(), options
 
 
 def test_a_worker_that_has_no_device(client, tmp_path):
@@ -192,10 +198,10 @@ def test_sums_are_given_after_the_own_columns_are_added_up():
         assert made.give_columns(start, stop).degree.tolist() == before[start:stop].tolist()
 
 
-@pytest.mark.parametrize(("n", "shift"), [(1, 0), (BUCKETS, 0), (BUCKETS + 1, 1), (2 * BUCKETS, 1), (2**28, 15)])
-def test_buckets_hold_all_rows(n, shift):
-    assert bucket_shift(n) == shift
-    assert (n - 1) >> shift < BUCKETS
+def test_buckets_hold_all_rows():
+    for n, shift in [(1, 0), (BUCKETS, 0), (BUCKETS + 1, 1), (2 * BUCKETS, 1), (2**28, 15)]:
+        assert bucket_shift(n) == shift, (n, shift)
+        assert (n - 1) >> shift < BUCKETS, (n, shift)
 
 
 @pytest.mark.slow

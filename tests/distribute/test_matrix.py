@@ -225,9 +225,8 @@ def test_a_dask_product_outlives_its_matrix(rectangle, client):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("x", "options", "error"),
-    [
+def test_products_are_refused_as_in_this_process(rectangle, spread, client):
+    for x, options, error in [
         (np.ones(9), {}, ShapeError),
         (np.ones((9, 2)), {}, ShapeError),
         (np.ones((170, 1, 1)), {}, ShapeError),
@@ -241,28 +240,26 @@ def test_a_dask_product_outlives_its_matrix(rectangle, client):
         (np.ones(170), {"kernel": "csr"}, OptionError),
         (np.ones(170), {"threads": 0}, OptionError),
         (np.ones(170), {"precision": "exact"}, OptionError),
-    ],
-)
-def test_products_are_refused_as_in_this_process(x, options, error, rectangle, spread, client):
-    with pytest.raises(error) as wanted:
-        mg.spmv(rectangle, x, **options)
-    with pytest.raises(error) as caught:
-        mg.spmv(spread, x, **options)
-    assert str(caught.value) == str(wanted.value)
-    if isinstance(x, np.ndarray) and options.get("kernel") is None:
+    ]:
+        with pytest.raises(error) as wanted:
+            mg.spmv(rectangle, x, **options)
         with pytest.raises(error) as caught:
-            mg.spmv(spread, da.from_array(x), **options)
-        assert str(caught.value) == str(wanted.value)
+            mg.spmv(spread, x, **options)
+        assert str(caught.value) == str(wanted.value), options
+        if isinstance(x, np.ndarray) and options.get("kernel") is None:
+            with pytest.raises(error) as caught:
+                mg.spmv(spread, da.from_array(x), **options)
+            assert str(caught.value) == str(wanted.value), options
 
 
-@pytest.mark.parametrize("x", [np.ones(300), [1.0] * 300, np.ones((2, 300)), da.ones(300)], ids=type)
-def test_products_from_the_left_are_refused(x, spread, client):
-    with pytest.raises(KindError) as caught:
-        x @ spread
-    assert str(caught.value) == (
-        "x @ D needs the transpose on the cluster: ingest with transpose=True, distribute A.T, and compute "
-        "A.T.distribute(client) @ x"
-    )
+def test_products_from_the_left_are_refused(spread, client):
+    for x in [np.ones(300), [1.0] * 300, np.ones((2, 300)), da.ones(300)]:
+        with pytest.raises(KindError) as caught:
+            x @ spread
+        assert str(caught.value) == (
+            "x @ D needs the transpose on the cluster: ingest with transpose=True, distribute A.T, and compute "
+            "A.T.distribute(client) @ x"
+        ), type(x)
 
 
 def test_the_transpose_is_distributed_by_itself(rectangle, client):
@@ -534,11 +531,11 @@ def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
             assert str(caught.value).endswith("pass them to distribute where the matrix is on a cluster already")
 
 
-@pytest.mark.parametrize("name", ALL_WORKS)
-def test_what_is_no_size_is_refused(name, graph, in_process):
-    for option in ("device_memory", "host_memory"):
-        with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
-            ALL_WORKS[name](graph, client=in_process(2), **{option: "12 parsecs"})
+def test_what_is_no_size_is_refused(graph, in_process):
+    for name in ALL_WORKS:
+        for option in ("device_memory", "host_memory"):
+            with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
+                ALL_WORKS[name](graph, client=in_process(2), **{option: "12 parsecs"})
 
 
 def test_workers_of_a_product_or_of_ranks_keep_to_the_memory_that_is_given(graph, in_process):
@@ -569,9 +566,9 @@ def test_rows_that_come_by_are_warned_of(graph):
         warn(5 * 10**6, None)
 
 
-@pytest.mark.parametrize("name", ALL_WORKS)
-def test_memory_of_devices_that_no_worker_has_is_not_limited(name, graph, in_process):
-    with pytest.raises(
-        OptionError, match="device_memory limits what is taken of GPUs, and none of the workers computes"
-    ):
-        ALL_WORKS[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")
+def test_memory_of_devices_that_no_worker_has_is_not_limited(graph, in_process):
+    for name in ALL_WORKS:
+        with pytest.raises(
+            OptionError, match="device_memory limits what is taken of GPUs, and none of the workers computes"
+        ):
+            ALL_WORKS[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")

@@ -47,10 +47,12 @@ def refused(workers, backend="auto", transport="auto"):
 # --- what is chosen --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transport", ["auto", "peer"])
-@pytest.mark.parametrize("backend", ["auto", "cpu"])
-def test_hosts(backend, transport):
-    assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == Places(("cpu", "cpu"), "peer", (None, None))
+def test_hosts():
+    for backend in ["auto", "cpu"]:
+        for transport in ["auto", "peer"]:
+            assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == Places(
+                ("cpu", "cpu"), "peer", (None, None)
+            ), (transport, backend)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +71,19 @@ def test_machines_whose_connections_are_encrypted(scheme, hosts, taken):
         assert choose_places(workers, "auto", "auto").transport == taken
 
 
-@pytest.mark.parametrize("transport", ["auto", "nccl"])
-@pytest.mark.parametrize("backend", ["auto", "cuda"])
-def test_a_device_for_each(backend, transport):
-    workers = make_workers(gpu(0, 1000), gpu(1, 3000))
-    assert choose(workers, backend, transport) == Places(("cuda", "cuda"), "nccl", (1000, 3000), transport == "auto")
+def test_a_device_for_each():
+    for backend in ["auto", "cuda"]:
+        for transport in ["auto", "nccl"]:
+            workers = make_workers(gpu(0, 1000), gpu(1, 3000))
+            assert choose(workers, backend, transport) == Places(
+                ("cuda", "cuda"), "nccl", (1000, 3000), transport == "auto"
+            ), (transport, backend)
 
 
-@pytest.mark.parametrize("transport", ["auto", "nccl"])
-def test_one_worker_sends_nothing_and_needs_no_nccl(transport):
-    workers = make_workers(gpu(0, nccl_problem=NO_NCCL))
-    assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,), transport == "auto")
+def test_one_worker_sends_nothing_and_needs_no_nccl():
+    for transport in ["auto", "nccl"]:
+        workers = make_workers(gpu(0, nccl_problem=NO_NCCL))
+        assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,), transport == "auto"), transport
 
 
 def test_devices_over_their_hosts():
@@ -94,9 +98,9 @@ def test_hosts_beside_devices():
     assert choose(workers) == choose(workers, "auto", "peer") == wanted
 
 
-@pytest.mark.parametrize("device", [gpu(0), gpu(0, nccl_problem=NO_NCCL), NO_GPU])
-def test_the_cpu_is_what_the_user_wants_whatever_there_is(device):
-    assert choose(make_workers(device, gpu(0)), "cpu") == Places(("cpu", "cpu"), "peer", (None, None))
+def test_the_cpu_is_what_the_user_wants_whatever_there_is():
+    for device in [gpu(0), gpu(0, nccl_problem=NO_NCCL), NO_GPU]:
+        assert choose(make_workers(device, gpu(0)), "cpu") == Places(("cpu", "cpu"), "peer", (None, None)), device
 
 
 def test_devices_that_workers_share():
@@ -116,23 +120,22 @@ def test_devices_that_workers_share_are_warned_of_before_nccl_is_missed():
         assert choose_places(workers, "cuda", "auto").transport == "peer"
 
 
-@pytest.mark.parametrize(
-    ("backends", "backend"), [(("cpu", "cpu"), "cpu"), (("cuda",), "cuda"), (("cuda", "cpu"), None)]
-)
-def test_the_backend_of_all_workers(backends, backend):
-    assert Places(backends, "peer", (None,) * len(backends)).backend == backend
+def test_the_backend_of_all_workers():
+    for backends, backend in [(("cpu", "cpu"), "cpu"), (("cuda",), "cuda"), (("cuda", "cpu"), None)]:
+        assert Places(backends, "peer", (None,) * len(backends)).backend == backend, (backends, backend)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transport", ["auto", "nccl", "peer"])
-def test_a_worker_without_a_device_is_named_where_all_must_have_one(transport):
-    assert refused(make_workers(gpu(0), NO_GPU, NO_GPU), "cuda", transport) == (
-        "backend='cuda' needs a GPU on each of the 3 workers, and worker 1 (tcp://10.0.0.1:40) has none: CUDA found "
-        "none (cudaErrorNoDevice); start workers with `dask cuda worker`, one for each GPU, or pass backend='auto'",
-        "1",
-    )
+def test_a_worker_without_a_device_is_named_where_all_must_have_one():
+    for transport in ["auto", "nccl", "peer"]:
+        assert refused(make_workers(gpu(0), NO_GPU, NO_GPU), "cuda", transport) == (
+            "backend='cuda' needs a GPU on each of the 3 workers, and worker 1 (tcp://10.0.0.1:40) has none: CUDA "
+            "found none (cudaErrorNoDevice); start workers with `dask cuda worker`, one for each GPU, or pass "
+            "backend='auto'",
+            "1",
+        ), transport
 
 
 def test_nccl_between_workers_that_share_a_device():
@@ -143,27 +146,24 @@ def test_nccl_between_workers_that_share_a_device():
     )
 
 
-@pytest.mark.parametrize(
-    ("devices", "backend", "what"),
-    [
+def test_nccl_between_hosts():
+    for devices, backend, what in [
         ((gpu(0), NO_GPU), "auto", "worker 1 (tcp://10.0.0.1:40) computes on its host (CUDA found none (cudaErrorNoDe"),
         ((NO_GPU,), "auto", "worker 0 (tcp://10.0.0.0:40) computes on its host (CUDA found none (cudaErrorNoDevice))"),
         ((gpu(0), gpu(1)), "cpu", "worker 0 (tcp://10.0.0.0:40) computes on its host (backend='cpu')"),
-    ],
-)
-def test_nccl_between_hosts(devices, backend, what):
-    message, _ = refused(make_workers(*devices), backend, "nccl")
-    assert message.startswith(f"transport='nccl' needs a GPU on each worker, and {what}")
-    assert message.endswith("); pass 'auto'")
+    ]:
+        message, _ = refused(make_workers(*devices), backend, "nccl")
+        assert message.startswith(f"transport='nccl' needs a GPU on each worker, and {what}"), (devices, backend, what)
+        assert message.endswith("); pass 'auto'"), (devices, backend, what)
 
 
-@pytest.mark.parametrize("transport", ["auto", "nccl"])
-def test_a_worker_without_nccl_is_named_with_what_to_do(transport):
-    assert refused(make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(2)), "auto", transport) == (
-        "worker 1 (tcp://10.0.0.1:40) cannot use NCCL: CuPy finds no NCCL; install it; or pass transport='peer', which "
-        "sends slices through the hosts and takes many times as long",
-        "1",
-    )
+def test_a_worker_without_nccl_is_named_with_what_to_do():
+    for transport in ["auto", "nccl"]:
+        assert refused(make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(2)), "auto", transport) == (
+            "worker 1 (tcp://10.0.0.1:40) cannot use NCCL: CuPy finds no NCCL; install it; or pass transport='peer', "
+            "which sends slices through the hosts and takes many times as long",
+            "1",
+        ), transport
 
 
 def test_a_worker_that_was_not_asked_has_no_device():
@@ -173,12 +173,9 @@ def test_a_worker_that_was_not_asked_has_no_device():
 # --- memory and speeds -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("memory", "wanted"),
-    [([None, None], None), ([5, 3, 4], 3), ([5, 0], 0), ([7], 7), ([5, None, 3], [5, None, 3])],
-)
-def test_workers_of_one_kind_have_what_the_least_has(memory, wanted):
-    assert _even(memory) == wanted
+def test_workers_of_one_kind_have_what_the_least_has():
+    for memory, wanted in [([None, None], None), ([5, 3, 4], 3), ([5, 0], 0), ([7], 7), ([5, None, 3], [5, None, 3])]:
+        assert _even(memory) == wanted, (memory, wanted)
 
 
 class PlayedCluster:
@@ -203,22 +200,18 @@ def find_speeds(cluster, workers, backend="auto"):
     return _find_speeds(cluster, workers, choose_places(workers, backend, "peer"))
 
 
-@pytest.mark.parametrize(
-    ("devices", "backend", "wanted"),
-    [
+def test_speeds_are_of_memory_that_workers_of_a_device_share():
+    for devices, backend, wanted in [
         ((NO_GPU, NO_GPU), "auto", None),
         ((gpu(0, bandwidth=1e12), gpu(1)), "cpu", None),
         ((gpu(0), gpu(1)), "auto", None),
         ((gpu(0), gpu(0)), "auto", None),
         ((gpu(0, bandwidth=1e12), gpu(1)), "auto", [1e12, 4e12]),
         ((gpu(0), gpu(1), gpu(0)), "auto", [2e12, 4e12, 2e12]),
-    ],
-    ids=["hosts", "hosts that are wanted", "alike", "alike and shared", "different", "shared by some"],
-)
-def test_speeds_are_of_memory_that_workers_of_a_device_share(devices, backend, wanted):
-    cluster = PlayedCluster()
-    assert find_speeds(cluster, make_workers(*devices), backend) == wanted
-    assert cluster.asked == cluster.released == []
+    ]:
+        cluster = PlayedCluster()
+        assert find_speeds(cluster, make_workers(*devices), backend) == wanted, (devices, backend, wanted)
+        assert cluster.asked == cluster.released == [], (devices, backend, wanted)
 
 
 def test_hosts_beside_devices_are_measured():
@@ -260,18 +253,18 @@ def test_a_team_has_what_its_members_need_to_know():
     assert other.run != team.run
 
 
-@pytest.mark.parametrize(
-    ("changes", "places", "precision"),
-    [
+def test_there_is_no_team_where_the_steps_take_csr():
+    for changes, places, precision in [
         ({}, PEER, "exact"),
         ({"kind": "matrix"}, NCCL, "exact"),
         ({}, NCCL, "float64"),
         ({"index_dtype": "int64"}, NCCL, "exact"),
-    ],
-    ids=["by peers", "products", "floats", "many columns"],
-)
-def test_there_is_no_team_where_the_steps_take_csr(changes, places, precision):
-    assert _make_team(replace(INFO, **changes), (), places, precision, None, 7.0) is None
+    ]:
+        assert _make_team(replace(INFO, **changes), (), places, precision, None, 7.0) is None, (
+            changes,
+            places,
+            precision,
+        )
 
 
 def find_layout(backend, transport, kernel, precision="exact", drive="superstep", **changes):
@@ -279,19 +272,16 @@ def find_layout(backend, transport, kernel, precision="exact", drive="superstep"
     return _find_layout(matrix, SimpleNamespace(precision=precision), None, kernel, drive)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "precision", "changes", "wanted"),
-    [
+def test_layouts_between_devices():
+    for kernel, precision, changes, wanted in [
         ("auto", "exact", {}, "auto"),
         ("row-blocks", "float32", {}, "row-blocks"),
         ("row-slices", "exact", {}, "row-slices"),
         ("csr-split", "exact", {}, None),
         ("auto", "float64", {}, None),
         ("auto", "exact", {"index_dtype": "int64"}, None),
-    ],
-)
-def test_layouts_between_devices(kernel, precision, changes, wanted):
-    assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted
+    ]:
+        assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted, (kernel, precision, changes)
 
 
 def test_a_layout_that_cannot_be_had_is_refused():
@@ -299,16 +289,16 @@ def test_a_layout_that_cannot_be_had_is_refused():
         find_layout("cuda", "nccl", "row-blocks", "float64")
 
 
-@pytest.mark.parametrize(("transport", "drive"), [("nccl", "scheduler"), ("peer", "superstep"), ("peer", "scheduler")])
-def test_through_hosts_steps_take_csr(transport, drive):
-    for kernel in ("auto", "csr-split"):
-        assert find_layout("cuda", transport, kernel, drive=drive) is None
-    with pytest.raises(OptionError) as caught:
-        find_layout("cuda", transport, "row-slices", drive=drive)
-    assert str(caught.value) == (
-        "kernel 'row-slices' makes steps that devices exchange by NCCL, in drive='superstep', and here the drive is "
-        f"{drive!r} and the transport {transport!r}; pass kernel='auto' or 'csr-split'"
-    )
+def test_through_hosts_steps_take_csr():
+    for transport, drive in [("nccl", "scheduler"), ("peer", "superstep"), ("peer", "scheduler")]:
+        for kernel in ("auto", "csr-split"):
+            assert find_layout("cuda", transport, kernel, drive=drive) is None, (transport, drive)
+        with pytest.raises(OptionError) as caught:
+            find_layout("cuda", transport, "row-slices", drive=drive)
+        assert str(caught.value) == (
+            "kernel 'row-slices' makes steps that devices exchange by NCCL, in drive='superstep', and here the drive "
+            f"is {drive!r} and the transport {transport!r}; pass kernel='auto' or 'csr-split'"
+        ), (transport, drive)
 
 
 def test_on_hosts_there_is_no_layout():
@@ -317,35 +307,29 @@ def test_on_hosts_there_is_no_layout():
     assert find_layout(None, "peer", "auto") is None
 
 
-@pytest.mark.parametrize(
-    ("backend", "kernel", "lacks"),
-    [
+def test_a_kernel_must_make_steps_wherever_a_worker_computes():
+    for backend, kernel, lacks in [
         ("cpu", "row-blocks", "backend 'cpu'"),
         ("cuda", "csr-rows", "backend 'cuda'"),
         (None, "csr-rows", "backend 'cuda'"),
         (None, "csr-split", "backend 'cpu'"),
-    ],
-)
-def test_a_kernel_must_make_steps_wherever_a_worker_computes(backend, kernel, lacks):
-    with pytest.raises(OptionError, match=f"kernel '{kernel}' .*{lacks}"):
-        find_layout(backend, "peer", kernel)
+    ]:
+        with pytest.raises(OptionError, match=f"kernel '{kernel}' .*{lacks}"):
+            find_layout(backend, "peer", kernel)
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("computes", "wanted"),
-    [
+def test_what_computes_in_words():
+    for computes, wanted in [
         ([4, 4, 4], "3 workers of 4 threads"),
         ([8, 2, 4], "3 workers of 2 to 8 threads"),
         (["H200", "H200"], "2 workers of H200"),
         (["H200", "A100", "H200"], "2 workers of H200, 1 workers of A100"),
         (["H200", 4, "A100", 2], "2 workers of 2 to 4 threads, 1 workers of H200, 1 workers of A100"),
-    ],
-)
-def test_what_computes_in_words(computes, wanted):
-    assert describe_workers(computes) == wanted
+    ]:
+        assert describe_workers(computes) == wanted, (computes, wanted)
 
 
 def make_event(product_s, exchange_s, wait_s, number):

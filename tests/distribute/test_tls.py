@@ -296,25 +296,25 @@ def refuse(folder, **asked):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
-def test_files_that_are_missing_or_none(certificates, name, tmp_path):
-    copied = copy(certificates, tmp_path)
-    (copied / name).write_text("not a certificate\n")
-    assert refuse(copied) == f"{copied / name} is no file in PEM"
-    (copied / name).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    assert f"the certificates in {copied} are not whole: " in refuse(copied)
-    (copied / name).unlink()
-    assert refuse(copied) == (
-        f"{copied} has no {name}; a folder for --tls has ca.pem, cert.pem and key.pem, as `mgspmv certificates DIR` "
-        "makes them"
-    )
+def test_files_that_are_missing_or_none(certificates, tmp_path):
+    for name in ["ca.pem", "cert.pem", "key.pem"]:
+        copied = copy(certificates, tmp_path)
+        (copied / name).write_text("not a certificate\n")
+        assert refuse(copied) == f"{copied / name} is no file in PEM", name
+        (copied / name).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        assert f"the certificates in {copied} are not whole: " in refuse(copied), name
+        (copied / name).unlink()
+        assert refuse(copied) == (
+            f"{copied} has no {name}; a folder for --tls has ca.pem, cert.pem and key.pem, as `mgspmv certificates "
+            "DIR` makes them"
+        ), name
 
 
-@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
-def test_files_of_others(certificates, name, tmp_path):
-    copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / "others")
-    (copied / name).write_bytes((others.folder / name).read_bytes())
-    assert f"the certificates in {copied} are not whole: " in refuse(copied)
+def test_files_of_others(certificates, tmp_path):
+    for name in ["ca.pem", "cert.pem", "key.pem"]:
+        copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / f"others of {name}")
+        (copied / name).write_bytes((others.folder / name).read_bytes())
+        assert f"the certificates in {copied} are not whole: " in refuse(copied), name
 
 
 def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.distribute import watchdog as module
 from mgspmv.distribute.watchdog import BEGIN_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG_S, wait_for
 
 PATIENCE_S = 20.0
 WORKER = SimpleNamespace(name="gpu-3")
@@ -31,17 +31,7 @@ def test_a_task_that_gets_on_does_not_hang(watchdog):
         assert watchdog.list_hangs(WORKER) == []
 
 
-@pytest.mark.parametrize(
-    ("slowest_s", "n_terms", "patience_s", "limit_s"),
-    [
-        (None, 0, PATIENCE_S, BEGIN_S),
-        (None, 0, 1000.0, 1000.0),
-        (None, 10**10, PATIENCE_S, BEGIN_S + 10**10 / SLOW_PER_S),
-        (0.001, 0, PATIENCE_S, PATIENCE_S),
-        (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
-    ],
-)
-def test_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s):
+def check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s):
     told = []
     with watchdog.watch(WORKER, patience_s) as marks:
         marks.slowest_s, marks.n_terms = slowest_s, n_terms
@@ -52,6 +42,17 @@ def test_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, pat
         watchdog.look(0.5)
     said = (f"got no further for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
     assert told == [said]
+
+
+def test_how_long_a_task_may_be_without_a_mark(watchdog):
+    for slowest_s, n_terms, patience_s, limit_s in [
+        (None, 0, PATIENCE_S, BEGIN_S),
+        (None, 0, 1000.0, 1000.0),
+        (None, 10**10, PATIENCE_S, BEGIN_S + 10**10 / SLOW_PER_S),
+        (0.001, 0, PATIENCE_S, PATIENCE_S),
+        (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
+    ]:
+        check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s)
 
 
 def test_who_hangs_is_known_until_it_goes_on(watchdog):
@@ -80,7 +81,7 @@ def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
     go_on = threading.Event()
 
     def stand_still():
-        go_on.wait(30)
+        go_on.wait(HANG_S)
 
     thread = threading.Thread(target=stand_still, name="the one that hangs")
     thread.start()
@@ -91,7 +92,7 @@ def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
             watchdog.look(BEGIN_S + 1)
     finally:
         go_on.set()
-        thread.join()
+        thread.join(HANG_S)
     own, of_dask = caplog.records
     assert (own.name, own.worker, own.phase) == ("mgspmv.workers", "gpu-3", "load")
     for text in (own.stacks, of_dask.getMessage()):
@@ -140,8 +141,10 @@ def test_there_is_one_thread_as_long_as_there_are_tasks(monkeypatch):
 def test_threads_that_never_begin(monkeypatch):
     """Time in which the process was stopped does not count, nor that of a thread which begins after all."""
     now_s, threads = [100.0], [threading.current_thread()]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(module.threading, "enumerate", lambda: list(threads))
+    # Of the module alone: the event loops of clusters in this process need the clock.
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    played = SimpleNamespace(**vars(threading) | {"enumerate": lambda: list(threads)})
+    monkeypatch.setattr(module, "threading", played)
     watchdog = Watchdog()
 
     def look(after_s):
@@ -176,12 +179,13 @@ def test_where_there_is_no_memory_to_tell_of_it(monkeypatch):
 def test_where_there_is_no_thread_for_it(monkeypatch):
     """The task ends, and the next one is watched."""
 
-    def start(thread):
-        raise RuntimeError("can't start new thread")
+    class Refused(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't start new thread")
 
     watchdog = Watchdog()
     with monkeypatch.context() as patch:
-        patch.setattr(module.threading.Thread, "start", start)
+        patch.setattr(module, "threading", SimpleNamespace(**vars(threading) | {"Thread": Refused}))
         with pytest.raises(RuntimeError, match="can't start"), watchdog.watch(WORKER, PATIENCE_S):
             pytest.fail("it goes on unwatched")
     with watchdog.watch(WORKER, PATIENCE_S):

@@ -107,6 +107,7 @@ def test_a_device_is_only_asked_where_one_computes(metrics, monkeypatch):
     assert numbers == [80, 30, 40]
 
 
+@pytest.mark.external("promtool")
 def test_promtool_has_nothing_to_say(metrics, monkeypatch):
     monkeypatch.setattr(module, "measure_device_memory", lambda: DeviceMemory(80, 30, 40))
     metrics.has_device = True

@@ -18,7 +18,6 @@ from mgspmv.partition import Slices
 from tests.exchange.test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
 
 __all__ = ["nccl"]
-pytestmark = pytest.mark.timeout(60)
 
 
 class PlayedMemory:

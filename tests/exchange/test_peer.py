@@ -20,7 +20,6 @@ from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import StepSums
 from tests.support.matrices import GRAPHS
-from tests.support.pairwise import cover_pairs
 from tests.support.peers import Network, StuckError, run_workers
 
 INT64 = np.dtype(np.int64)
@@ -78,9 +77,7 @@ BOUNDS = {
 # --- exchanging ------------------------------------------------------------------------------------------------------
 
 
-@cover_pairs(bounds=BOUNDS, last=[None, 0, 1], small={"arrays": 0, "arrays and bytes": 30, "bytes": 1000})
-def test_everybody_holds_what_everybody_wrote(monkeypatch, bounds, last, small):
-    monkeypatch.setattr(peer, "SMALL", small)
+def check_slices(bounds, last):
     n, n_workers = bounds[-1], len(bounds) - 1
     for seed in range(3):
         halos = random_halos(bounds, seed)
@@ -97,6 +94,14 @@ def test_everybody_holds_what_everybody_wrote(monkeypatch, bounds, last, small):
 
         run_workers(network, n_workers, work)
         assert network.most_waiting <= 2
+
+
+@pytest.mark.parametrize("small", [0, 30, 1000], ids=["arrays", "arrays and bytes", "bytes"])
+@pytest.mark.parametrize("last", [None, 0, 1])
+def test_everybody_holds_what_everybody_wrote(monkeypatch, last, small):
+    monkeypatch.setattr(peer, "SMALL", small)
+    for bounds in BOUNDS.values():
+        check_slices(bounds, last)
 
 
 def test_slots_become_the_next_z_and_not_before():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
@@ -82,35 +81,35 @@ def stage(transport, dtype, start=4, stop=9):
     return StagedTransport(transport, start, stop, np.dtype(dtype), copies.put, copies.get), copies
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_was_given_to_the_host_is_read_on_the_device(dtype):
-    relay = RelayTransport(HALO, np.dtype(dtype))
-    staged, copies = stage(relay, dtype)
-    for step in (1, 2):
-        z = (100 * step + np.arange(12)).astype(dtype)
-        relay.give(z)
-        read = staged.z
-        assert type(read) is OnDevice
-        assert read.memory.dtype == dtype
-        assert read.memory.tolist() == z[HELD].tolist()
-    assert copies.put_sizes[-2:] == [10, 10]
-    assert copies.got_sizes == []
+def test_what_was_given_to_the_host_is_read_on_the_device():
+    for dtype in DTYPES:
+        relay = RelayTransport(HALO, np.dtype(dtype))
+        staged, copies = stage(relay, dtype)
+        for step in (1, 2):
+            z = (100 * step + np.arange(12)).astype(dtype)
+            relay.give(z)
+            read = staged.z
+            assert type(read) is OnDevice, dtype
+            assert read.memory.dtype == dtype, dtype
+            assert read.memory.tolist() == z[HELD].tolist(), dtype
+        assert copies.put_sizes[-2:] == [10, 10], dtype
+        assert copies.got_sizes == [], dtype
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_the_device_wrote_is_taken_from_the_host(dtype):
-    relay = RelayTransport(HALO, np.dtype(dtype))
-    staged, copies = stage(relay, dtype)
-    for step in (1, 2):
-        for start, stop in ((4, 6), (6, 9)):
-            staged.slot(start, stop).memory[:] = 10 * step + np.arange(start, stop)
-        sums = StepSums(2**62 - 1, 3, 2**62 + step, 1)
-        assert staged.exchange(sums, 2.0) == sums
-        taken = relay.take()
-        assert taken.dtype == dtype
-        assert taken.tolist() == [10 * step + k for k in range(4, 9)]
-        assert copies.got_sizes == [5] * step
-    assert copies.put_sizes == [5]  # the slots, once
+def test_what_the_device_wrote_is_taken_from_the_host():
+    for dtype in DTYPES:
+        relay = RelayTransport(HALO, np.dtype(dtype))
+        staged, copies = stage(relay, dtype)
+        for step in (1, 2):
+            for start, stop in ((4, 6), (6, 9)):
+                staged.slot(start, stop).memory[:] = 10 * step + np.arange(start, stop)
+            sums = StepSums(2**62 - 1, 3, 2**62 + step, 1)
+            assert staged.exchange(sums, 2.0) == sums, dtype
+            taken = relay.take()
+            assert taken.dtype == dtype, dtype
+            assert taken.tolist() == [10 * step + k for k in range(4, 9)], dtype
+            assert copies.got_sizes == [5] * step, dtype
+        assert copies.put_sizes == [5], dtype  # the slots, once
 
 
 def test_slots_are_on_the_device_and_reach_the_host_when_they_are_exchanged():
@@ -136,25 +135,24 @@ def test_what_is_measured_is_of_the_other_transport():
     assert type(staged.nbytes) is int
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_restarted_in_another_dtype(dtype):
-    relay = RelayTransport(HALO, np.dtype(np.int64))
-    staged, copies = stage(relay, np.int64)
-    staged.slot(4, 9).memory[:] = 7
-    staged.restart(np.dtype(dtype))
-    assert copies.put_sizes == [5, 5]
-    own = staged.slot(4, 9).memory
-    assert (own.dtype, own.tolist()) == (dtype, [0] * 5)
-    own[:] = [0.5, 1, 2, 3, 4]
-    staged.exchange(StepSums())
-    taken = relay.take()
-    assert (taken.dtype, taken.tolist()) == (dtype, np.array([0.5, 1, 2, 3, 4]).astype(dtype).tolist())
-    relay.give((np.arange(12) / 2).astype(dtype))
-    assert staged.z.memory.dtype == dtype
+def test_restarted_in_another_dtype():
+    for dtype in DTYPES:
+        relay = RelayTransport(HALO, np.dtype(np.int64))
+        staged, copies = stage(relay, np.int64)
+        staged.slot(4, 9).memory[:] = 7
+        staged.restart(np.dtype(dtype))
+        assert copies.put_sizes == [5, 5], dtype
+        own = staged.slot(4, 9).memory
+        assert (own.dtype, own.tolist()) == (dtype, [0] * 5), dtype
+        own[:] = [0.5, 1, 2, 3, 4]
+        staged.exchange(StepSums())
+        taken = relay.take()
+        assert (taken.dtype, taken.tolist()) == (dtype, np.array([0.5, 1, 2, 3, 4]).astype(dtype).tolist()), dtype
+        relay.give((np.arange(12) / 2).astype(dtype))
+        assert staged.z.memory.dtype == dtype, dtype
 
 
-@pytest.mark.parametrize("bounds", [(0, 11, 20), (0, 7, 9, 20), (0, 0, 9, 9, 20)], ids=["two", "three", "without rows"])
-def test_devices_hold_what_all_of_them_wrote(bounds):
+def check_devices_hold_what_all_of_them_wrote(bounds):
     n, n_workers = bounds[-1], len(bounds) - 1
     network = Network(n_workers, seed=1)
 
@@ -178,3 +176,8 @@ def test_devices_hold_what_all_of_them_wrote(bounds):
         assert staged.exchanged_bytes == peer.exchanged_bytes == (4 * 8 + 3 * 4) * (n - (stop - start))
 
     run_workers(network, n_workers, work)
+
+
+def test_devices_hold_what_all_of_them_wrote():
+    for bounds in [(0, 11, 20), (0, 7, 9, 20), (0, 0, 9, 9, 20)]:
+        check_devices_hold_what_all_of_them_wrote(bounds)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from mgspmv.exchange.turns import Turns
 from tests.support.peers import Network, run_workers
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 5])
-def test_everybody_has_what_each_gave_in_each_turn(n_workers):
+def check_everybody_has_what_each_gave_in_each_turn(n_workers):
     network = Network(n_workers, seed=n_workers)
 
     def work(rank):
@@ -22,6 +20,11 @@ def test_everybody_has_what_each_gave_in_each_turn(n_workers):
         assert turns.number == 4
 
     run_workers(network, n_workers, work)
+
+
+def test_everybody_has_what_each_gave_in_each_turn():
+    for n_workers in [1, 2, 5]:
+        check_everybody_has_what_each_gave_in_each_turn(n_workers)
 
 
 def test_what_comes_early_is_kept_for_its_turn():
