@@ -3,7 +3,6 @@ nothing happened to."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -18,8 +17,6 @@ import mgspmv as mg
 import mgspmv.distribute.cluster
 from mgspmv.errors import (
     CapacityError,
-    OptionError,
-    VersionMismatchError,
     WorkerLostError,
     WorkerMemoryError,
     WorkerTimeoutError,
@@ -374,20 +371,6 @@ def test_nobody_is_left(graph):
         assert time.monotonic() - strike.struck_s < 2 * TIMEOUT_S + HANG_S
 
 
-def test_what_the_caller_raises_is_no_loss(graph, client):
-    def refuse(event):
-        raise WorkerLostError("of the caller", worker="1")
-
-    with pytest.raises(WorkerLostError, match="of the caller"):
-        mg.pagerank(graph, client=client, on_event=refuse)
-
-
-@pytest.mark.parametrize("recover", [-1, 1.5, True])
-def test_times_that_make_no_sense(recover, graph):
-    with pytest.raises(OptionError, match="recover must be an integer of 0 or more"):
-        mg.pagerank(graph, recover=recover)
-
-
 # --- workers that come -----------------------------------------------------------------------------------------------
 
 
@@ -455,42 +438,3 @@ def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted)
         with pytest.raises(WorkerMemoryError, match=r"^worker 1 \(.* has no memory left") as caught:
             mg.pagerank(graph, client=client, recover=0, **LONG)
         assert (caught.value.worker, caught.value.exit_code) == ("1", 6)
-
-
-def test_a_worker_of_another_version_is_left_out_of_a_recovery(graph, in_process, monkeypatch):
-    """One that came meanwhile, of those that are there; where nobody else is, it is told."""
-    versions, unfit = mgspmv.distribute.cluster.list_differences, set()
-    monkeypatch.setattr(
-        mgspmv.distribute.cluster,
-        "list_differences",
-        lambda found: [f"worker {m} has zarr 0.0.1, not 3" for m in found if m.name in unfit] or versions(found),
-    )
-    client = in_process(2)
-    with graph.distribute(client) as D:
-        unfit.add(1)
-        with pytest.warns(UserWarning, match=r"^worker 1 \(.*\) worker 1 .* has zarr 0.0.1, not 3, and is left out$"):
-            D.redistribute()
-        assert D.workers == (0,)
-        unfit.add(0)
-        with pytest.raises(VersionMismatchError, match=r"worker 0 .*; worker 1 .*Install the same versions"):
-            D.redistribute()
-        unfit.clear()
-        D.redistribute()
-        assert D.workers == (0, 1)
-
-
-def test_who_is_silent_when_it_is_asked_to_go_on_is_asked_again(graph, in_process, monkeypatch):
-    monkeypatch.setattr(mgspmv.distribute.cluster, "REJOIN_S", 0.2)
-    client, asked = in_process(1), []
-    [worker] = client.cluster.workers.values()
-    with graph.distribute(client) as D:
-
-        async def answer_late(answer=worker.versions, **message):
-            asked.append(message)
-            if len(asked) < 3:
-                await asyncio.sleep(1.0)
-            return answer(**message)
-
-        monkeypatch.setitem(worker.handlers, "versions", answer_late)
-        D.redistribute()
-        assert (D.workers, len(asked)) == ((0,), 3)

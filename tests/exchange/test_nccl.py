@@ -21,8 +21,6 @@ from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
 from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.nccl import (
-    LONG_S,
-    SHORT_S,
     NcclExchange,
     NcclGroup,
     SharedColumns,
@@ -579,18 +577,6 @@ def test_a_stream_at_rest_is_not_waited_for(nccl):
     group, _ = start_groups(nccl, 2)
     group.wait(PlayedStream(nccl), Failing(StuckError("it waits"), 1))
     assert group.is_alive
-
-
-def test_looks_come_often_at_first_and_then_seldom(nccl, monkeypatch):
-    group, _ = leave_alone(nccl)
-    pauses = []
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
-    with pytest.raises(StuckError):
-        group.wait(PlayedStream(nccl), Failing(StuckError("it waits"), 20))
-    assert len(pauses) == 19
-    assert pauses[:3] == [SHORT_S, 2 * SHORT_S, 4 * SHORT_S]
-    assert pauses == sorted(pauses)
-    assert set(pauses[8:]) == {LONG_S}
 
 
 # --- connecting ------------------------------------------------------------------------------------------------------

@@ -215,16 +215,6 @@ def test_only_what_was_asked_for_is_sent():
         assert received[rank] == 2 * 8 * others
 
 
-def test_small_slices_are_copied_into_their_messages(monkeypatch):
-    """Others go as they are."""
-    halos = [Halo(rank, (0, 10, 30), (None, None)) for rank in range(2)]
-    monkeypatch.setattr(peer, "SMALL", 8 * 20)
-    network = Network(2)
-    links = [network.links(rank) for rank in range(2)]
-    run_workers(network, 2, lambda rank: make_transport(links[rank], halos, rank).exchange(StepSums()))
-    assert [type(links[rank].sent[0][1]["z"]) for rank in range(2)] == [bytes, np.ndarray]
-
-
 def test_one_worker_sends_nothing_and_waits_for_nothing():
     class Nobody:
         def send(self, messages):
