@@ -17,6 +17,7 @@ from mgspmv.errors import BackendError
 from mgspmv.kernels import cusparse
 from mgspmv.kernels.device import has_device
 from tests.support.commands import invoke
+from tests.support.pairwise import cover_pairs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason="there is no CUDA device")]
 
@@ -26,17 +27,15 @@ def device() -> Device:
     return Device()
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_matrix_has_the_same_bits_as_on_the_host(name: str, device: Device) -> None:
-    made, wanted = (add_values(m.xp, RECIPES[name].make(m.xp, 50_000), "float32") for m in (device, Host()))
-    for own, other in ((made.indptr, wanted.indptr), (made.indices, wanted.indices), (made.data, wanted.data)):
-        assert own.dtype == other.dtype
-        assert (device.get(own) == other).all()
+def test_matrices_have_the_same_bits_as_on_the_host(device: Device) -> None:
+    for name, recipe in RECIPES.items():
+        made, wanted = (add_values(m.xp, recipe.make(m.xp, 50_000), "float32") for m in (device, Host()))
+        for own, other in ((made.indptr, wanted.indptr), (made.indices, wanted.indices), (made.data, wanted.data)):
+            assert own.dtype == other.dtype, name
+            assert (device.get(own) == other).all(), name
 
 
-@pytest.mark.parametrize("algorithm", cusparse.ALGORITHMS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("is_pattern", [False, True])
+@cover_pairs(algorithm=cusparse.ALGORITHMS, dtype=["float32", "float64"], is_pattern=[False, True])
 def test_cusparse_beside_scipy(algorithm: str, dtype: str, is_pattern: bool, device: Device) -> None:
     block = RECIPES["rmat22"].make(device.xp, 50_000)
     block = block if is_pattern else add_values(device.xp, block, dtype)

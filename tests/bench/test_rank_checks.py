@@ -26,9 +26,8 @@ def iterate(block: CsrBlock, n_iterations: int) -> np.ndarray:
     return iterate_ranks(np, block, weight, np.ones(block.n_rows, bool), n_iterations)
 
 
-@pytest.mark.parametrize("piece", [1000, 1 << 26])
-def test_ten_iterations_are_those_that_were_published(piece: int, monkeypatch) -> None:
-    monkeypatch.setattr(rank_checks, "PIECE", piece)
+def test_ten_iterations_are_those_that_were_published(monkeypatch) -> None:
+    monkeypatch.setattr(rank_checks, "PIECE", 1000)
     with gzip.open(shared_data("graphs/p2p-31.e.gz"), "rt") as file:
         edges = np.loadtxt(file)[:, :2].astype(int)
     with gzip.open(shared_data("graphs/p2p-31-PR.gz"), "rt") as file:
@@ -71,13 +70,8 @@ def test_a_rank_that_is_off_is_named() -> None:
         "2 of 4 ranks are wrong after 10 iterations: that of vertex 1 is 0.375 and must be 0.25 as the book has it, to "
         "within 0.0001 of it"
     )
-
-
-@pytest.mark.parametrize(("vertex", "rank"), [(0, np.nan), (3, 1e-3), (1, np.inf)])
-def test_ranks_that_are_none_are_wrong(vertex: int, rank: float) -> None:
-    wanted = np.array([0.5, 0.25, 0.25, 0.0])
-    off = wanted.copy()
-    off[vertex] = rank
-    assert f"1 of 4 ranks are wrong after 10 iterations: that of vertex {vertex} is" in str(
-        compare_ranks(off, wanted, 1e-4, "the book").problem
-    )
+    for vertex, rank in ((0, np.nan), (3, 1e-3), (1, np.inf)):
+        off = wanted.copy()
+        off[vertex] = rank
+        message = str(compare_ranks(off, wanted, 1e-4, "the book").problem)
+        assert f"1 of 4 ranks are wrong after 10 iterations: that of vertex {vertex} is" in message

@@ -23,27 +23,14 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mgspmv.bench.machines._find_cache_bytes", lambda: 1 << 16)
 
 
-def test_table_and_records_of_a_run() -> None:
-    options = ("--matrix", "rmat22", "--matrix", "band5", "--vectors", "4", "--vectors", "3", "--dtype", "both")
-    stdout, stderr = invoke(*QUICK, *options, "--values", "--output", "found.json")
+def test_all_programs_are_right_and_timed() -> None:
+    options = ("--matrix", "band5", "--vectors", "4", "--dtype", "both", "--values", "--output", "found.json")
+    invoke(*QUICK, *options)
     found = json.loads(Path("found.json").read_text(), parse_constant=pytest.fail)
     programs = ("scipy", "ours", "ours, one at a time")
     keys = [(r["matrix"], r["dtype"], r["k"], r["program"]) for r in found["records"]]
-    assert keys == [
-        (matrix, dtype, k, program)
-        for matrix in ("rmat22", "band5")
-        for dtype in ("float32", "float64")
-        for k in (4, 3)
-        for program in programs
-    ]
+    assert keys == [("band5", dtype, 4, program) for dtype in ("float32", "float64") for program in programs]
     assert all(r["times"]["median_s"] > 0 and not r["is_pattern"] and not r["is_wrong"] for r in found["records"])
-    lines = [line for line in stdout.splitlines() if line.startswith("|")]
-    assert (
-        lines[0]
-        == "| matrix | nonzeros | values | dtype | k | ours | one at a time | SciPy | SciPy / ours | G terms/s |"
-    )
-    assert len(lines) == 2 + 8
-    assert stderr.count(" ms\n") == len(keys)
 
 
 def test_a_wrong_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +44,6 @@ def test_a_wrong_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuBlock, "multiply", forget)
     stdout, stderr = invoke(*QUICK, "--matrix", "band5", "--vectors", "4", code=1)
     assert "wrong products: ours; see the tables" in stderr
-    assert "**WRONG**" in stdout
     assert "rows checked are wrong: row 0 is" in stdout
 
 

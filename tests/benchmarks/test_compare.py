@@ -1,4 +1,4 @@
-"""That the benchmark runs, checks before it times, and says what it left out."""
+"""The benchmark against other programs checks results before it times them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def run_peers(*peers: Peer, graph: Graph) -> list[Row]:
     return compare.compare("PageRank", peers, graph, 1, Rounds(2, 0, 60), str)
 
 
-def test_all_installed_peers_are_right_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, page = tmp_path / "found.json", tmp_path / "page.md"
-    command = ["--scales", "8", *ONE_ROUND, "--threads", "2", "--json", str(found), "--markdown", str(page)]
+def test_all_installed_peers_are_right_and_timed(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    command = ["--scales", "8", *ONE_ROUND, "--threads", "2", "--json", str(found)]
     assert compare.main(command) == 0
     rows = json.loads(found.read_text())["rows"]
     names = [peer.name for module in (products, rankings) for peer in module.make_peers()]
@@ -61,10 +61,6 @@ def test_all_installed_peers_are_right_and_timed(tmp_path: Path, capsys: pytest.
     for row in rows:
         assert len(row["seconds"]) == 1 or row["remark"].startswith("left out: "), row
         assert row["seconds"] or not row["name"].startswith(("mgspmv", "SciPy")), row
-    printed, written = capsys.readouterr().out, page.read_text()
-    for name in names:
-        assert name in printed
-        assert f"| {name} |" in written
 
 
 def test_wrong_ranks_fail_and_get_no_time(graph: Graph) -> None:
@@ -85,50 +81,10 @@ def test_a_wrong_row_fails_the_whole_run(monkeypatch: pytest.MonkeyPatch, capsys
     assert line.split()[:4] == ["8", "nonsense", "1", "WRONG:"]
 
 
-def test_one_wrong_row_of_a_product_is_seen(graph: Graph) -> None:
-    peer = products.SciPyProduct()
-    peer.prepare(graph, 1)
-    values = peer.run().copy()
-    assert peer.check(values, graph).is_right
-    values[np.argmax(values)] *= 1.001
-    assert not peer.check(values, graph).is_right
-
-
-def test_a_result_of_another_shape_is_wrong(graph: Graph) -> None:
-    class Short(Nonsense):
-        def read(self, result: Any) -> np.ndarray:
-            return result[1:]
-
-    (row,) = run_peers(Short(), graph=graph)
-    assert row.is_wrong
-    assert row.remark == "WRONG: shape (255,)"
-
-
 def test_what_is_not_installed_is_named_and_left_out(graph: Graph) -> None:
     (row,) = run_peers(Missing(), graph=graph)
     assert row.remark == "left out: No module named 'a_package_that_is_not_there'"
     assert not row.is_wrong
-
-
-def test_a_graph_too_large_for_a_peer_is_left_out(graph: Graph) -> None:
-    peer = Nonsense()
-    peer.largest_scale = 7
-    (row,) = run_peers(peer, graph=graph)
-    assert row.remark == "left out above scale 7"
-
-
-@pytest.mark.parametrize(
-    ("done", "elapsed_s", "is_over"),
-    [(2, 999.0, False), (3, 150.0, True), (8, 20.0, False), (9, 20.0, True), (9, 4.0, False), (5000, 5.0, True)],
-)
-def test_rounds_last_as_long_as_said(done: int, elapsed_s: float, is_over: bool) -> None:
-    assert Rounds(least=9, least_s=5.0, most_s=150.0).is_over(done, elapsed_s) == is_over
-
-
-def test_peers_are_chosen_by_parts_of_their_names() -> None:
-    chosen = compare.choose_peers(rankings.make_peers(), ["networkx", "IGRAPH"])
-    assert [peer.name for peer in chosen if not peer.is_ours] == ["igraph", "NetworkX"]
-    assert len([peer for peer in chosen if peer.is_ours]) == 5
 
 
 def test_reference_ranks_agree_with_networkx(graph: Graph) -> None:

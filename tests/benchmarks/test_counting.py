@@ -1,4 +1,4 @@
-"""That what workers execute is counted, and what cannot be is said."""
+"""Instructions that workers execute are counted."""
 
 from __future__ import annotations
 
@@ -37,15 +37,12 @@ async def find_heartbeats(dask_worker: Any) -> float:
     return period
 
 
-def test_instructions_are_read_where_they_are_counted(programs: Path) -> None:
+def test_instructions_are_counted_where_perf_can(programs: Path) -> None:
     write_perf(programs, "1234,,instructions:u,100,100.00,,")
     assert isinstance(choose_counter("auto"), Perf)
     with counting.count_instructions([1, 2]) as counted:
         pass
     assert counted == [1234]
-
-
-def test_where_they_are_not_seconds_are_counted(programs: Path) -> None:
     write_perf(programs, "<not supported>,,instructions:u,0")
     assert isinstance(choose_counter("auto"), Seconds)
     with pytest.raises(CannotCountError, match=r"perf counts no instructions here .*; count callgrind"):
@@ -61,6 +58,7 @@ def test_programs_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) 
         choose_counter("callgrind")
 
 
+@pytest.mark.slow
 def test_emulated_workers_are_counted_one_by_one(programs: Path) -> None:
     """The programs are played: an emulated worker takes minutes to start."""
     out = programs / "out"
@@ -84,12 +82,3 @@ def test_emulated_workers_are_counted_one_by_one(programs: Path) -> None:
             assert counted == [3_000_000]
     assert length_s == drives.SUPERSTEP_S
     assert out.read_text().split() == [*["--instr=on"] * 2, *(["--zero"] * 2 + ["--dump"] * 2) * 2]
-
-
-def test_an_order_that_fails_is_an_error(programs: Path) -> None:
-    for name in ("valgrind", "callgrind_control"):
-        write_program(programs / name, "echo 'Error: no such process'")
-    counter = choose_counter("callgrind")
-    assert isinstance(counter, counting.Callgrind)
-    with pytest.raises(CannotCountError, match="callgrind_control --zero 12 failed: Error: no such process"):
-        counter._control(12, "--zero")

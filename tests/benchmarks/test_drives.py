@@ -1,4 +1,4 @@
-"""That the benchmark of the drives runs, checks before it times, and fails when ranks are wrong."""
+"""The benchmark of the drives checks ranks before it times them, and fails where they are wrong."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks import drives
-from benchmarks.drives import Row, Run
 from benchmarks.graphs import Graph
 from mgspmv.distribute.connect import start_local
 
+pytestmark = pytest.mark.slow
 SCALE, N_WORKERS = 8, 2
 
 
@@ -59,39 +59,15 @@ def spoil(monkeypatch: pytest.MonkeyPatch, *spoilt: str) -> None:
     monkeypatch.setattr(drives, "rank", rank_wrongly)
 
 
-def make_rows(**elapsed_s: float) -> list[Row]:
-    """A row a drive, with one run each, as `add_runs` makes them."""
-    rows = [Row(SCALE, 4, 1000, "exact", 5, drive, "2 x 1") for drive in drives.DRIVES]
-    runs = {
-        d: [Run({"product": s / 4, "exchange": s / 4, "schedule": s / 2}, 3e6, "right")] for d, s in elapsed_s.items()
-    }
-    return drives.add_runs(rows, runs, "right")
-
-
-@pytest.mark.parametrize("precision", ["exact", pytest.param("float32", marks=pytest.mark.weekly)])
-def test_all_drives_are_right_and_timed(
-    precision: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found, page = tmp_path / "found.json", tmp_path / "page.md"
-    options = ["--edge-factors", "2", "4", "--precision", precision, "--json", str(found), "--markdown", str(page)]
-    assert drives.main([*command, *options]) == 0
+def test_all_drives_are_right_and_timed(command: list[str], tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    assert drives.main([*command, "--edge-factors", "4", "--precision", "exact", "--json", str(found)]) == 0
     rows = json.loads(found.read_text())["rows"]
-    assert [(row["edge_factor"], row["drive"]) for row in rows] == [(f, d) for f in (2, 4) for d in drives.DRIVES]
+    assert [row["drive"] for row in rows] == list(drives.DRIVES)
     for row in rows:
         assert len(row["runs"]) == 2
         assert all(sum(run["seconds"].values()) > 0 for run in row["runs"])
-        assert len({run["digest"] for other in rows for run in other["runs"]}) == 2, "one of each graph"
-    printed, written = capsys.readouterr().out, page.read_text()
-    for drive in drives.DRIVES:
-        assert printed.count(f"  {drive} ") == written.count(f"| {drive} |") == 2
-
-
-def test_bytes_are_those_of_a_worker_in_an_iteration(command: list[str], cluster: Any, cache: Path) -> None:
-    options = drives._parse([*command, "--edge-factors", "4"])
-    scheduler, superstep, embedded = (row.runs[0] for row in drives.measure_graph(4, cache, cluster, options))
-    assert scheduler.received_bytes == 8 * 2**SCALE, "all of z"
-    assert 0 < superstep.received_bytes <= 8 * 2**SCALE / N_WORKERS, "no more than the other worker's slice"
-    assert embedded.received_bytes == 0
+    assert len({run["digest"] for row in rows for run in row["runs"]}) == 1
 
 
 def test_a_drive_with_other_bits_fails_and_gets_no_time(
@@ -113,29 +89,6 @@ def test_the_same_wrong_ranks_of_all_drives_fail(
     assert drives.main([*command, "--edge-factors", "4"]) == 1
     printed = capsys.readouterr().out
     assert printed.count("WRONG: exact ranks are 1 from SciPy's in L1") == len(drives.DRIVES)
-
-
-def test_a_drive_that_is_wrong_while_it_is_timed_loses_its_times() -> None:
-    rows = make_rows(scheduler=6.0, superstep=2.0, embedded=1.0)
-    runs = {row.drive: list(row.runs) for row in rows}
-    runs["superstep"].append(replace(runs["superstep"][0], digest="other"))
-    again = {row.drive: row for row in drives.add_runs([replace(r, runs=(), ratio=None) for r in rows], runs, "right")}
-    assert again["superstep"].remark == "WRONG: other ranks while timed"
-    assert again["superstep"].runs == ()
-    assert again["scheduler"].ratio is None
-    assert again["scheduler"].remark == ""
-
-
-@pytest.mark.parametrize(("scheduler_s", "judgement"), [(6.0, ["3.00", "3.0 met"]), (5.9, ["2.95", "3.0 NOT MET"])])
-def test_the_ratio_is_that_of_scheduler_to_superstep(scheduler_s: float, judgement: list[str]) -> None:
-    [(_, [header, scheduler, superstep, _])] = drives.tabulate(
-        make_rows(scheduler=scheduler_s, superstep=2.0, embedded=1.0)
-    )
-    assert list(scheduler[-2:]) == judgement
-    assert list(superstep[-2:]) == ["", ""]
-    told = dict(zip(header, superstep, strict=True))
-    assert (told["median ms"], told["ms / iter."], told["received MB"]) == ("2000.0", "400.0", "3.00")
-    assert (told["product"], told["exchange"], told["scheduling"]) == ("25%", "25%", "50%")
 
 
 def test_iterations_by_scipy_reach_the_reference_ranks(cache: Path) -> None:
