@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 import zarr.storage
 from distributed import Client
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgspmv as mg
@@ -164,7 +164,7 @@ def test_any_number_of_workers(n, sources, in_process, tmp_path):
 
 
 @pytest.mark.fuzz
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(
     edges=st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9)] * 2), min_size=1, max_size=60),
     duplicates=st.sampled_from(["first", "keep"]),

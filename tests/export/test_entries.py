@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -36,7 +36,6 @@ def make_store(lengths, cols=None, duplicates="sum"):
     return open_store(place)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([0, 0, 1, 2, 7, 30]), max_size=30))
 def test_all_entries_once(lengths):
     stored = make_store(lengths)

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -134,7 +134,7 @@ def find_left(place, ids, kept, low, picked, *, stays):
 
 
 @pytest.mark.fuzz
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(case=graphs(), ids=st.sampled_from([*IDS]), way=st.sampled_from([*WAYS]), stays=st.booleans())
 def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, ids, way, stays):
     dtype, arcs, picked, kept, low, options = case

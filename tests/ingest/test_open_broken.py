@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -126,7 +126,6 @@ def broken(draw):
 
 
 @pytest.mark.fuzz
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(broken())
 def test_files_with_changes_are_refused_or_whole(tmp_path, file):
     """Any error is one of ours, and what is stored verifies."""

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -119,7 +119,7 @@ def find_left(place, ids, kept, low, high, dtype):
 
 
 @pytest.mark.fuzz
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])  # each makes several stores
+@settings(max_examples=20)  # each makes several stores
 @given(case=graphs(), as_mask=st.booleans())
 def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, as_mask):
     ids, dtype, arcs, kept, low, high, options = case

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import LocalStore, MemoryStore
 
@@ -128,11 +128,10 @@ CASES = {
     "symmetrize": st.booleans(),
     "transpose": st.booleans(),
 }
-CHECKS = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
 @pytest.mark.fuzz
-@settings(max_examples=15, **CHECKS)  # each makes several stores
+@settings(max_examples=15)  # each makes several stores
 @given(**CASES)
 def test_the_store_is_that_of_the_edited_list(small, tmp_path, history, kind, weighted, rule, symmetrize, transpose):
     """To the bit, sums of floating point too."""
