@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
 import pytest
 
+from tests.support.chaos.disks import why_no_disks
+from tests.support.chaos.programs import why_no_clock
 from tests.support.hosts import NAMESPACES, Network, why_not_split
 from tests.support.waiting import HANG_S
 
-pytestmark = [
-    pytest.mark.external("ip", "tc"),
-    pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "it can be done"),
-]
+pytestmark = pytest.mark.external("cc", "ip", "tc", "mount")
+needs_hosts = pytest.mark.skipif(bool(why_not_split()), reason=why_not_split() or "it can be done")
 
 
 def send(here, there, n_bytes):
@@ -22,6 +23,7 @@ def send(here, there, n_bytes):
         n_bytes -= len(there.recv(n_bytes))
 
 
+@needs_hosts
 def test_links_are_cut_and_slowed():
     with Network(is_split=True) as network:
         first, second = network.add_host("a"), network.add_host("b")
@@ -45,6 +47,7 @@ def test_links_are_cut_and_slowed():
             send(here, there, 32_000)
 
 
+@needs_hosts
 def test_hosts_of_a_killed_run_are_removed():
     killed = Network(is_split=True).__enter__()
     space = killed.add_host("a").namespace
@@ -55,3 +58,8 @@ def test_hosts_of_a_killed_run_are_removed():
         assert not (NAMESPACES / space).exists()
         network.add_host("a")
     assert not (NAMESPACES / space).exists()
+
+
+@pytest.mark.skipif("CI" not in os.environ or os.geteuid() != 0, reason="outside CI unavailable faults are skipped")
+def test_root_has_all_that_faults_need_in_ci():
+    assert (why_not_split(), why_no_disks(), why_no_clock()) == ("", "", "")

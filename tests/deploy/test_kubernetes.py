@@ -339,9 +339,9 @@ class Node:
         port = self.ports[str(pod.ports[asked["port"]])]
         try:
             if how == "tcpSocket":
-                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                socket.create_connection(("127.0.0.1", port), timeout=HANG_S).close()
                 return True
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{asked['path']}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{asked['path']}", timeout=HANG_S) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
