@@ -66,7 +66,8 @@ def test_all_kernels_are_right_and_timed() -> None:
 
 
 @pytest.mark.slow
-def test_every_kernel_of_the_host_is_checked_on_every_family() -> None:
+def test_every_kernel_of_the_host_is_checked_on_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
     _, _, found = run("--warm", "--dtype", "float32", "--rounds", "1", "--size", "1500")
     assert not any(r["is_wrong"] for r in found["records"])
     names = {name for name, recipe in RECIPES.items() if not recipe.by_name_only}
