@@ -14,8 +14,6 @@ TESTS = Path(__file__).parents[1]
 PACKAGE = Path(mgspmv.__file__).parent
 NOT_MIRRORED = {"support", "system", "docs", "deploy", "chaos", "benchmarks"}
 """Folders of what is no folder of the package."""
-OF_SEVERAL_MODULES = {Path("bench/test_device.py")}
-"""Files that test modules of their folder together."""
 
 
 def list_files() -> Iterator[Path]:
@@ -42,7 +40,7 @@ def is_module(path: Path) -> bool:
 
 
 def test_files_mirror_the_package() -> None:
-    mirrored = [path for path in list_files() if path.parts[0] not in NOT_MIRRORED and path not in OF_SEVERAL_MODULES]
+    mirrored = [path for path in list_files() if path.parts[0] not in NOT_MIRRORED]
     tests = [path for path in mirrored if path.name.startswith("test_")]
     assert len(tests) > 100
     assert [stray for stray in map(find_stray, tests) if stray] == []
