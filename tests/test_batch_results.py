@@ -28,7 +28,6 @@ from mgspmv.errors import (
 from mgspmv.model import Event, Status
 from mgspmv.results import Solution
 from tests.support.cards import read_card
-from tests.support.loops import loop_over
 
 MATRIX = {"url": "web.zarr", "digest": "aa", "shape": [4, 4], "nnz": 9, "kind": "graph"}
 NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)
@@ -124,7 +123,7 @@ def test_summary_is_strict_json():
     assert told["digest"] == make_batch().digest()
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "change",
     [{"labels": ("a", "b")}, {"labels": ("a", "b", "b")}, {"alphas": np.ones(2)}, {"top_ids": np.ones((3, 1))}],
 )
@@ -136,10 +135,10 @@ def test_parts_that_do_not_fit(change):
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
-@loop_over("ids", [None, np.array([-5, 0, 7, 2**40]), NAMES], ids=["none", "integers", "strings"])
-@loop_over("top", [None, 2])
-@loop_over("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("ids", [None, np.array([-5, 0, 7, 2**40]), NAMES], ids=["none", "integers", "strings"])
+@pytest.mark.parametrize("top", [None, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_saved_is_loaded(tmp_path, suffix, ids, top, dtype):
     labels = ("a", "b", "c") if dtype == np.float32 else (7, 3, 11)
     batch, path = make_batch(top=top, ids=ids, labels=labels, dtype=dtype), tmp_path / f"ranks{suffix}"
@@ -218,7 +217,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path):
         mg.load_batch(tmp_path / "other.parquet")
 
 
-@loop_over("top", [None, 2])
+@pytest.mark.parametrize("top", [None, 2])
 def test_a_flipped_bit_of_each_array(tmp_path, top):
     path = tmp_path / "ranks.zarr"
     make_batch(ids=NAMES, top=top).save(path)

@@ -33,7 +33,6 @@ from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsE
 from mgspmv.marks import make_marks, mark
 from tests.support.buckets import serve_s3
 from tests.support.failing_stores import FailingStore
-from tests.support.loops import loop_over
 from tests.support.waiting import HANG_S
 
 N = 1000
@@ -91,8 +90,8 @@ def find_state(place, k):
     return Path(place, "states", list_states(place)[k])
 
 
-@loop_over("dtype", [np.float64, np.float32])
-@loop_over("cuts", [(0, N), (0, 1, 600, 600, N), (0, 0, 300, N)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cuts", [(0, N), (0, 1, 600, 600, N), (0, 0, 300, N)])
 def test_what_was_written_comes_back(tmp_path, cuts, dtype):
     open_checkpoints(tmp_path / "c", 3, cuts=cuts, dtype=dtype)
     restored = Checkpoints(tmp_path / "c").restore()
@@ -206,7 +205,7 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         Checkpoints(tmp_path).restore()
 
 
-@loop_over("start", [0, 400])
+@pytest.mark.parametrize("start", [0, 400])
 def test_a_flipped_bit_of_each_slice_is_named(tmp_path, start):
     open_checkpoints(tmp_path, 5, cuts=(0, 400, N))
     chunk = find_state(tmp_path, -1) / f"x{start:012}" / "c" / "0"
@@ -251,7 +250,7 @@ def forge(state, change):
     (state / "zarr.json").write_text(json.dumps(described))
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"n": 10**15}, "its slices are of 1000000000000000 rows, and the matrix has 1000"),
@@ -412,7 +411,7 @@ def test_passwords_are_shown_to_nobody():
     assert describe_failure(OSError("no\nanswer of s3://name:secret@bucket")) == "no answer of s3://name:***@bucket"
 
 
-@loop_over("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])
+@pytest.mark.parametrize("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])
 def test_links_that_lead_elsewhere_are_refused(tmp_path, name):
     place, moved = tmp_path / "run", tmp_path / "moved"
     open_checkpoints(place, 3)

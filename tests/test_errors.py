@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from itertools import product
 
 import cloudpickle
+import pytest
 from distributed.core import clean_exception, error_message
 
 import mgspmv as mg
@@ -29,7 +31,6 @@ from mgspmv.ingest.share import ShareSpec
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import StoreAddress
 from mgspmv.store.write import VersionAddress
-from tests.support.loops import loop_over
 
 CLUSTER = [
     ClusterError,
@@ -54,10 +55,10 @@ WAYS = {
 }
 
 
-@loop_over("send", WAYS.values(), ids=WAYS.keys())
-@loop_over("kind", CLUSTER)
-def test_cluster_errors_keep_worker_and_phase(kind, send):
-    for given in ({}, {"worker": "gpu-3"}, {"phase": "load"}, {"worker": "gpu-3", "phase": "iteration 7"}):
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+def test_cluster_errors_keep_worker_and_phase(send):
+    given_each = ({}, {"worker": "gpu-3"}, {"phase": "load"}, {"worker": "gpu-3", "phase": "iteration 7"})
+    for kind, given in product(CLUSTER, given_each):
         error = kind("worker gpu-3 is gone; distribute the matrix again", **given)
         again = send(error)
         assert type(again) is kind
@@ -65,22 +66,22 @@ def test_cluster_errors_keep_worker_and_phase(kind, send):
         assert (again.worker, again.phase) == (given.get("worker"), given.get("phase"))
 
 
-@loop_over("send", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
 def test_they_keep_them_twice_over(send):
     """From a worker to the scheduler, and from there to the client."""
     again = send(send(WorkerLostError("gone", worker="0", phase="load")))
     assert (str(again), again.worker, again.phase) == ("gone", "0", "load")
 
 
-@loop_over("send", WAYS.values(), ids=WAYS.keys())
-@loop_over("kind", EVERY)
-def test_every_error_is_sent_with_its_text(kind, send):
-    again = send(kind("what was wanted, what came, what to do"))
-    assert type(again) is kind
-    assert str(again) == "what was wanted, what came, what to do"
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
+def test_every_error_is_sent_with_its_text(send):
+    for kind in EVERY:
+        again = send(kind("what was wanted, what came, what to do"))
+        assert type(again) is kind
+        assert str(again) == "what was wanted, what came, what to do", kind
 
 
-@loop_over("send", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
 def test_source_errors_keep_the_place(send):
     error = SourceError("not a number", source="a.mtx", line_number=7, text="x" * 100)
     again = send(error)
@@ -88,12 +89,12 @@ def test_source_errors_keep_the_place(send):
     assert (again.source, again.line_number, again.text) == ("a.mtx", 7, "x" * 100)
 
 
-@loop_over("send", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
 def test_a_convergence_error_keeps_its_solution(send):
     assert send(ConvergenceError("not yet", solution=[1, 2])).solution == [1, 2]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("kind", "built_in"),
     [
         (ClusterError, MgspmvError),
@@ -115,7 +116,7 @@ def test_cluster_errors_are_what_a_caller_expects(kind, built_in):
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("s3://key:secret@bucket/a.zarr", "s3://key:***@bucket/a.zarr"),
@@ -182,7 +183,7 @@ def test_secrets_of_urls_are_not_shown(url, shown):
     assert shown is None or str(error) == f"{shown}: cannot be read"
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "text",
     [
         "tcp://10.0.0.1:8786",
@@ -213,7 +214,7 @@ def test_what_is_no_secret_is_shown(text):
     assert hide_secrets(text) == text
 
 
-@loop_over("secret", ["abc", "Zürich", "a;b"])
+@pytest.mark.parametrize("secret", ["abc", "Zürich", "a;b"])
 def test_json_with_secrets_stays_json(secret):
     """Also where what is said has quotes, lines and URLs of its own."""
     said = {
@@ -231,7 +232,7 @@ def test_secrets_of_several_urls():
     )
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "piece",
     [
         *("a", "@", ":", "/", "://a", "://a:b/", "://:", "http://a", "://a:@", "https://a:b", "'"),

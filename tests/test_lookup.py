@@ -8,7 +8,6 @@ import pytest
 import mgspmv as mg
 from mgspmv import lookup
 from mgspmv.errors import MissingChunkError, OptionError
-from tests.support.loops import loop_over
 
 N = 300
 
@@ -97,7 +96,7 @@ def test_of_a_transpose_and_of_a_renumbered_store(small, tmp_path):
         assert each.name_vertices([3, 0]).tolist() == [40, 10]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("ids", "message"),
     [
         (["a"], "ids must be a list of 64-bit integers, not <U1 of shape"),

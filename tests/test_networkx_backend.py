@@ -20,7 +20,6 @@ import mgspmv as mg
 from mgspmv import networkx_backend
 from mgspmv.errors import ConvergenceError, KindError, MissingTransposeError, OptionError
 from mgspmv.networkx_backend import MIN_EDGES, ConvertedGraph, StoredGraph
-from tests.support.loops import loop_over
 
 OWN = {"backend": "mgspmv"}
 FUNCTIONS = [nx.pagerank, nx.hits, nx.katz_centrality, nx.eigenvector_centrality]
@@ -127,7 +126,7 @@ def check_close(found, wanted, rel=1e-6):
         assert list(own.values()) == pytest.approx(list(other.values()), rel=rel, abs=1e-12)
 
 
-@loop_over("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_values_are_those_of_networkx(function, kind):
     G = make_graph(kind)
@@ -145,7 +144,7 @@ def test_values_are_those_of_networkx(function, kind):
 
 
 @pytest.mark.parametrize("function", [nx.pagerank, *SIMPLE], ids=lambda f: f.__name__)
-@loop_over("tol", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("tol", [1e-3, 1e-6, 1e-9])
 def test_iterations_are_those_of_networkx(function, tol):
     G = make_graph(nx.DiGraph, seed=1)
     start = {node: 1.0 + k for k, node in enumerate(NAMES)}
@@ -359,7 +358,7 @@ def test_graphs_are_converted_once():
     assert nx.pagerank(G, **OWN) != before
 
 
-@loop_over("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
 def test_converted_graphs_can_be_had_back(kind):
     G = make_graph(kind)
     G.graph["name"] = "odd"

@@ -51,7 +51,6 @@ from mgspmv.order import (
 )
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
-from tests.support.loops import loop_over
 from tests.support.matrices import GRAPHS, HARD
 from tests.support.oracles import rank_by_solving, sum_arcs
 from tests.support.reference_data import shared_data
@@ -143,21 +142,20 @@ def assert_same_arrays(found: CsrArrays, wanted: CsrArrays) -> None:
 # --- finding an order ------------------------------------------------------------------------------------------------
 
 
-@loop_over("method", METHODS)
-@loop_over("index_dtype", [np.int32, np.int64])
-@loop_over("name", SQUARE)
-def test_an_order_is_a_permutation_of_the_rows(name, index_dtype, method, monkeypatch):
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+def test_an_order_is_a_permutation_of_the_rows(index_dtype, method, monkeypatch):
     """Also of as many rows as take numbers of 64 bits."""
-    hard = SQUARE[name]
     monkeypatch.setattr("mgspmv.order.index_dtype", lambda n: np.dtype(index_dtype))
-    arrays = make_arrays(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape), index_dtype=index_dtype)
-    order = find_order(arrays, method)
-    assert order.dtype == index_dtype
-    assert order.flags.c_contiguous
-    assert sorted(order.tolist()) == list(range(hard.shape[0]))
+    for name, hard in SQUARE.items():
+        arrays = make_arrays(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape), index_dtype=index_dtype)
+        order = find_order(arrays, method)
+        assert order.dtype == index_dtype, name
+        assert order.flags.c_contiguous, name
+        assert sorted(order.tolist()) == list(range(hard.shape[0])), name
 
 
-@loop_over("half", [1, 2, 5])
+@pytest.mark.parametrize("half", [1, 2, 5])
 def test_a_shuffled_band_becomes_narrow_again(half):
     """A level of the search is at most the 2 * half neighbours of the last, and an entry spans two levels."""
     matrix = shuffle_band(500, half, keep=0.8)
@@ -202,7 +200,9 @@ def test_components_are_kept_apart():
     assert find_bandwidth(matrix[order][:, order]) == 1
 
 
-@loop_over("name", ["jagmesh7.mtx.gz", "bcspwr10.mtx.gz", "1138_bus.mtx.gz", "494_bus.mtx", "mdual.mtx.gz"])
+@pytest.mark.parametrize(
+    "name", ["jagmesh7.mtx.gz", "bcspwr10.mtx.gz", "1138_bus.mtx.gz", "494_bus.mtx", "mdual.mtx.gz"]
+)
 def test_real_matrices_become_narrower(name, ingested, tmp_path):
     """No wider than half of what they were, nor than twice what NetworkX makes of them."""
     shared_data(f"matrices/{name}")
@@ -236,7 +236,7 @@ def test_by_degree_the_longest_rows_come_first():
     assert len(set(lengths)) < 200 < lengths[order[0]]
 
 
-@loop_over("n", [PARTS - 1, PARTS, 5 * PARTS + 3])
+@pytest.mark.parametrize("n", [PARTS - 1, PARTS, 5 * PARTS + 3])
 def test_dealt_parts_are_alike(n):
     """As a dealer of cards would: part after part gets the next of the longest rows."""
     matrix = make_skewed(n)
@@ -301,7 +301,7 @@ def test_vectors_of_a_matrix_without_an_order_are_not_copied():
     assert restore(x, None) is x
 
 
-@loop_over("columns", [(), (2,)])
+@pytest.mark.parametrize("columns", [(), (2,)])
 def test_dask_arrays_stay_dask_arrays(columns):
     order = np.random.default_rng(0).permutation(20)
     x = np.random.default_rng(1).random((20, *columns))
@@ -314,7 +314,7 @@ def test_dask_arrays_stay_dask_arrays(columns):
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-@loop_over(("threads", "dtype"), [(1, np.int64), (3, np.float32), (3, np.float64)])
+@pytest.mark.parametrize(("threads", "dtype"), [(1, np.int64), (3, np.float32), (3, np.float64)])
 def test_renumbering_is_indexing_by_the_order(dtype, threads):
     for kind, n, seed in (("graph", 37, 0), ("matrix", 200, 1)):
         matrix = make_scipy(n, n, 0.1, dtype, seed)
@@ -327,7 +327,7 @@ def test_renumbering_is_indexing_by_the_order(dtype, threads):
 
 
 @pytest.mark.parametrize(("has_values", "rule"), [(False, "first"), (True, "keep")])
-@loop_over("name", SQUARE)
+@pytest.mark.parametrize("name", SQUARE)
 def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
     """With entries at one place kept too, whose values must keep their order."""
     hard = SQUARE[name]
@@ -369,7 +369,7 @@ def read_entries(matrix, i, j):
     return matrix.data[row][matrix.indices[row] == j].tolist()
 
 
-@loop_over("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_values_keep_their_dtype(dtype):
     A = store_matrix(make_scipy(30, 30, dtype=dtype), MemoryStore())
     B = reorder_copy(A)
@@ -533,7 +533,7 @@ def test_what_is_interrupted_leaves_the_old_version(stays_down):
     assert seen == {None, "rcm"}
 
 
-@loop_over("phase", ["order", "renumber", "sort and write"])
+@pytest.mark.parametrize("phase", ["order", "renumber", "sort and write"])
 def test_an_interrupt_leaves_no_trace(phase, tmp_path):
     A = store_matrix(make_scipy(20, 20), tmp_path / "a")
 
@@ -627,7 +627,7 @@ def check_ingested(name, source, options, method):
 
 
 @pytest.mark.parametrize(("method", "has_values"), [("rcm", True), ("dealt", False)])
-@loop_over("name", SQUARE)
+@pytest.mark.parametrize("name", SQUARE)
 def test_hard_matrices_ingested_in_an_order(name, method, has_values):
     hard = SQUARE[name]
     arcs = (hard.rows, hard.cols, hard.values) if has_values else (hard.rows, hard.cols)
@@ -636,8 +636,8 @@ def test_hard_matrices_ingested_in_an_order(name, method, has_values):
     assert_same_stores(B, reorder_copy(A, method=method))
 
 
-@loop_over("method", METHODS)
-@loop_over(
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
     ("model", "parameters"),
     [("rmat", {"scale": 8, "weights": True}), ("banded", {"n": 300, "bandwidth": 2, "transpose": True})],
 )
@@ -871,8 +871,8 @@ def make_vectors(n, columns, options, seed=1):
     return x, options | ({"y": y} if "beta" in options else {})
 
 
-@loop_over("n_blocks", [1, 4])
-@loop_over(("columns", "options"), PRODUCTS)
+@pytest.mark.parametrize("n_blocks", [1, 4])
+@pytest.mark.parametrize(("columns", "options"), PRODUCTS)
 def test_products_are_in_the_order_of_the_source(shuffled, columns, options, n_blocks):
     for A, B in (shuffled, (shuffled[0].T, shuffled[1].T)):
         x, options = make_vectors(90, columns, options)
@@ -893,7 +893,7 @@ def test_products_from_the_left(shuffled):
     assert (B.T.T @ x[0]).tolist() == (A.to_scipy() @ x[0]).tolist()
 
 
-@loop_over("name", SQUARE)
+@pytest.mark.parametrize("name", SQUARE)
 def test_products_of_hard_matrices(name):
     hard = SQUARE[name]
     matrix = sum_arcs(hard.rows, hard.cols, hard.values, hard.shape)
@@ -1004,7 +1004,9 @@ def make_runs(n, ids):
 RUNS = make_runs(2, range(20)).keys()
 
 
-@loop_over(("name", "precision"), [*((name, "exact") for name in RUNS), ("arrays", "float64"), ("arrays", "float32")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "exact") for name in RUNS), ("arrays", "float64"), ("arrays", "float32")]
+)
 def test_ranks_are_in_the_order_of_the_source(web, name, precision):
     A, B = web
     options = make_runs(A.shape[0], A.vertex_ids.tolist())[name] | {"precision": precision}
@@ -1032,7 +1034,7 @@ def test_a_run_may_be_distributed_for_itself(web, client):
     check_same(mg.pagerank(B, client=client), mg.pagerank(A))
 
 
-@loop_over("name", GRAPHS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_ranks_of_hard_graphs(name):
     hard = GRAPHS[name]
     A = store_matrix((hard.rows, hard.cols, hard.values), MemoryStore(), n_vertices=hard.shape[0], duplicates="keep")
@@ -1076,7 +1078,7 @@ def test_messages_name_the_vertices_of_the_source(web):
         assert "page" in str(found.value)
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_saved_ranks_show_no_order(web, suffix, tmp_path):
     A, B = web
     mg.pagerank(B).save(tmp_path / f"ranks{suffix}")

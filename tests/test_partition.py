@@ -29,7 +29,6 @@ from mgspmv.partition import (
 )
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from tests.support.cards import read_card
-from tests.support.loops import loop_over
 
 MiB = 2**20
 
@@ -102,7 +101,7 @@ def test_each_cut_is_at_the_row_nearest_to_its_target(
         assert abs(costs[bounds[k]] - target) == min(abs(cost - target) for cost in costs)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("counts", "n_parts", "expected"),
     [
         ([], 3, [0, 0, 0, 0]),
@@ -134,7 +133,7 @@ def test_there_is_at_least_one_part() -> None:
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("precision", "changes", "block", "vectors", "load"),
     [
         # 10 rows of 3 entries: 11 row pointers; ranks and out-weights, then z and the next z
@@ -161,7 +160,7 @@ def test_bytes_by_hand(precision: str, changes: dict[str, Any], block: int, vect
     assert plan.operation == ("spmv" if changes.get("kind") == "matrix" else "pagerank")
 
 
-@loop_over(("ids", "each"), [(None, 0), ("int64", 8), ("string", 72)])
+@pytest.mark.parametrize(("ids", "each"), [(None, 0), ("int64", 8), ("string", 72)])
 def test_ids_are_held_by_a_single_worker_only(ids: str | None, each: int) -> None:
     plan = plan_even(10, 3, vertex_ids=ids)
     assert plan.workers[0].id_bytes == each * 10
@@ -169,7 +168,7 @@ def test_ids_are_held_by_a_single_worker_only(ids: str | None, each: int) -> Non
     assert {worker.id_bytes for worker in plan_even(10, 3, 2, vertex_ids=ids).workers} == {0}
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("changes", "each"),
     [
         ({}, 4),
@@ -192,7 +191,7 @@ def test_each_thread_has_a_chunk_in_flight_raw_and_compressed() -> None:
     assert two - one == 2 * 4 * CHUNK_ELEMENTS
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("precision", "dtype", "n_workers", "threads", "in_flight"),
     [
         # columns are half as long in the store; a chunk of which a part is wanted is decoded beside
@@ -298,8 +297,8 @@ def named_workers(error: CapacityError) -> int:
     return int(words[0])
 
 
-@loop_over("n_workers", [1, 3])
-@loop_over(("place", "memory"), [("host", 2_000_000), ("device", 1_000_000)])
+@pytest.mark.parametrize("n_workers", [1, 3])
+@pytest.mark.parametrize(("place", "memory"), [("host", 2_000_000), ("device", 1_000_000)])
 def test_what_does_not_fit_names_a_number_of_workers_that_fits(n_workers: int, place: str, memory: int) -> None:
     limit = {f"{place}_memory": memory}
     with pytest.raises(CapacityError, match=rf"needs \S+ GB of {place} memory on one of them, which has") as caught:
@@ -343,7 +342,7 @@ def test_a_matrix_without_rows_can_be_planned() -> None:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-@loop_over("n_workers", [0, -1])
+@pytest.mark.parametrize("n_workers", [0, -1])
 def test_workers_are_at_least_one(n_workers: int) -> None:
     with pytest.raises(OptionError, match=f"workers must be at least 1, not {n_workers}"):
         plan_even(10, 3, n_workers)
@@ -354,7 +353,7 @@ def test_an_unknown_precision_is_refused() -> None:
         plan_even(10, 3, precision="half")
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         (0, 0),
@@ -378,7 +377,7 @@ def test_sizes(text: str | int, expected: int) -> None:
     assert parse_bytes(text) == expected
 
 
-@loop_over("text", ["", "GB", "-1", -1, "1 PB", "1,5GB", "1e9", "12 G iB", "1.GB", "nan"])
+@pytest.mark.parametrize("text", ["", "GB", "-1", -1, "1 PB", "1,5GB", "1e9", "12 G iB", "1.GB", "nan"])
 def test_what_is_no_size_is_refused(text: str | int) -> None:
     with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not "):
         parse_bytes(text)
@@ -417,7 +416,7 @@ def test_no_part_costs_more_than_its_share_and_a_row_nor_less(
         assert abs(sum(costs[start:stop]) - share * sum(costs)) <= slack
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("counts", "shares", "expected"),
     [
         ([5, 5, 5, 5], [0.25, 0.75], [0, 1, 4]),
@@ -437,7 +436,7 @@ def test_literal_shares(counts: list[int], shares: list[float], expected: list[i
     assert bounds.tolist() == expected
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("n_parts", "cuts", "shares", "expected"),
     [
         # 8 rows of equal bytes
@@ -479,7 +478,7 @@ def test_parts_begin_at_the_given_row_nearest_to_their_target(
         assert abs(costs[bounds[k]] - target) == min(abs(cost - target) for cost in costs.values())
 
 
-@loop_over("n_rows", [0, 1, 7, 255, 256, 257, 511, 512, 1000, 2**16 + 3])
+@pytest.mark.parametrize("n_rows", [0, 1, 7, 255, 256, 257, 511, 512, 1000, 2**16 + 3])
 def test_rows_that_are_dealt_one_by_one_fill_the_parts(n_rows: int) -> None:
     bounds = part_bounds(n_rows)
     assert bounds.dtype == np.int64
@@ -492,8 +491,8 @@ def test_part_bounds_of_more_rows_than_32_bits_count() -> None:
     assert part_bounds(2**40 + 1)[[0, 1, 2, 256]].tolist() == [0, 2**32 + 1, 2**33 + 1, 2**40 + 1]
 
 
-@loop_over("options", [{}, {"speeds": [1.0, 5.0, 2.0]}])
-@loop_over("n_rows", [10, 1000, 10_000])
+@pytest.mark.parametrize("options", [{}, {"speeds": [1.0, 5.0, 2.0]}])
+@pytest.mark.parametrize("n_rows", [10, 1000, 10_000])
 def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int, options: dict[str, Any]) -> None:
     bounds = plan_even(n_rows, 3, 3, order="dealt", **options).bounds
     assert set(bounds) <= set(part_bounds(n_rows).tolist())
@@ -510,7 +509,7 @@ PRODUCT: dict[str, Any] = {"kind": "matrix", "dtype": "float64", "precision": "f
 LARGE = 10**9
 
 
-@loop_over(("kind", "dtype"), [("matrix", "float64"), ("graph", None)])
+@pytest.mark.parametrize(("kind", "dtype"), [("matrix", "float64"), ("graph", None)])
 def test_faster_workers_have_as_many_more_rows(kind: str, dtype: str | None) -> None:
     for speeds, expected in (([1, 2, 6], (0, 1000, 3000, 9000)), ([4e12, 4e12, 1e12], (0, 4000, 8000, 9000))):
         plan = plan_even(9000, 10, 3, kind=kind, dtype=dtype, speeds=speeds, device_memory=LARGE)
@@ -525,7 +524,7 @@ def test_speeds_are_of_bytes_and_not_of_rows() -> None:
     assert 12 * plan.workers[0].nnz + 16 * plan.workers[0].stop == pytest.approx(whole / 4, abs=12 * 100 + 16)
 
 
-@loop_over("memory", [None, LARGE, [LARGE] * 4, [LARGE, None, None, LARGE]])
+@pytest.mark.parametrize("memory", [None, LARGE, [LARGE] * 4, [LARGE, None, None, LARGE]])
 def test_equal_speeds_are_none(memory: Any) -> None:
     wanted = plan_even(10_000, 7, 4, **PRODUCT)
     assert plan_even(10_000, 7, 4, **PRODUCT, speeds=[3.0] * 4, device_memory=memory).bounds == wanted.bounds
@@ -555,7 +554,7 @@ def test_a_worker_that_has_next_to_no_room_has_next_to_no_rows() -> None:
     assert rows[1] == pytest.approx(rows[2], abs=3)
 
 
-@loop_over(("host", "device"), [(4 * 10**8, LARGE), (LARGE, 4 * 10**8)])
+@pytest.mark.parametrize(("host", "device"), [(4 * 10**8, LARGE), (LARGE, 4 * 10**8)])
 def test_hosts_have_the_room_of_their_memory_and_devices_theirs(host: int, device: int) -> None:
     memory = {"device_memory": [None, device], "host_memory": [host, 4 * 10**8]}
     plan = plan_even(200_000, 400, 2, **PRODUCT, speeds=[1.0, 1.0], **memory)
@@ -563,8 +562,8 @@ def test_hosts_have_the_room_of_their_memory_and_devices_theirs(host: int, devic
     assert 0.85 * 4 * 10**8 < (small.memory_bytes if host < device else small.device_bytes) <= 4 * 10**8
 
 
-@loop_over("n_workers", [2, 4, 8])
-@loop_over("per_row", [5, 20, 100])
+@pytest.mark.parametrize("n_workers", [2, 4, 8])
+@pytest.mark.parametrize("per_row", [5, 20, 100])
 def test_vectors_of_graphs_count_for_the_room_too(n_workers: int, per_row: int) -> None:
     options = {"kind": "graph", "dtype": None, "threads": 1}
     even = plan_even(100_000, per_row, n_workers, **options)
@@ -636,7 +635,7 @@ def stream_all_from_store(room: int, whole: int, entry_bytes: int, ratio: float)
     return Streaming("store", piece // entry_bytes, kept, room - kept, int((whole - kept) / ratio))
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "layout", "vectors"),
     [
         # 10 rows of 3 entries: a tenth more than in CSR, and CSR with the places of columns; vectors and the order
@@ -658,7 +657,7 @@ def test_a_layout_is_made_of_a_piece_at_a_time() -> None:
     assert worker.layout_bytes == int(4.4 * 10 * 2**26) + 8 * (10 * 2**26 // 16)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("nnz", "wanted"),
     [(0, 2**27), (2**27, 2**27), (2**27 + 1, 2**25), (2**29, 2**25), (2**30, 2**26), (2**31, 2**27), (2**33, 2**27)],
 )
@@ -720,7 +719,7 @@ def test_what_comes_by_from_the_store_by_hand() -> None:
         plan_even(*SQUARE, **LAID, **memory, host_memory=load - 1)
 
 
-@loop_over(("host", "passing"), [(None, 4 * 2**29), (25 * 2**30, STORE_PIECES * 2**29)])
+@pytest.mark.parametrize(("host", "passing"), [(None, 4 * 2**29), (25 * 2**30, STORE_PIECES * 2**29)])
 def test_pieces_are_of_so_many_entries_at_most(host: int | None, passing: int) -> None:
     """Of 2^34 entries, 4.4 bytes each, as many more stay."""
     room = 40 * 2**30
@@ -749,7 +748,7 @@ def test_what_comes_by_in_csr_by_hand() -> None:
     assert (worker.held, worker.host_bytes) == ("store", load)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("room", "held"),
     [(STORE_PIECES * 1024 - 1, None), (STORE_PIECES * 1024, "store"), (12 * 1024 - 1, "store"), (12 * 1024, "host")],
 )
@@ -768,7 +767,7 @@ def test_a_device_has_room_for_a_few_small_pieces_or_is_too_small(room: int, hel
         assert advice == "use more workers, or ones with more memory"
 
 
-@loop_over("options", [LAID, CSR])
+@pytest.mark.parametrize("options", [LAID, CSR])
 def test_where_rows_may_not_come_by_a_device_must_have_room(options: dict[str, Any]) -> None:
     with pytest.raises(CapacityError, match=r"GB of device memory on one of them, which has 0\.006 GB") as caught:
         plan_even(*SQUARE, **options | {"streams": False}, device_memory=6_000_000)
@@ -807,7 +806,7 @@ def test_of_workers_that_differ_rows_come_by_the_one_without_room() -> None:
         plan_even(*SQUARE, 3, **LAID, device_memory=memory, host_memory=[LARGE, LARGE, 100_000])
 
 
-@loop_over("memory", [1_200_000, 1_100_000, 800_000])
+@pytest.mark.parametrize("memory", [1_200_000, 1_100_000, 800_000])
 def test_rows_of_a_fast_worker_go_to_one_that_has_room_before_they_come_by(memory: int) -> None:
     """The layout and what it is made of count for the room."""
     plan = plan_even(10_000, 20, 2, **LAID, speeds=[3.0, 1.0], device_memory=[memory, LARGE])
@@ -913,7 +912,7 @@ def test_what_comes_by_is_told_as_json() -> None:
     assert (told["held"], told["streaming"], told["rates"], told["seconds"]) == ("host", None, None, None)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("memory", "most", "expected"), [(None, None, None), (None, 5, None), (7, None, 7), (7, 5, 5), (5, 7, 5), (7, 0, 0)]
 )
 def test_limits(memory: int | None, most: int | None, expected: int | None) -> None:

@@ -32,7 +32,6 @@ from mgspmv.model import Event, Recovery, Status
 from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution
 from mgspmv.scores import summarize_scores
 from tests.support.cards import read_card
-from tests.support.loops import loop_over
 from tests.support.memory import measure_peak
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
@@ -70,16 +69,16 @@ def assert_same(left, right):
         np.testing.assert_equal(getattr(left, name), getattr(right, name))
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
-@loop_over("dtype", [np.float64, np.float32])
-@loop_over("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
 def test_saved_is_loaded_to_the_same_bits(tmp_path, suffix, dtype, ids):
     solution = make_solution((1 / 3, 5e-324, 0.0, 2e-38), dtype, vertex_ids=ids)
     solution.save(tmp_path / f"ranks{suffix}")
     assert_same(load_solution(tmp_path / f"ranks{suffix}"), solution)
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_non_finite_and_empty_are_kept(tmp_path, suffix):
     solution = make_solution(
         (np.nan, np.inf), status=Status.NON_FINITE, error_bound_l1=np.inf, changes=(np.nan, -np.inf)
@@ -91,7 +90,7 @@ def test_non_finite_and_empty_are_kept(tmp_path, suffix):
     assert_same(load_solution(tmp_path / f"empty{suffix}"), empty)
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_recoveries_are_kept(tmp_path, suffix):
     recoveries = (
         Recovery("lost", 12, 8, "3", "worker 3 is gone", 4.5, 4, 3),
@@ -126,8 +125,8 @@ def test_zarr_at_a_url():
         load_solution("memory://results/other.zarr")
 
 
-@loop_over("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
-@loop_over("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_csv_reads_back_to_the_same_floats(tmp_path, ids, dtype):
     solution = make_solution((1 / 3, 1e-7, 0.1, 2e-38), dtype, vertex_ids=ids)
     solution.save(tmp_path / "r.csv")
@@ -232,7 +231,7 @@ def test_shapes_are_checked():
         make_solution((0.5, 0.5), vertex_ids=INTEGER_IDS)
 
 
-@loop_over("suffix", [".zarr", ".parquet", ".csv"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet", ".csv"])
 def test_existing_needs_overwrite(tmp_path, suffix):
     path = tmp_path / "new" / f"ranks{suffix}"
     make_solution().save(path)
@@ -255,7 +254,7 @@ def test_overwrite_spares_what_is_not_a_result(tmp_path):
         assert (path / "precious").read_text() == "x"
 
 
-@loop_over("name", ["ranks.txt", "ranks", "ranks.npy"])
+@pytest.mark.parametrize("name", ["ranks.txt", "ranks", "ranks.npy"])
 def test_unknown_suffix(tmp_path, name):
     with pytest.raises(OptionError, match=r"must end in \.zarr, \.parquet, \.csv"):
         make_solution().save(tmp_path / name)
@@ -277,8 +276,8 @@ def test_ranks_of_the_time_before_memory_was_noted(tmp_path):
 # --- scores, summaries, streams --------------------------------------------------------------------------------------
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
-@loop_over("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_scores_are_a_solution_that_says_so(tmp_path, suffix, dtype):
     solution = make_solution(dtype=dtype, vertex_ids=STRING_IDS)
     scaled = solution.scale("minmax")
@@ -321,8 +320,8 @@ def test_a_summary_is_of_the_values():
     assert solution.scale("l1norm").summarize().sum == pytest.approx(1.0, rel=1e-15)
 
 
-@loop_over("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
-@loop_over("batch_size", [1, 3, 4, 1000])
+@pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 1000])
 def test_batches_are_the_whole(ids, batch_size):
     solution = make_solution(vertex_ids=ids, dtype=np.float32)
     batches = list(solution.stream(batch_size))
@@ -359,7 +358,7 @@ def test_csv_is_not_loaded(tmp_path):
         load_solution(tmp_path / "r.csv")
 
 
-@loop_over("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_nothing_there(tmp_path, suffix):
     with pytest.raises(StoreNotFoundError, match="there are no ranks at"):
         load_solution(tmp_path / f"none{suffix}")
@@ -538,7 +537,7 @@ class TestDamagedParquet:
             load_solution(path)
 
 
-@loop_over("name", ["zarr.json", "values", "values/c/0"])
+@pytest.mark.parametrize("name", ["zarr.json", "values", "values/c/0"])
 def test_links_that_lead_out_of_saved_ranks_are_refused(tmp_path, name):
     ranks = tmp_path / "ranks.zarr"
     make_solution().save(ranks)

@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 
 from mgspmv.errors import OptionError
 from mgspmv.scores import PERCENTILES, Histogram, scale_scores, summarize_scores
-from tests.support.loops import loop_over
 
 FORMULAS = {
     "none": lambda p: p,
@@ -38,8 +37,8 @@ def draw_ranks(n=1000, dtype=np.float64):
 # --- scaled scores ---------------------------------------------------------------------------------------------------
 
 
-@loop_over("dtype", [np.float64, np.float32])
-@loop_over("scaler", SCALERS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scaler", SCALERS)
 def test_scores_are_those_of_the_formula(scaler, dtype):
     ranks = draw_ranks(dtype=dtype)
     scores = scale_scores(ranks, scaler)
@@ -56,19 +55,19 @@ def test_scores_by_hand():
     assert scale_scores(prices, "l1norm")[1] == 0.125
 
 
-@loop_over("value", [0.1, 0.0, -0.1, 1e300, 5e-324])
-@loop_over("scaler", ["minmax", "mean", "stdscore"])
+@pytest.mark.parametrize("value", [0.1, 0.0, -0.1, 1e300, 5e-324])
+@pytest.mark.parametrize("scaler", ["minmax", "mean", "stdscore"])
 def test_values_that_are_all_the_same_score_0(scaler, value):
     """0.1 ten times has a mean that is not 0.1."""
     assert scale_scores(np.full(10, value), scaler).tolist() == [0.0] * 10
 
 
-@loop_over("scaler", ["max", "l1norm", "l2norm"])
+@pytest.mark.parametrize("scaler", ["max", "l1norm", "l2norm"])
 def test_zeros_score_0(scaler):
     assert scale_scores(np.zeros(3), scaler).tolist() == [0.0] * 3
 
 
-@loop_over("scaler", SCALERS)
+@pytest.mark.parametrize("scaler", SCALERS)
 def test_no_value_and_one_value(scaler):
     assert scale_scores(np.empty(0), scaler).tolist() == []
     wanted = {"none": 0.25, "log": math.log(0.25), "max": 1.0, "l1norm": 1.0, "l2norm": 1.0}
@@ -88,7 +87,7 @@ def test_ranks_of_0_have_no_logarithm():
     assert scale_scores(np.array([0.0, 1.0]), "log").tolist() == [-math.inf, 0.0]
 
 
-@loop_over("scaler", SCALERS[1:])
+@pytest.mark.parametrize("scaler", SCALERS[1:])
 def test_what_is_not_finite_leaves_no_scores(scaler):
     scores = scale_scores(np.array([0.5, math.nan, 0.25]), scaler)
     assert np.isnan(scores).all() if scaler != "log" else np.isnan(scores).tolist() == [False, True, False]
@@ -125,7 +124,7 @@ def find_gini(values):
     return float(pairs / (2 * len(numbers) * sum(numbers)))
 
 
-@loop_over("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_moments_and_percentiles(dtype):
     ranks = draw_ranks(dtype=dtype)
     summary = summarize_scores(ranks)
@@ -141,7 +140,7 @@ def test_moments_and_percentiles(dtype):
         assert value == pytest.approx(wanted, rel=1e-14), percent
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "values", [[1.0], [1, 1, 1], [0, 0, 1], [1, 2, 3, 4], [0.1] * 10, draw_ranks(50), 1e-9 + 1e-16 * draw_ranks(50)]
 )
 def test_gini_is_that_of_all_pairs(values):
@@ -155,7 +154,7 @@ def test_gini_of_any_values(values):
         assert summarize_scores(values).gini == pytest.approx(find_gini(values), rel=1e-12, abs=1e-15)
 
 
-@loop_over("values", [[0.0, 0.0], [1.0, -1.0], [-1e-9, 5.0], []])
+@pytest.mark.parametrize("values", [[0.0, 0.0], [1.0, -1.0], [-1e-9, 5.0], []])
 def test_there_is_no_gini_of_what_nobody_can_have(values):
     assert math.isnan(summarize_scores(np.array(values)).gini)
 
@@ -195,7 +194,7 @@ def test_what_is_not_finite_is_counted_and_left_out():
     assert (summary.percentiles, summary.histogram) == (finite.percentiles, finite.histogram)
 
 
-@loop_over("values", [[], [math.nan, math.inf]])
+@pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
 def test_nothing_has_no_moments(values):
     summary = summarize_scores(np.array(values))
     moments = (summary.min, summary.max, summary.mean, summary.sum, summary.std, *summary.percentiles.values())

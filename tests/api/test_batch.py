@@ -24,7 +24,6 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.model import Status
-from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
 
 PRECISIONS = ["exact", "float64", "float32"]
@@ -87,7 +86,7 @@ def test_each_vector_is_as_alone(request, graph, precision):
     assert batch.options["steps"] < batch.iterations.sum()
 
 
-@loop_over("dangling", ["uniform", "drop", {3: 1, 5: 2}])
+@pytest.mark.parametrize("dangling", ["uniform", "drop", {3: 1, 5: 2}])
 def test_rules_for_dangling_vertices(weighted, dangling):
     _, A = weighted
     vectors = [*draw(A, 4), None]
@@ -96,7 +95,7 @@ def test_rules_for_dangling_vertices(weighted, dangling):
     assert batch.options["dangling"] == (dangling if isinstance(dangling, str) else "vector")
 
 
-@loop_over(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
+@pytest.mark.parametrize(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
 def test_ways_to_stop(weighted, mode, tol):
     _, A = weighted
     vectors = draw(A, 5)
@@ -154,7 +153,7 @@ def test_order_of_the_store_changes_nothing():
 # --- beside others ---------------------------------------------------------------------------------------------------
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_linear_systems(weighted, precision):
     arcs, A = weighted
     p = np.random.default_rng(1).random((6, 60)) * (np.arange(60) % 5 == 0)
@@ -166,7 +165,7 @@ def test_linear_systems(weighted, precision):
             assert error <= min(5e-6 if precision == "float32" else 1e-13, batch.error_bounds_l1[k] + 1e-15)
 
 
-@loop_over("name", ["karate_club_graph", "les_miserables_graph"])
+@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
 def test_networkx(name):
     graph = getattr(nx, name)()
     A = make_graph(graph)
@@ -295,7 +294,7 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"backend": "gpu"}, OptionError, "backend must be one of"),

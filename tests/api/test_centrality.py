@@ -23,7 +23,6 @@ from mgspmv.errors import (
     ShapeError,
 )
 from mgspmv.model import Status
-from tests.support.loops import loop_over
 
 SURE = {"tol": 1e-13, "max_iter": 2000}
 
@@ -64,7 +63,7 @@ def renumbered(request):
 # --- HITS ------------------------------------------------------------------------------------------------------------
 
 
-@loop_over("normalized", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 def test_hits_as_networkx(renumbered, normalized):
     G, A = renumbered
     hubs, authorities = mg.hits(A, normalized=normalized, **SURE)
@@ -149,8 +148,8 @@ def test_hits_without_convergence(graph):
 # --- Katz ------------------------------------------------------------------------------------------------------------
 
 
-@loop_over("normalized", [True, False])
-@loop_over("weight", [None, "weight"])
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("weight", [None, "weight"])
 def test_katz_as_networkx(renumbered, weight, normalized):
     G, A = renumbered
     beta = {k: 1.0 + k % 3 for k in range(40)}
@@ -174,7 +173,7 @@ def test_katz_makes_the_iterations_of_networkx(graph):
         nx.katz_centrality(G, 0.05, weight="weight", nstart=dict.fromkeys(range(40), 2.0), max_iter=n - 1)
 
 
-@loop_over(("alpha", "status"), [(0.9, "non_finite"), (0.2, "max_iter")])
+@pytest.mark.parametrize(("alpha", "status"), [(0.9, "non_finite"), (0.2, "max_iter")])
 def test_katz_with_too_large_alpha(graph, alpha, status):
     _, A = graph
     with pytest.raises(ConvergenceError, match=rf"^Katz centrality ended as {status} .*alpha must be below 1 /") as e:
@@ -203,7 +202,7 @@ def test_katz_refuses(graph):
 # --- eigenvector centrality ------------------------------------------------------------------------------------------
 
 
-@loop_over("weight", [None, "weight"])
+@pytest.mark.parametrize("weight", [None, "weight"])
 def test_eigenvector_centrality_as_networkx(renumbered, weight):
     G, A = renumbered
     solution = mg.eigenvector_centrality(A, weights=weight is not None, **SURE)
@@ -278,8 +277,8 @@ def store_chain(steps, **options):
     return store_graph(steps, kind="stochastic", **options)
 
 
-@loop_over("order", ["none", "dealt"])
-@loop_over("lazy", [0.0, 0.3])
+@pytest.mark.parametrize("order", ["none", "dealt"])
+@pytest.mark.parametrize("lazy", [0.0, 0.3])
 def test_stationary(order, lazy):
     steps = make_chain()
     solution = mg.stationary(store_chain(steps, order=order), lazy=lazy, **SURE)
@@ -341,7 +340,7 @@ def test_matrices_are_refused(call):
         call("g.zarr")
 
 
-@loop_over("call", [lambda A, **o: mg.katz(A, alpha=0.05, **o), mg.eigenvector_centrality])
+@pytest.mark.parametrize("call", [lambda A, **o: mg.katz(A, alpha=0.05, **o), mg.eigenvector_centrality])
 def test_changes_relative_to_the_elements(call, graph):
     """A tolerance for each vertex, of which some have little."""
     _, A = graph
@@ -352,7 +351,7 @@ def test_changes_relative_to_the_elements(call, graph):
     assert call(A, tol_mode="relative", tol=1e-3).iterations < found.iterations
 
 
-@loop_over("call", CALLS)
+@pytest.mark.parametrize("call", CALLS)
 def test_seconds_and_memory(call, graph):
     _, A = graph
     solution = call(A, **({"alpha": 0.05} if call is mg.katz else {}))

@@ -15,7 +15,6 @@ from mgspmv.errors import BackendError, ClosedError, ConvergenceError, OptionErr
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Status
-from tests.support.loops import loop_over
 
 
 def store_matrix(source, store=None, **options):
@@ -103,7 +102,7 @@ def edges(arcs):
     return tuple(map(np.array, zip(*arcs, strict=True)))
 
 
-@loop_over("order", ["none", "degree", "rcm"])
+@pytest.mark.parametrize("order", ["none", "degree", "rcm"])
 def test_vectors_are_in_the_order_of_the_source(order):
     own, b = make_own(), np.arange(40.0)
     seen = []

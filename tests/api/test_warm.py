@@ -10,7 +10,6 @@ import mgspmv as mg
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import OptionError
 from tests.support.commands import invoke, invoke_json
-from tests.support.loops import loop_over
 from tests.support.reference_data import shared_data
 
 PRECISE = {"tol": 1e-12, "max_iter": 300}
@@ -73,7 +72,7 @@ def test_real_graphs_take_half_of_the_work(tmp_path, name, method):
     assert warm.error_bound_l1 <= 1e-10 / 0.15 * 1.2
 
 
-@loop_over("named", [False, True])
+@pytest.mark.parametrize("named", [False, True])
 def test_vertices_that_come_and_go(tmp_path, named):
     def name(ends):
         names = np.char.add("v", ends.astype("U3")) if named else ends * 10
@@ -112,7 +111,7 @@ def test_what_is_refused(tmp_path):
         mg.pagerank(a, nstart=mg.pagerank(a).scale("minmax"))
 
 
-@loop_over("suffix", ["zarr", "parquet"])
+@pytest.mark.parametrize("suffix", ["zarr", "parquet"])
 def test_saved_ranks_are_a_start(tmp_path, suffix):
     mg.generate("rmat", tmp_path / "a", scale=9)
     ranks = tmp_path / f"ranks.{suffix}"

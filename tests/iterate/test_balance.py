@@ -21,8 +21,7 @@ from mgspmv.iterate.pagerank import LocalSteps, run_on_device
 from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.model import RowCheck, Status
-from tests.support.loops import loop_over
-from tests.support.matrices import GRAPHS
+from tests.support.matrices import GRAPHS, naming
 from tests.support.played import PlayedDevice
 
 PRECISIONS = ["exact", "float64", "float32"]
@@ -78,8 +77,8 @@ def graph():
 # --- real runs -------------------------------------------------------------------------------------------------------
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("vectors", VECTORS.values(), ids=VECTORS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_real_runs_are_balanced(graph, vectors, precision, checked):
     checked.clear()
     solution = mg.pagerank(graph, precision=precision, tol_mode="fixed", max_iter=60, **vectors)
@@ -93,14 +92,15 @@ def test_real_runs_are_balanced(graph, vectors, precision, checked):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@loop_over("name", GRAPHS)
-def test_hard_graphs_are_balanced(name, precision, checked):
-    hard = GRAPHS[name]
-    A = make_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape))
-    checked.clear()
-    for vectors in ({}, {"dangling": "drop"}, {"weights": False}, {"dangling": "uniform", "personalization": {0: 1}}):
-        mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=20, **vectors)
-    assert len(checked) == 80
+def test_hard_graphs_are_balanced(precision, checked):
+    rules = ({}, {"dangling": "drop"}, {"weights": False}, {"dangling": "uniform", "personalization": {0: 1}})
+    for name, hard in GRAPHS.items():
+        A = make_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape))
+        checked.clear()
+        with naming(name):
+            for rule in rules:
+                mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=20, **rule)
+            assert len(checked) == 80
 
 
 @given(
@@ -174,7 +174,7 @@ def scale_block(steps):
     steps.rows[0].x[steps.rows[0].weight > 0] *= 1 + 2.0**-20
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_flipped_bit_of_a_rank(graph, precision, monkeypatch):
     for bit in (0, 20, 51 if precision != "float32" else 22):
         Fault(monkeypatch, lambda steps, bit=bit: flip(steps.rows[0].x, find_heaviest(steps), bit))
@@ -190,7 +190,7 @@ def test_a_block_of_ranks_that_are_scaled(graph, monkeypatch):
         mg.pagerank(graph)
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
     """Ranks that are scaled together with what is prepared of them."""
     by = {"exact": 2.0**-30, "float64": 2.0**-30, "float32": 2.0**-12}[precision]
@@ -205,14 +205,14 @@ def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
         mg.pagerank(graph, precision=precision)
 
 
-@loop_over("vectors", VECTORS.values(), ids=VECTORS)
+@pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_an_out_weight_that_is_flipped(graph, vectors, monkeypatch):
     Fault(monkeypatch, lambda steps: flip(steps.rows[0].weight, find_heaviest(steps), 3), after=2)
     with pytest.raises(CorruptionError, match=r"^after iteration 2 the ranks of 1 vertices are not"):
         mg.pagerank(graph, **vectors)
 
 
-@loop_over("name", [name for name in VECTORS if not name.startswith("out-weights")])
+@pytest.mark.parametrize("name", [name for name in VECTORS if not name.startswith("out-weights")])
 def test_an_out_weight_that_was_flipped_before_z_was_made(graph, name, monkeypatch):
     """The step with it loses rank, or makes some."""
 
@@ -225,7 +225,7 @@ def test_an_out_weight_that_was_flipped_before_z_was_made(graph, name, monkeypat
         mg.pagerank(graph, **VECTORS[name])
 
 
-@loop_over("what", ["data", "indices"])
+@pytest.mark.parametrize("what", ["data", "indices"])
 def test_an_edge_that_is_flipped(what, monkeypatch):
     def change(steps):
         block = steps.rows[0].kernel.block

@@ -15,7 +15,6 @@ from mgspmv.iterate import extrapolate
 from mgspmv.iterate.extrapolate import find_weights
 from mgspmv.kernels.rank_history import mix
 from mgspmv.model import Status
-from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
 from tests.support.reference_data import shared_data
 
@@ -56,7 +55,7 @@ def test_the_ranks_are_those_of_a_linear_system(seed, alpha):
 
 
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
-@loop_over("dangling", [None, "uniform", "drop"])
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
 def test_fewer_iterations_where_changes_lead_somewhere(dangling, precision):
     A = make_graph(make_slow())
     asked = {"dangling": dangling, "precision": precision, "tol": 1e-5 if precision == "float32" else 1e-10}
@@ -73,7 +72,7 @@ def test_personalised_weighted_ranks():
     assert np.abs(solution.values - rank_by_solving(arcs, p=p)).sum() < 1e-11
 
 
-@loop_over("precision", ["exact", "float64", "float32"])
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
 def test_blocks_and_threads_do_not_change_a_bit(precision):
     A = make_graph(make_slow())
     digests = {
@@ -124,7 +123,7 @@ def test_what_is_mixed_is_not_negative():
     np.testing.assert_allclose(mixed, [0.0, 0.4])
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": "jacobi"}, "method must be one of 'power', 'extrapolation', not 'jacobi'"),

@@ -14,7 +14,6 @@ from mgspmv.errors import CapacityError, ConvergenceError, OptionError
 from mgspmv.iterate import follow
 from mgspmv.kernels import spread
 from mgspmv.model import Followed
-from tests.support.loops import loop_over
 from tests.support.oracles import rank_by_solving
 from tests.support.pairwise import cover_pairs
 
@@ -139,7 +138,7 @@ def test_the_same_bits_for_threads_blocks_and_orders(monkeypatch, old_and_new, w
     assert len(set(found)) == 1
 
 
-@loop_over(("tol_mode", "tol"), [("linf", 1e-13), ("relative", 1e-9), ("l1_per_node", 1e-14)])
+@pytest.mark.parametrize(("tol_mode", "tol"), [("linf", 1e-13), ("relative", 1e-9), ("l1_per_node", 1e-14)])
 def test_other_norms_of_the_change(old_and_new, tol_mode, tol):
     asked = {"tol_mode": tol_mode, "tol": tol, "max_iter": 500}
     before, cold = (mg.pagerank(A, **asked) for A in old_and_new)
@@ -148,7 +147,7 @@ def test_other_norms_of_the_change(old_and_new, tol_mode, tol):
     np.testing.assert_allclose(solution.values, cold.values, atol=1e-10)
 
 
-@loop_over("start", [{5: 1.0}, np.arange(1.0, N + 1)])
+@pytest.mark.parametrize("start", [{5: 1.0}, np.arange(1.0, N + 1)])
 def test_a_start_that_is_no_ranks_is_left_to_iterations(old_and_new, start):
     plain = mg.pagerank(old_and_new[1], nstart=start, **TIGHT)
     solution = mg.pagerank(old_and_new[1], nstart=start, follow_changes=True, **TIGHT)
@@ -217,7 +216,7 @@ def test_the_rate_is_that_of_the_last_iterations(old_and_new):
     assert estimate_rate(mg.pagerank(old_and_new[0], nstart=solution), 0.85) is None
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"nstart": None}, "begins at the ranks of the graph as it was; pass nstart too"),

@@ -20,7 +20,6 @@ from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from tests.support.failing_stores import FailingStore
-from tests.support.loops import loop_over
 from tests.support.played import PlayedDevice
 from tests.support.waiting import HANG_S, wait_for
 
@@ -372,8 +371,8 @@ def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
     return outcome, [event.change for event in events]
 
 
-@loop_over("first", ["device", "host"])
-@loop_over("second", ["device", "host"])
+@pytest.mark.parametrize("first", ["device", "host"])
+@pytest.mark.parametrize("second", ["device", "host"])
 def test_a_device_keeps_what_it_reached(graph, tmp_path, first, second):
     whole, changes = run(graph, tmp_path / "whole", "host", 300)
     n = STEPS_AT_ONCE + 3
@@ -394,7 +393,7 @@ def test_a_device_that_is_ahead_keeps_nothing(graph, tmp_path):
     assert STEPS_AT_ONCE + 5 in {kept.iteration for kept in told}
 
 
-@loop_over("stays", [True, False])
+@pytest.mark.parametrize("stays", [True, False])
 def test_devices_may_stay_where_they_are_together(graph, stays):
     options = PageRankOptions(tol_mode="fixed", max_iter=100)
     start, [block] = make_start(graph.stored, None, options, use_weights=True), graph.blocks("float64")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mgspmv.iterate.left import predict_iterations_left
-from tests.support.loops import loop_over
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("changes", "tol", "left"),
     [
         ([1.0], 1e-3, None),

@@ -10,7 +10,6 @@ from scipy.sparse.linalg import aslinearoperator, cg, eigs, eigsh, gmres, lsqr, 
 
 import mgspmv as mg
 from mgspmv.errors import ClosedError, MissingTransposeError, OptionError
-from tests.support.loops import loop_over
 
 
 def store_matrix(source, store=None, **options):
@@ -71,7 +70,7 @@ def test_complex_vectors(rectangle):
     np.testing.assert_allclose(operator.rmatvec(y), own.T @ y, rtol=1e-14)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("stored", "precision", "wanted"),
     [(None, None, "float64"), ("float32", None, "float32"), ("float64", "float32", "float32")],
 )
@@ -134,7 +133,7 @@ def test_transpose_is_loaded_once_and_closed_with_the_matrix(rectangle):
 # --- SciPy's functions -----------------------------------------------------------------------------------------------
 
 
-@loop_over("use", [lambda A: A, lambda A: A.as_linear_operator(), aslinearoperator])
+@pytest.mark.parametrize("use", [lambda A: A, lambda A: A.as_linear_operator(), aslinearoperator])
 def test_scipy_takes_the_matrix_and_its_operator(use):
     own, rng = make_spd(), np.random.default_rng(0)
     A, b, v0 = use(store_matrix(own, transpose=True)), rng.random(60), rng.random(60)

@@ -11,7 +11,6 @@ import pytest
 from mgspmv.errors import OptionError
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.model import StepSums
-from tests.support.loops import loop_over
 
 PRECISIONS = ["exact", "float64", "float32"]
 MODES = ["l1", "l1_per_node", "linf", "relative"]
@@ -23,7 +22,7 @@ def test_defaults():
     assert options.threshold(10, 20) == DEFAULT_TOL == 1e-6
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("option", "message"),
     [
         ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),
@@ -60,7 +59,7 @@ def test_numpy_numbers_count():
     assert list(map(type, (options.max_iter, options.alpha, options.tol))) == [int, float, float]
 
 
-@loop_over(("mode", "wanted"), [("l1", 1e-4), ("l1_per_node", 1e-2), ("linf", 1e-4), ("relative", 1e-4)])
+@pytest.mark.parametrize(("mode", "wanted"), [("l1", 1e-4), ("l1_per_node", 1e-2), ("linf", 1e-4), ("relative", 1e-4)])
 def test_threshold(mode, wanted):
     assert PageRankOptions(tol=1e-4, tol_mode=mode).threshold(100, 500) == pytest.approx(wanted, rel=1e-15)
 
@@ -69,13 +68,15 @@ def test_fixed_has_no_threshold():
     assert PageRankOptions(tol_mode="fixed").threshold(100, 500) == 0.0
 
 
-@loop_over(("mode", "wanted"), [("l1", 0.75), ("l1_per_node", 0.75), ("fixed", 0.75), ("linf", 0.5), ("relative", 0.5)])
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("l1", 0.75), ("l1_per_node", 0.75), ("fixed", 0.75), ("linf", 0.5), ("relative", 0.5)]
+)
 def test_measure(mode, wanted):
     sums = StepSums(change_l1=3 * 2**59, change_linf=2**60)
     assert PageRankOptions(tol_mode=mode).measure(sums) == wanted
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("mode", "tol", "message"),
     [
         ("l1", 2.0, "tol=2 with tol_mode='l1' is met by any ranks of 1000 vertices; pass less than 2"),
@@ -107,8 +108,8 @@ def test_default_tolerance_of_networkx_is_vacuous_on_two_million_vertices():
     options.threshold(1_999_999, 10_000_000)
 
 
-@loop_over("mode", MODES)
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_unreachable_tolerance_is_refused_with_one_that_is_accepted(precision, mode):
     n, nnz = 1000, 5000
     unit = 2.0**-24 if precision == "float32" else 2.0**-53
@@ -124,7 +125,7 @@ def test_unreachable_tolerance_is_refused_with_one_that_is_accepted(precision, m
     PageRankOptions(tol=1.01 * least, tol_mode=mode, precision=precision).threshold(n, nnz)
 
 
-@loop_over("mode", MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_no_vacuous_tolerance_is_named_for_an_unreachable_one(mode):
     """With alpha so near to 1, what is sure to be reached is met by any ranks."""
     with pytest.raises(OptionError, match=r"; pass more, or a smaller alpha, or precision='exact'$"):

@@ -13,7 +13,6 @@ from mgspmv.iterate.out_weight import make_out_weight, measure_growth
 from mgspmv.iterate.pagerank import bound_error, run_on_device, widen_bound
 from mgspmv.iterate.start import make_start
 from mgspmv.kernels.select import bind_kernel
-from tests.support.loops import loop_over
 from tests.support.played import PlayedDevice
 
 N = 40
@@ -57,7 +56,7 @@ def distance(solution, wanted):
     return np.abs(solution.values - wanted).sum()
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_more_than_the_edges_weigh_is_lost(arcs, graph, precision):
     weight = arcs.sum(axis=1) * np.linspace(1.0, 3.0, N)
     weight[11] = 2.5  # no stored edge, and no dangling vertex either
@@ -69,7 +68,7 @@ def test_more_than_the_edges_weigh_is_lost(arcs, graph, precision):
     assert distance(mg.pagerank(graph, precision=precision, **FIXED), wanted) > 0.1
 
 
-@loop_over("use_weights", [True, False])
+@pytest.mark.parametrize("use_weights", [True, False])
 def test_what_the_store_has_gives_the_same_bits(arcs, graph, use_weights):
     weight = arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)
     asked = {"weights": use_weights, "tol": 1e-9}
@@ -122,7 +121,7 @@ def test_dangling_vertices_are_those_without_a_given_weight(arcs, graph):
     assert mg.pagerank(graph, out_weight=weight, dangling="error").values.sum() < 1
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("weight", "message"),
     [
         (np.nan, r"^out_weight must be finite and not negative; vertex 7 has nan$"),
@@ -180,7 +179,7 @@ def test_the_bound_holds_where_columns_sum_to_more_than_1(arcs):
     assert residual / (1 - alpha) < off <= solution.error_bound_l1 < 2 * off
 
 
-@loop_over("use_weights", [True, False])
+@pytest.mark.parametrize("use_weights", [True, False])
 def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     """Weights that are no counts, also of a pattern."""
     weight = (arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)) * 1.25 + 0.1
@@ -220,7 +219,7 @@ def test_what_the_user_gave_is_not_written_to(arcs, graph):
     assert weight.tobytes() == kept.tobytes()
 
 
-@loop_over("use_weights", [True, False])
+@pytest.mark.parametrize("use_weights", [True, False])
 def test_out_weights_of_the_reversed_graph_are_those_of_its_arcs(arcs, use_weights):
     """Of a graph that is turned round a vertex gives along what were its in-edges."""
     A, turned = make_graph(arcs, transpose=True), make_graph(arcs.T)

@@ -19,7 +19,6 @@ from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionErro
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status, peak_memory
-from tests.support.loops import loop_over
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving, sum_arcs
 from tests.support.pairwise import cover_pairs
@@ -104,15 +103,15 @@ def test_hard_graphs_in_blocks_have_the_same_bits(hard_graphs, kind, precision):
         assert len({(s.digest(), s.changes) for s in runs}) == 1, name
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_first_of_duplicates_is_that_of_the_source(precision):
     A = make_graph([(0, 1, 3.0), (0, 2, 1.0), (0, 1, 5.0), (1, 0, 1.0), (2, 0, 1.0)], duplicates="first")
     arcs = np.array([[0, 3.0, 1.0], [1, 0, 0], [1, 0, 0]])
     assert distance(mg.pagerank(A, precision=precision, **FIXED), rank_by_solving(arcs)) <= CLOSE[precision]
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("name", ["self loops", "only self loops", "one dense row"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["self loops", "only self loops", "one dense row"])
 def test_self_loops_dropped(name, precision):
     hard = GRAPHS[name]
     arcs = sum_arcs(hard.rows, hard.cols, hard.values, hard.shape).toarray()
@@ -153,15 +152,15 @@ def weighted():
 VECTORS = [np.arange(60.0), np.where(np.arange(60) % 7, 0.0, 3.0), np.ones(60)]
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("alpha", [0.0, 0.5, 0.85, 0.95])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.85, 0.95])
 def test_damping(weighted, alpha, precision):
     arcs, A = weighted
     solution = mg.pagerank(A, alpha=alpha, precision=precision, tol_mode="fixed", max_iter=700)
     assert distance(solution, rank_by_solving(arcs, alpha=alpha)) <= CLOSE[precision]
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_without_damping_ranks_are_the_personalization(weighted, precision):
     _, A = weighted
     p = np.arange(60.0)
@@ -170,8 +169,8 @@ def test_without_damping_ranks_are_the_personalization(weighted, precision):
     assert solution.values.tolist() == (p / p.sum()).astype(solution.values.dtype).tolist()
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("vector", VECTORS, ids=["ascending", "sparse", "equal"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
 def test_personalization(weighted, vector, precision):
     arcs, A = weighted
     wanted = rank_by_solving(arcs, p=vector)
@@ -181,8 +180,8 @@ def test_personalization(weighted, vector, precision):
         assert distance(solution, wanted) <= CLOSE[precision]
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("vector", VECTORS, ids=["ascending", "sparse", "equal"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
 def test_dangling_vector(weighted, vector, precision):
     arcs, A = weighted
     p = np.linspace(0, 1, 60) ** 2
@@ -193,7 +192,7 @@ def test_dangling_vector(weighted, vector, precision):
         assert solution.options["dangling"] == "vector"
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_dangling_rules(weighted, precision):
     arcs, A = weighted
     p = np.linspace(0, 1, 60) ** 2
@@ -218,7 +217,7 @@ def test_dropped_mass_starts_from_the_jump_alone():
     np.testing.assert_allclose(3 * started.values, [0.15, 1.0, 1.0], rtol=1e-15)
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_all_vertices_dangling(precision):
     A = make_graph(sp.coo_array((4, 4)))
     solution = mg.pagerank(A, personalization={1: 1, 2: 3}, precision=precision)
@@ -264,8 +263,8 @@ def test_start_is_not_changed(weighted):
     assert personalization.tolist() == list(range(60))
 
 
-@loop_over("name", ["personalization", "dangling", "nstart"])
-@loop_over(
+@pytest.mark.parametrize("name", ["personalization", "dangling", "nstart"])
+@pytest.mark.parametrize(
     ("given", "error", "message"),
     [
         ({30: 1, 31: 1}, OptionError, "has the id 31, which no vertex has"),
@@ -283,7 +282,7 @@ def test_vectors_that_are_no_distribution(name, given, error, message):
         mg.pagerank(A, **{name: given})
 
 
-@loop_over("name", ["personalization", "dangling", "nstart"])
+@pytest.mark.parametrize("name", ["personalization", "dangling", "nstart"])
 def test_unknown_name_is_told_with_a_near_one(name):
     graph = nx.DiGraph([("amsel", "drossel"), ("drossel", "fink"), ("fink", "star")])
     with pytest.raises(OptionError, match=f"^{name} has the id 'drosel', which no vertex has; near: 'drossel'$"):
@@ -315,8 +314,8 @@ def test_networkx_with_weights_personalization_and_dangling(ids):
     assert solution.top(1)[0][0] == max(wanted, key=wanted.get)
 
 
-@loop_over("name", ["karate_club_graph", "les_miserables_graph", "florentine_families_graph"])
-@loop_over("weights", [True, False], ids=["weights", "pattern"])
+@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph", "florentine_families_graph"])
+@pytest.mark.parametrize("weights", [True, False], ids=["weights", "pattern"])
 def test_networkx_undirected(name, weights):
     graph = getattr(nx, name)()
     A = make_graph(graph)
@@ -352,7 +351,7 @@ def sum_changes(changes, new):
     return changes.sum()
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("mode", "tol", "threshold", "norm"),
     [
         ("l1", 1e-7, 1e-7, sum_changes),
@@ -361,7 +360,7 @@ def sum_changes(changes, new):
         ("relative", 3e-7, 3e-7, lambda changes, new: min(2.0, (changes / new).max())),
     ],
 )
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_runs_end_at_the_first_change_below_the_tolerance(weighted, precision, mode, tol, threshold, norm):
     arcs, A = weighted
     solution = mg.pagerank(A, tol=tol, tol_mode=mode, precision=precision)
@@ -373,7 +372,7 @@ def test_runs_end_at_the_first_change_below_the_tolerance(weighted, precision, m
     np.testing.assert_allclose(solution.changes, wanted, rtol=1e-6, atol=rounding if precision == "float32" else 3e-15)
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_relative_changes_of_ranks_that_vanish_are_nothing(precision):
     """All jumps go to 0, which leads to 1: the ranks of 2 and 3 are lost at once, and those of 0 and 1 settle."""
     A = make_graph([(0, 1), (1, 0), (2, 0), (3, 1)])
@@ -385,7 +384,7 @@ def test_relative_changes_of_ranks_that_vanish_are_nothing(precision):
     assert solution.changes[0] == 1.0  # what rises from nothing is all new
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_relative_changes_are_counted_up_to_2(precision):
     """All rank is where no jump goes to and little comes back."""
     A = make_graph([(0, 1), (1, 0)])
@@ -413,8 +412,8 @@ def test_relative_ranks_have_the_same_bits_and_changes_in_blocks(weighted):
     assert len(runs) == 1
 
 
-@loop_over("tol", [1e-3, 1e-5, 1e-6, 1e-9, 1e-12])
-@loop_over("name", ["karate_club_graph", "les_miserables_graph"])
+@pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
 def test_l1_per_node_makes_as_many_iterations_as_networkx(name, tol):
     graph = getattr(nx, name)()
     made = mg.pagerank(make_graph(graph), tol=tol, tol_mode="l1_per_node", max_iter=500).iterations
@@ -423,7 +422,7 @@ def test_l1_per_node_makes_as_many_iterations_as_networkx(name, tol):
         nx.pagerank(graph, tol=tol, max_iter=made - 1)
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_converging_on_the_last_iteration_is_converging(weighted, precision):
     _, A = weighted
     free = mg.pagerank(A, precision=precision)
@@ -459,9 +458,9 @@ def test_fixed_makes_exactly_max_iter_iterations(weighted):
         np.testing.assert_allclose(solution.changes, changes_of(arcs, n_iterations, sum_changes), rtol=1e-9)
 
 
-@loop_over("mode", ["l1", "l1_per_node", "linf", "relative"])
+@pytest.mark.parametrize("mode", ["l1", "l1_per_node", "linf", "relative"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-@loop_over("alpha", [0.85, 0.98])
+@pytest.mark.parametrize("alpha", [0.85, 0.98])
 def test_the_tolerance_named_for_one_out_of_reach_is_reached(alpha, precision, mode):
     """On a star, whose walks swing between hub and leaves, so that rounding is slow to die out."""
     n = 2000
@@ -498,7 +497,7 @@ def test_least_tolerance_is_reached_on_ordinary_graphs(precision):
         assert mg.pagerank(A, tol=tol, precision=precision, max_iter=400).status is Status.CONVERGED
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_changes_shrink_by_alpha(weighted, precision):
     _, A = weighted
     changes = np.array(mg.pagerank(A, alpha=0.9, precision=precision, tol_mode="fixed", max_iter=200).changes)
@@ -517,9 +516,9 @@ OVERFLOWING = {
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-@loop_over("mode", ["l1", "fixed"])
-@loop_over("precision", PRECISIONS)
-@loop_over("name", OVERFLOWING)
+@pytest.mark.parametrize("mode", ["l1", "fixed"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", OVERFLOWING)
 def test_non_finite_is_never_a_success(name, precision, mode):
     A = make_graph(OVERFLOWING[name], duplicates="keep")
     with pytest.raises(ConvergenceError, match=r"non_finite after 1 iterations.*verify") as caught:
@@ -531,7 +530,7 @@ def test_non_finite_is_never_a_success(name, precision, mode):
     assert mg.pagerank(A, precision=precision, weights=False).status is Status.CONVERGED
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_start_that_cannot_be_divided_is_no_success(precision):
     """All rank is at 0 to begin with, over a weight that it overflows, and none of it after the first step."""
     A = make_graph([(0, 1, 5e-324), (0, 1, 5e-324), (1, 1, 1.0)], duplicates="keep")
@@ -540,7 +539,7 @@ def test_start_that_cannot_be_divided_is_no_success(precision):
         mg.pagerank(A, **asked)
 
 
-@loop_over("precision", ["exact", "float64"])
+@pytest.mark.parametrize("precision", ["exact", "float64"])
 def test_weights_of_any_reasonable_size(precision):
     """The same graph, each vertex with weights in units of its own."""
     arcs = random_arcs()
@@ -567,7 +566,7 @@ def many_graphs():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@loop_over("n_iterations", [1, 3, 10, 40, 300])
+@pytest.mark.parametrize("n_iterations", [1, 3, 10, 40, 300])
 def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
     for name, (A, ranks) in many_graphs.items():
         solution = mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=n_iterations)
@@ -579,7 +578,7 @@ def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
             assert solution.error_bound_l1 <= (5e-6 if precision == "float32" else 1e-13), name
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_error_bound_at_the_default_tolerance_is_within_ten_errors(weighted, precision):
     _, A = weighted
     solution = mg.pagerank(A, precision=precision)
@@ -587,8 +586,8 @@ def test_error_bound_at_the_default_tolerance_is_within_ten_errors(weighted, pre
     assert error <= solution.error_bound_l1 <= 10 * error + (1e-6 if precision == "float32" else 0)
 
 
-@loop_over("precision", PRECISIONS)
-@loop_over("alpha", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.99])
 def test_error_bound_with_other_damping(weighted, alpha, precision):
     arcs, A = weighted
     solution = mg.pagerank(A, alpha=alpha, precision=precision, tol_mode="fixed", max_iter=5)
@@ -598,7 +597,7 @@ def test_error_bound_with_other_damping(weighted, alpha, precision):
     assert solution.error_bound_l1 <= (1 + alpha) / (1 - alpha) * error + rounding / (1 - alpha)
 
 
-@loop_over("dangling", [None, "uniform", "drop"])
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
 def test_error_bound_with_dangling_rules(weighted, dangling):
     arcs, A = weighted
     p = np.linspace(0, 1, 60) ** 2
@@ -626,7 +625,7 @@ def test_error_bound_counts_the_rounding_of_a_large_dangling_mass():
         assert solution.error_bound_l1 <= (1e-7 if precision == "float32" else 1e-12)
 
 
-@loop_over("unit", [1e-36, 1e-38, 1e-40, 1e-42])
+@pytest.mark.parametrize("unit", [1e-36, 1e-38, 1e-40, 1e-42])
 def test_error_bound_counts_what_float32_makes_of_tiny_weights(unit):
     rng = np.random.default_rng(8)
     arcs = (*rng.integers(0, 2000, (2, 40_000)), (rng.random(40_000) + 0.1) * unit)
@@ -639,7 +638,7 @@ def test_error_bound_counts_what_float32_makes_of_tiny_weights(unit):
 # --- weights and kinds -----------------------------------------------------------------------------------------------
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_weights_can_be_left_out(weighted, precision):
     arcs, A = weighted
     solution = mg.pagerank(A, weights=False, precision=precision, **FIXED)
@@ -660,8 +659,8 @@ def test_negative_weights():
     assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
 
 
-@loop_over("dtype", [np.int8, np.uint32, np.int64, np.float32, np.float64])
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint32, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_dtypes_of_weights(precision, dtype):
     arcs = np.array([[0, 3, 1], [2, 0, 5], [7, 0, 0]], dtype)
     assert (
@@ -670,7 +669,7 @@ def test_dtypes_of_weights(precision, dtype):
     )
 
 
-@loop_over("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_stochastic_matrix_is_used_as_it_is(precision):
     """Column j holds where the rank of j goes, so the arcs of the oracle are its transpose."""
     arcs = random_arcs()
@@ -723,7 +722,7 @@ VERTEX_WEIGHTS = {
 }
 
 
-@loop_over("vectors", VERTEX_WEIGHTS)
+@pytest.mark.parametrize("vectors", VERTEX_WEIGHTS)
 def test_exact_has_the_same_bits_in_any_number_of_threads_and_blocks(large, vectors):
     A, _, _ = large
     p, d = VERTEX_WEIGHTS[vectors]
@@ -738,7 +737,7 @@ def test_exact_has_the_same_bits_in_any_number_of_threads_and_blocks(large, vect
     assert runs[0].iterations > 10
 
 
-@loop_over("vectors", VERTEX_WEIGHTS)
+@pytest.mark.parametrize("vectors", VERTEX_WEIGHTS)
 def test_exact_has_the_same_bits_in_any_order_of_rows(large, vectors):
     A, moved, new = large
     p, d = VERTEX_WEIGHTS[vectors]
@@ -750,8 +749,8 @@ def test_exact_has_the_same_bits_in_any_order_of_rows(large, vectors):
     np.testing.assert_array_equal(other.values[new], one.values)
 
 
-@loop_over("has_weights", [True, False], ids=["weights", "pattern"])
-@loop_over("dangling", [None, "uniform", "drop"])
+@pytest.mark.parametrize("has_weights", [True, False], ids=["weights", "pattern"])
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
 def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangling):
     """From arrays, arcs in any order, the same arc several times, vertices without arcs, a start of one's own."""
     n, m, rng = 5000, 100_000, np.random.default_rng(9)
@@ -775,7 +774,7 @@ def test_order_of_rows_does_change_the_bits_of_float64(large):
     assert distance(one, other.values[new]) <= 1e-13
 
 
-@loop_over("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_floats_have_the_same_bits_in_any_number_of_threads_and_blocks(large, precision):
     A, _, _ = large
     runs = [
@@ -890,7 +889,7 @@ def test_a_stochastic_matrix_is_its_weights():
         mg.pagerank(make_graph(np.eye(3), kind="stochastic"), weights=False)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),

@@ -18,7 +18,7 @@ from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.rank_steps import RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status, StepSums
-from tests.support.loops import loop_over
+from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
 
 N = 55
@@ -79,9 +79,7 @@ def check_same(one, other) -> None:
     assert [e.iteration for e in events] == list(range(1, len(events) + 1))
 
 
-@loop_over("precision", ["exact", "float32"])
-@loop_over("vectors", VECTORS)
-@loop_over("mode", MODES)
+@cover_pairs(mode=MODES, vectors=list(VECTORS), precision=["exact", "float32"])
 def test_a_run_on_a_device_is_that_of_this_process(graph, mode, vectors, precision):
     asked = {"tol_mode": mode, "precision": precision, "max_iter": 30 if mode == "fixed" else 100}
     for use_weights in (True, False):
@@ -93,7 +91,7 @@ def test_a_run_on_a_device_is_that_of_this_process(graph, mode, vectors, precisi
         assert one[0].hardware == "a played device"
 
 
-@loop_over("vectors", VECTORS)
+@pytest.mark.parametrize("vectors", VECTORS)
 def test_the_highest_are_proven_at_the_same_iteration(graph, vectors):
     options = PageRankOptions(stop="topk:10", max_iter=300)
     one, other, device = run_both(graph, options, **VECTORS[vectors])
@@ -105,8 +103,8 @@ def test_the_highest_are_proven_at_the_same_iteration(graph, vectors):
     assert one[0].seconds["look"] > 0
 
 
-@loop_over("mode", MODES)
-@loop_over("max_iter", [1, STEPS_AT_ONCE - 1, STEPS_AT_ONCE, STEPS_AT_ONCE + 1, 2 * STEPS_AT_ONCE + 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("max_iter", [1, STEPS_AT_ONCE - 1, STEPS_AT_ONCE, STEPS_AT_ONCE + 1, 2 * STEPS_AT_ONCE + 3])
 def test_no_more_steps_are_asked_for_than_are_left(max_iter, mode):
     """On a star, whose walks swing between hub and leaves."""
     leaves, hub = np.arange(1, 9), np.zeros(8, int)
@@ -138,8 +136,8 @@ def test_a_run_that_converges_on_its_last_iteration(graph):
     assert (short[0].status, len(short[1])) == (Status.MAX_ITER, n - 1)
 
 
-@loop_over("mode", MODES)
-@loop_over(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
 def test_ranks_that_are_not_finite(begin, wanted, mode):
     """Rank goes round from a vertex on, and at the last one it is divided by a weight that is next to nothing."""
     A = make_graph((np.arange(3), np.array([1, 2, 0]), np.array([1.0, 1.0, 5e-324])))

@@ -17,7 +17,6 @@ from mgspmv.iterate.pagerank import LocalSteps, Loop, Times, bound_error, sum_se
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Event, Status, StepSums
-from tests.support.loops import loop_over
 
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
 
@@ -95,7 +94,7 @@ def test_every_mode_ends_as_it_says_in_pieces_as_in_one_go(first, sums, mode, to
     assert (other.iteration, other.status, other.mass) == (loop.iteration, loop.status, loop.mass)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("mode", "status"),
     [
         ("l1", "max_iter"),
@@ -123,8 +122,8 @@ def test_converging_on_the_last_iteration_is_converging():
     assert (loop.iteration, loop.status) == (2, Status.CONVERGED)
 
 
-@loop_over("mode", MODES)
-@loop_over(("first", "wanted"), [(1, 1), (0, 3)], ids=["in the start", "in a step"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("first", "wanted"), [(1, 1), (0, 3)], ids=["in the start", "in a step"])
 def test_a_wrong_rank_ends_it_although_the_change_is_small(mode, first, wanted):
     sums = [make_sums(1, 1), make_sums(0.5, 0.5), make_sums(0, 0, n_wrong=1), make_sums(0)]
     _, loop, _ = run_loop(make_sums(0, n_wrong=first), sums, mode=mode, max_iter=3)
@@ -210,7 +209,7 @@ def make_steps(A, precision, n_blocks, transport=LocalTransport):
     return LocalSteps(rows, transport(A.shape[1], rows[0].kernel.z_dtype), options.alpha)
 
 
-@loop_over("precision", ["exact", "float64", "float32"])
+@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
 def test_ranks_in_pieces_have_the_bits_of_those_in_one_go(graph, precision):
     wanted = mg.pagerank(graph, precision=precision)
     for n_blocks, size in ((1, 1), (3, 4), (5, 100)):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import DanglingError, KindError, MissingTransposeError, OptionError
 from mgspmv.iterate.start import OutWeights
-from tests.support.loops import loop_over
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
 
@@ -155,7 +154,7 @@ def test_without_a_transpose_there_is_none():
         mg.pagerank(B.T)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("kind", "message"),
     [
         (

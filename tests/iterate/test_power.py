@@ -10,7 +10,6 @@ import pytest
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.power import PowerOptions, Products, Step, iterate_power
 from mgspmv.model import Status
-from tests.support.loops import loop_over
 
 A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
 
@@ -77,8 +76,8 @@ def test_a_vector_that_vanishes_has_converged():
     assert (outcome.status, len(events), outcome.values.tolist()) == (Status.CONVERGED, 3, [0, 0, 0])
 
 
-@loop_over("added", [0.0, -2.5, np.array([1.0, -3.0, 0.5])], ids=["no number", "number", "vector"])
-@loop_over(("of_product", "of_vector"), [(1.0, 0.0), (0.3, 0.0), (1.0, 1.0), (0.75, 0.25)])
+@pytest.mark.parametrize("added", [0.0, -2.5, np.array([1.0, -3.0, 0.5])], ids=["no number", "number", "vector"])
+@pytest.mark.parametrize(("of_product", "of_vector"), [(1.0, 0.0), (0.3, 0.0), (1.0, 1.0), (0.75, 0.25)])
 def test_steps_that_are_known_by_their_numbers(of_product, of_vector, added):
     step = Step(of_product, of_vector, added)
     options = {"norm": "l2", "x": (1.0, -2.0, 4.0), "tol_mode": "fixed", "max_iter": 4}
@@ -126,7 +125,7 @@ def test_an_array_given_twice_is_no_convergence():
             iterate(update)
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
         (lambda y, x: y[:2], ShapeError, r"^update gave an array of shape \(2,\); give one of \(3,\), as y and x are$"),
@@ -146,7 +145,7 @@ def test_steps_may_give_other_real_dtypes():
     assert (outcome.values.dtype, outcome.values.tolist()) == (np.float64, [1, 2, 3])
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tol": 0}, "tol must be a positive number, not 0"),

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.queries import make_queries
 from mgspmv.iterate.vectors import make_distribution
-from tests.support.loops import loop_over
 
 IDS = np.array([10, 20, 30, 40])
 NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)
@@ -36,7 +35,7 @@ def read(given, *, alphas=(0.85,), n=4, ids=None, order=None):
 WANTED = [[0.25, 0.75, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.0, 1.0]]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "given",
     [
         [{10: 1, 20: 3}, [40, 30], 40],
@@ -66,7 +65,7 @@ def test_names_are_kept():
     ]
 
 
-@loop_over("make", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_tables_of_names_without_weights(make):
     table = make({"vertex": ["star", "fink", "star"], "vector": ["y", "x", "x"], "more": [1, 2, 3]})
     assert read(table, ids=NAMES) == [("y", 0.85, [0, 0, 0, 1]), ("x", 0.85, [0, 0, 0.5, 0.5])]
@@ -113,7 +112,7 @@ def test_what_was_given_is_not_changed():
     assert matrix.indices.tolist() == [2, 0, 0]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("given", "error", "message"),
     [
         ([10, 11], OptionError, "personalization of vector 1 has the id 11, which no vertex has"),

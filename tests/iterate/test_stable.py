@@ -19,7 +19,6 @@ from mgspmv.iterate import stable
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Rounding, Watch, find_ties, judge_order, plan_looks
 from mgspmv.model import Stability, Status
-from tests.support.loops import loop_over
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
 from tests.support.waiting import HANG_S
@@ -118,7 +117,7 @@ def test_what_is_proven_holds(seed):
         check_order(found, solution.values, wanted, 1e-14)
 
 
-@loop_over("seed", range(6))
+@pytest.mark.parametrize("seed", range(6))
 def test_given_out_weights_by_which_rank_is_lost(seed):
     rng = np.random.default_rng(seed)
     arcs = random_arcs(rng, 40)
@@ -160,7 +159,7 @@ class EagerWatch(Watch):
         super()._prove(choice, w, top)  # goes on, whatever was found
 
 
-@loop_over("seed", range(12))
+@pytest.mark.parametrize("seed", range(12))
 def test_bounds_hold_for_each_vertex_at_each_look(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     arcs, run = random_arcs(rng, 40), draw_run(rng, 40)
@@ -265,7 +264,7 @@ def test_ties_at_the_boundary_when_there_are_no_more_iterations():
     assert not caught.value.solution.stability.is_proven
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("is_cut", "ties"),
     [([], ()), ([True], ()), ([False], ((1, 2),)), ([True, False, False, True, False], ((2, 4), (5, 6)))],
 )
@@ -282,7 +281,7 @@ def test_order_by_one_bound():
 # --- when it looks, and who ------------------------------------------------------------------------------------------
 
 
-@loop_over("max_iter", [1, 2, 3, 4, 30, 1000])
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 4, 30, 1000])
 def test_looks_are_by_number_and_at_the_end(max_iter):
     looks = plan_looks(max_iter)
     assert looks == sorted(set(looks))
@@ -352,7 +351,7 @@ class Together:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"stop": "topk"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk'"),

@@ -12,7 +12,6 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock
-from tests.support.loops import loop_over
 
 ARCS = np.array([[0, 2.5, 0.5], [0, 0, 4.0], [0, 0, 0]])
 
@@ -46,8 +45,8 @@ def test_columns_of_a_stochastic_matrix_weigh_1_or_nothing():
     assert read_out_weight(mg.open_matrix(store).stored, True).tolist() == [1.0, 1.0, 0.0]
 
 
-@loop_over("use_weights", [True, False])
-@loop_over("kind", ["graph", "stochastic"])
+@pytest.mark.parametrize("use_weights", [True, False])
+@pytest.mark.parametrize("kind", ["graph", "stochastic"])
 def test_weights_of_some_vertices_are_those_of_all(kind, use_weights):
     store = zarr.storage.MemoryStore()
     mg.ingest(np.array([[0, 0.5, 0.5, 0], [0, 0, 0.25, 0], [0, 0, 0, 0], [1, 0.5, 0.25, 0]]), store, kind=kind)
@@ -60,7 +59,7 @@ def test_weights_of_some_vertices_are_those_of_all(kind, use_weights):
             assert read_out_weight(stored, use_weights, start, stop).tolist() == weight[start:stop].tolist()
 
 
-@loop_over(("precision", "dtype"), [("exact", "f8"), ("float64", "f8"), ("float32", "f4")])
+@pytest.mark.parametrize(("precision", "dtype"), [("exact", "f8"), ("float64", "f8"), ("float32", "f4")])
 def test_only_ranks_are_float32(graph, precision, dtype):
     start = start_of(graph, precision=precision, nstart=np.ones(3), personalization={1: 1}, dangling={2: 1})
     assert start.x.dtype == start_of(graph, precision=precision).x.dtype == np.dtype(dtype)
@@ -75,7 +74,7 @@ def test_vectors_are_normalised(graph):
     assert start.x.tolist() == [0.0, 0.5, 0.5]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("rule", "wanted", "x"),
     [
         (None, [0.25, 0.75, 0.0], [1 / 3]),
@@ -129,7 +128,7 @@ def test_rows_of_a_block_are_views(graph):
     assert first.nbytes == first.kernel.block.nbytes + 8 * (2 + 2 + 2 + 1)
 
 
-@loop_over(("precision", "dtype"), [("exact", "f8"), ("float32", "f4")])
+@pytest.mark.parametrize(("precision", "dtype"), [("exact", "f8"), ("float32", "f4")])
 def test_a_uniform_start_is_filled_where_it_is_used(graph, precision, dtype):
     start = start_of(graph, precision=precision)
     rows = [cut_for(start, block) for block in graph.load(2).blocks("float64")]

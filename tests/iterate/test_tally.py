@@ -9,7 +9,6 @@ import pytest
 
 from mgspmv.iterate.power import normalize
 from mgspmv.iterate.tally import CHUNK, Tally, read_change, read_norm, tally_change, tally_norm
-from tests.support.loops import loop_over
 
 NORMS = ["l1", "l2", "max"]
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
@@ -23,15 +22,15 @@ def find_change(new, x, tol_mode):
     return read_change(tally_change(new, x, tol_mode), tol_mode)
 
 
-@loop_over(("norm", "wanted"), [("l1", 7.0), ("l2", 5.0), ("max", 4.0)])
-@loop_over("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("norm", "wanted"), [("l1", 7.0), ("l2", 5.0), ("max", 4.0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_norms(norm, wanted, dtype):
     x = np.array([3.0, -4.0, 0.0], dtype)
     assert find_norm(x, norm) == wanted
     np.testing.assert_array_equal(normalize(x, norm), x / dtype(wanted))
 
 
-@loop_over("scale", [1e-320, 1e-200, 1.0, 1e200, 3e307])
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 3e307])
 def test_euclidean_norm_neither_vanishes_nor_overflows(scale):
     x = scale * np.array([3.0, -4.0])
     assert find_norm(x, "l2") == pytest.approx(math.hypot(*x), rel=1e-15)
@@ -43,12 +42,12 @@ def test_norms_that_are_too_large_are_no_numbers():
     assert math.isnan(find_norm(np.full(4, 1.7e308), "l2"))
 
 
-@loop_over("norm", NORMS)
+@pytest.mark.parametrize("norm", NORMS)
 def test_zeros_stay_zeros(norm):
     assert normalize(np.zeros(3), norm).tolist() == [0, 0, 0]
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("tol_mode", "wanted"), [("l1", 4.5), ("l1_per_node", 4.5), ("fixed", 4.5), ("linf", 3.0), ("relative", 1.5)]
 )
 def test_changes(tol_mode, wanted):
@@ -62,8 +61,8 @@ def test_relative_changes_are_counted_up_to_2():
     assert find_change(np.array([0.0]), np.array([1.0]), "relative") == 0.0
 
 
-@loop_over("bad", [math.nan, math.inf])
-@loop_over("place", [0, CHUNK + 1])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, CHUNK + 1])
 def test_what_is_not_finite_is_seen(bad, place):
     x = np.ones(2 * CHUNK)
     x[place] = bad
@@ -85,8 +84,8 @@ def test_sums_of_many_elements_are_rounded_once():
     assert find_norm(single, "l1") == math.fsum(abs(single).tolist())
 
 
-@loop_over("cuts", [[0], [1], [500, 500, 501], [*range(100, 1000, 100)]])
-@loop_over("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cuts", [[0], [1], [500, 500, 501], [*range(100, 1000, 100)]])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_cuts_change_no_bit(cuts, dtype):
     rng = np.random.default_rng(1)
     new, x = (rng.standard_normal((2, 1000)) * 10.0 ** rng.integers(-9, 9, 1000)).astype(dtype)

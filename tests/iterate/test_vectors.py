@@ -10,7 +10,6 @@ import pytest
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.vectors import find_positions, make_distribution
-from tests.support.loops import loop_over
 
 INTEGERS = np.array([-5, 0, 7, 2**40])
 STRINGS = np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
@@ -19,7 +18,7 @@ STRINGS = np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
 # --- distributions ---------------------------------------------------------------------------------------------------
 
 
-@loop_over(
+@pytest.mark.parametrize(
     "weights",
     [np.array([1.0, 3.0, 0.0, 4.0]), [1, 3, 0, 4], (1, 3, 0, 4), np.array([1, 3, 0, 4], np.uint8), {0: 1, 1: 3, 3: 4}],
     ids=["array", "list", "tuple", "unsigned", "mapping"],
@@ -50,7 +49,7 @@ def test_mapping_of_string_ids():
     assert found.tolist() == [0.25, 0.0, 0.0, 0.75]
 
 
-@loop_over("scale", [5e-324, 1e-310, 1.0, 1e308])
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1.0, 1e308])
 def test_any_magnitude_can_be_normalised(scale):
     found = make_distribution("personalization", np.array([scale, 0.0, scale]), 3, None)
     assert found.tolist() == [0.5, 0.0, 0.5]
@@ -82,7 +81,7 @@ def test_many_small_weights_count_beside_a_great_one():
     assert abs(math.fsum(make_distribution("personalization", weights, len(weights), None)) - 1) <= 1e-15
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("weights", "vertex_ids", "message"),
     [
         ([1.0, -0.5], None, r"^nstart must be finite and not negative; vertex 1 has -0\.5$"),
@@ -110,7 +109,7 @@ def test_weights_that_are_no_distribution(weights, vertex_ids, message):
         make_distribution("nstart", weights, 2, vertex_ids)
 
 
-@loop_over("weights", [[1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]], 1.0], ids=["short", "long", "2-D", "scalar"])
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]], 1.0], ids=["short", "long", "2-D", "scalar"])
 def test_weights_of_another_shape(weights):
     shape = np.shape(weights)
     with pytest.raises(ShapeError) as caught:
@@ -128,12 +127,12 @@ def test_positions_come_in_the_order_of_the_ids():
     assert find_positions("p", [3, 0], 4, None).tolist() == [3, 0]
 
 
-@loop_over("vertex_ids", [None, INTEGERS, STRINGS], ids=["numbers", "integers", "strings"])
+@pytest.mark.parametrize("vertex_ids", [None, INTEGERS, STRINGS], ids=["numbers", "integers", "strings"])
 def test_no_ids_have_no_positions(vertex_ids):
     assert find_positions("p", [], 4, vertex_ids).tolist() == []
 
 
-@loop_over(
+@pytest.mark.parametrize(
     ("ids", "vertex_ids", "message"),
     [
         ([4], None, "p has the id 4, which no vertex has"),
@@ -153,8 +152,8 @@ def test_unknown_ids(ids, vertex_ids, message):
     assert str(caught.value) == message
 
 
-@loop_over("vertex_ids", [None, INTEGERS], ids=["numbers", "integers"])
-@loop_over("label", ["0", 0.0, None, 2**70])
+@pytest.mark.parametrize("vertex_ids", [None, INTEGERS], ids=["numbers", "integers"])
+@pytest.mark.parametrize("label", ["0", 0.0, None, 2**70])
 def test_ids_that_are_no_integers(label, vertex_ids):
     with pytest.raises(OptionError, match=r"^p must be keyed by the vertices' integer ids \("):
         find_positions("p", [label], 4, vertex_ids)
