@@ -35,7 +35,7 @@ def test_matrices_have_the_same_bits_as_on_the_host(device: Device) -> None:
             assert (device.get(own) == other).all(), name
 
 
-@cover_pairs(algorithm=cusparse.ALGORITHMS, dtype=["float32", "float64"], is_pattern=[False, True])
+@cover_pairs(algorithm=list(cusparse.ALGORITHMS), dtype=["float32", "float64"], is_pattern=[False, True])
 def test_cusparse_beside_scipy(algorithm: str, dtype: str, is_pattern: bool, device: Device) -> None:
     block = RECIPES["rmat22"].make(device.xp, 50_000)
     block = block if is_pattern else add_values(device.xp, block, dtype)
