@@ -167,6 +167,21 @@ def test_import_contracts_leave_no_module_out(pyproject: dict[str, Any]) -> None
 
 # What CI has
 
+
+@pytest.mark.slow
+def test_a_missing_program_skips_a_test_and_fails_it_in_ci(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.external('no-such-program')\ndef test_it():\n    pass\n"
+    )
+    options = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "-m", "external", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)]
+    elsewhere = {name: value for name, value in os.environ.items() if name != "CI"}
+    for environment, ended in ((elsewhere, "1 skipped"), (elsewhere | {"CI": "true"}, "1 error")):
+        said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+        assert "needs no-such-program; on Debian and Ubuntu, sudo .ci/programs installs all such programs" in said
+        assert ended in said.splitlines()[-1]
+
+
 COME_WITH = {
     "ip": {"tc"},
     "promtool": {"prometheus"},
