@@ -292,6 +292,25 @@ class TestKept:
         plan = plan_pipeline("p.toml", overrides={"run.plain.max_iter": 98})
         assert [step.why for step in plan.steps if step.state != "kept"] == ["max_iter was 99 and is to be 98"] * 3
 
+    def test_every_option_that_ranks_depend_on_counts(self):
+        """One that did not would let ranks of other options pass for those that are asked for."""
+        run(RUN)
+        others = {
+            "alpha": 0.5,
+            "tol": 1e-6,
+            "tol_mode": "linf",
+            "max_iter": 99,
+            "precision": "float64",
+            "weights": False,
+            "dangling": "uniform",
+            "top": 1,
+        }
+        for name, value in others.items():
+            plan = plan_pipeline("p.toml", overrides={f"run.{name}": value})
+            states = {step.name: step.state for step in plan.steps}
+            assert states["web"] == "kept", name
+            assert states["web/pagerank"] != "kept", name
+
     def test_threads_and_limits_do_not_count(self):
         run(RUN)
         record = run(overrides={"limits.threads": 1, "limits.memory": "4GB", "limits.side_by_side": 1})
