@@ -228,7 +228,8 @@ def test_a_checkpoint_of_the_user_where_interrupts_were_ignored():
     assert Path("c.zarr").exists()
 
 
-LONG = ("--tol-mode", "fixed", "--max-iter", "12000", "--threads", "1")
+LONG = ("--tol-mode", "fixed", "--max-iter", "60000", "--threads", "1")
+"""Many times what they make until they are struck, however late that is seen on a busy machine."""
 OFTEN = ("--checkpoint-every", "0.1")
 
 
@@ -249,7 +250,7 @@ def test_a_killed_run_goes_on(wanted):
     again = detach("pagerank", "g.zarr", *LONG, *OFTEN)
     answer = invoke_json("attach", again)
     assert (answer["digest"], answer["changes"]) == (wanted["digest"], wanted["changes"])
-    assert 0 < answer["resumed_after"] < 12000
+    assert 0 < answer["resumed_after"] < 60000
     assert not find_own_place(find_run(run).asked.key).exists()
 
 
