@@ -99,7 +99,6 @@ def test_yaml_is_valid(tmp_path):
 
 OWN = f"mgspmv:{PROJECT['project']['version']}"
 PINNED = re.compile(r".+:(v?\d+\.\d+\.\d+(-[\w.-]+)?|noble-\d{8}(\.\d+)?)")
-INSIDE = ("/data", "/scratch", "/var/lib/mgspmv", "/var/cache/mgspmv")
 
 
 def check_service(name: str, service: dict[str, Any], services: Services) -> None:

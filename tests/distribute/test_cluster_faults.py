@@ -30,7 +30,6 @@ from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 
-DRIVES = ["superstep", "scheduler"]
 ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
 ONCE = {**ENDLESS, "recover": 0}
 """A run that goes on no more when it has lost a worker."""

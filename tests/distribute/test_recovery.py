@@ -32,7 +32,6 @@ ROUNDS = {"tol_mode": "fixed", "max_iter": 40}
 """The same of rounds."""
 TIMEOUT_S = 6.0
 RUNS = {"superstep": LONG, "scheduler": ROUNDS}
-DRIVES = [*RUNS]
 
 
 @pytest.fixture(scope="module")

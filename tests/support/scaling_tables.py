@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import comb, inf, log2, sqrt
@@ -519,13 +519,6 @@ def list_of_loads() -> Iterator[tuple[str, ...]]:
         for n_gpus in (256, 2048):
             cells += [show_seconds(n_bytes / n_gpus / find_store_pace())]
         yield (f"2^{graph.scale} x {graph.per_vertex}", f"{n_bytes / 1e12:.1f} TB", *cells)
-
-
-def find_published(rates: Rates) -> float:
-    """Seconds of an iteration that cuGraph made of R-MAT 38 on 2,048 A100 (Kang, Nke, Rees, HPEC 2022), by this model:
-    with NVLink 3 and InfiniBand HDR, and products as fast as those of H200."""
-    links = replace(rates, nvlink=rates.nvlink * 300 / NVLINK_GBS, network=rates.network * 25 / NETWORK_GBS)
-    return iterate("2-D", Graph(38), "float32", 2048, links).seconds
 
 
 def make_tables(rates: Rates | None = None) -> dict[str, str]:
