@@ -309,7 +309,7 @@ class EdgeListSource(FileSource):
         if self._n_vertices is None and self._vertices is None:
             where = "this file" if len(self._files) == 1 else "these files"
             raise SourceError(
-                f"there is no edge in {where}; pass n_vertices or a list of vertices for a graph without edges",
+                f"there is no edge in {where}; pass n_vertices= or vertices= for a graph without edges",
                 source=self.name,
             )
         are_names = self._ids == "string" or (self._ids == "auto" and self._n_vertices is None and self._lists_names())
@@ -325,14 +325,14 @@ class EdgeListSource(FileSource):
 
     def _has_weights(self, line: Line, n_columns: int) -> bool:
         if n_columns < 2:
-            raise line.refuse("expected 'source target' or 'source target weight', found one column; pass delimiter?")
+            raise line.refuse("expected 'source target' or 'source target weight', found one column; pass delimiter=")
         if n_columns > 3 and self._extra_columns == "error":
             raise line.refuse(
                 f"expected 'source target' or 'source target weight', found {n_columns} columns; "
                 'pass extra_columns="ignore" to read the first three, with weights=False the first two'
             )
         if n_columns == 2 and self._weights is True:
-            raise line.refuse("expected 'source target weight', found 2 columns; pass weights=False or 'auto'")
+            raise line.refuse("expected 'source target weight', found 2 columns; pass weights=False")
         return n_columns > 2 and self._weights is not False
 
     def _are_names(self, line: Line, tokens: list[str]) -> bool:
@@ -460,9 +460,9 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
     if n_vertices < 0:
         raise OptionError(f"n_vertices must be 0 or more, not {n_vertices}")
     if vertices is not None:
-        raise OptionError("n_vertices and vertices both say what the vertices are; pass one of them")
+        raise OptionError("n_vertices= and vertices= both say what the vertices are; pass one of them")
     if ids == "string":
-        raise OptionError("n_vertices is for ids that are integers; for names pass a list of vertices")
+        raise OptionError("n_vertices is for ids that are integers; for names pass vertices=")
 
 
 def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[str] | None = None) -> _Head:
@@ -490,7 +490,7 @@ def _read_claims(text: TextStream) -> dict[str, int]:
     found = {}
     for k, line in enumerate(text.read_comments(_COMMENTS)):
         if k == 0 and is_banner(line):
-            raise line.refuse("this is a Matrix Market file; read it as one")
+            raise line.refuse('this is a Matrix Market file; pass format="matrix-market"')
         if b":" not in line.data and b"=" not in line.data:  # so that long lines are soon over
             continue
         for claim in _CLAIM.finditer(line.text):

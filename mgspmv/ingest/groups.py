@@ -100,7 +100,7 @@ class GroupSource:
             )
         chosen = format or _find_format(found)
         if n_cols is not None and chosen != "csr":
-            raise OptionError(f"n_cols suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
+            raise OptionError(f"n_cols= suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
         self._matrix = _describe_csr(found, n_cols) if chosen == "csr" else _DESCRIBE[chosen](found)
         self.name = self._matrix.found.name
 

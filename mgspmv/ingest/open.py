@@ -104,7 +104,9 @@ def open_source(
 def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
     if wrong := tuple(name for name in options if name not in suitable):
         what = _SUITED.get(wrong, "an edge list")
-        raise OptionError(f"{', '.join(wrong)} suits {what}, and this source is read as {chosen}; leave it out")
+        raise OptionError(
+            f"{', '.join(f'{name}=' for name in wrong)} suits {what}, and this source is read as {chosen}; leave it out"
+        )
 
 
 def open_update(
@@ -155,7 +157,7 @@ def _detect(files: list[str], delimiter: str | None) -> str:
         if format != formats[0]:
             raise SourceError(
                 f"{files[0]} and {name} are of different formats by their names; name files of one format, or pass "
-                "format= (--format)",
+                "format=",
                 source=name_files(files),
             )
     return formats[0] or detect_format(files[0], delimiter)

@@ -161,7 +161,7 @@ class TableSource(FileSource):
             )
         if columns is not None and len(columns) != 3 and weights is True:
             raise OptionError(
-                f"weights are wanted and columns={list(columns)} names none; name a third, or leave it out"
+                f"weights=True takes a third column, columns={tuple(columns)} has none; add it, or leave weights= out"
             )
         super().__init__(name)
         self._n_tables = 1
@@ -246,7 +246,7 @@ class TableSource(FileSource):
         if len(there) > 3 and self._extra_columns == "error":
             raise refuse(
                 f"expected columns of sources, targets and, maybe, weights, found {len(there)}: {', '.join(there)}; "
-                'name those by columns=(...) (--columns), or pass extra_columns="ignore" for the first three'
+                'name those by columns=(...), or pass extra_columns="ignore" for the first three'
             )
         chosen = there[: 2 if self._weights is False else 3]
         _check_there(table, chosen)
@@ -308,7 +308,7 @@ class _Edges:
         _check_filled(part)
         are_names = _check_types(part)
         if are_names and self._n_vertices is not None:
-            raise part.refuse("n_vertices is for ids that are integers, and these are strings; pass a list of vertices")
+            raise part.refuse("n_vertices is for ids that are integers, and these are strings; pass vertices=")
         return are_names
 
     def _check_dtype(self, part: _Part, dtype: str) -> None:
@@ -412,7 +412,7 @@ def _check_types(part: _Part) -> bool:
     if len(names) > 2 and kinds[2] not in ("integer", "number"):
         raise part.refuse(
             f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or name "
-            "others by columns=(...) (--columns)"
+            "others by columns=(...)"
         )
     return kinds[0] == "string"
 

@@ -421,7 +421,7 @@ def _check_room(need: int, text: TextStream, room: IdRoom) -> None:
     whole = f"about {need / text.fraction / 1e9:.3g}" if text.fraction else f"more than {need / 1e9:.3g}"
     raise CapacityError(
         f"{text.name}: the list of vertices takes {whole} GB of memory, of which {room.memory / 1e9:.3g} GB may be "
-        "taken; allow more (memory=, --memory), or leave the list out, so that vertices are those that occur in edges"
+        "taken; allow more by memory=, or leave out vertices=, so that vertices are those that occur in edges"
     )
 
 

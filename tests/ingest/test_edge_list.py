@@ -355,15 +355,15 @@ def test_default_kind():
 @pytest.mark.parametrize(
     ("text", "options", "line_number", "message"),
     [
-        ("", {}, None, "there is no edge in this file; pass n_vertices or a list of vertices"),
+        ("", {}, None, "there is no edge in this file; pass n_vertices= or vertices="),
         ("# Nodes: 5 Edges: 0\n", {}, None, "there is no edge in this file"),
         (
             "# c\n7\n",
             {},
             2,
-            "'7': expected 'source target' or 'source target weight', found one column; pass delimiter?",
+            "'7': expected 'source target' or 'source target weight', found one column; pass delimiter=",
         ),
-        ("1;2\n", {}, 1, "found one column; pass delimiter?"),
+        ("1;2\n", {}, 1, "found one column; pass delimiter="),
         (
             "\n1 2 3 4\n",
             {},
@@ -375,7 +375,7 @@ def test_default_kind():
             "1 2\n",
             {"weights": True},
             1,
-            "expected 'source target weight', found 2 columns; pass weights=False or 'auto'",
+            "expected 'source target weight', found 2 columns; pass weights=False",
         ),
         ("1 2\n# c\n\n3 4 5\n", {}, 4, "'3 4 5': expected 'source target', found 3 columns"),
         ("1 2 3\n3 4\n", {}, 2, "'3 4': expected 'source target weight', found 2 columns"),
@@ -461,11 +461,11 @@ def test_line_numbers_far_into_a_compressed_file(refuse):
         ({"n_vertices": -1}, "n_vertices must be 0 or more, not -1"),
         (
             {"n_vertices": 3, "vertices": "a.v"},
-            "n_vertices and vertices both say what the vertices are; pass one of them",
+            "n_vertices= and vertices= both say what the vertices are; pass one of them",
         ),
         (
             {"n_vertices": 3, "ids": "string"},
-            "n_vertices is for ids that are integers; for names pass a list of vertices",
+            "n_vertices is for ids that are integers; for names pass vertices=",
         ),
     ],
 )

@@ -277,7 +277,9 @@ def test_a_number_of_vertices_is_that_which_all_files_state(write, name):
 
 def test_no_edge_in_any_file(write):
     folder = write(a="# one\n", b="", c="\n\n")
-    with pytest.raises(SourceError, match=r"a and 2 more: there is no edge in these files; pass n_vertices or a list"):
+    with pytest.raises(
+        SourceError, match=r"a and 2 more: there is no edge in these files; pass n_vertices= or vertices="
+    ):
         list(open_source(folder).batches())
     arcs, layout = read(open_source(folder, n_vertices=3))
     assert (arcs, layout.shape, len(layout.provenance["files"])) == ([], (3, 3), 3)

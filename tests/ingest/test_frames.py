@@ -88,7 +88,7 @@ def test_options(library, tmp_path):
         read(MAKERS[library]({"src": [5, 5, 6, 2, 7], "dst": [0, 0, 0, 0, 0]}), n_vertices=7)
     with pytest.raises(OptionError, match="format='parquet' suits a file, not a "):
         open_source(frame, format="parquet")
-    with pytest.raises(OptionError, match="delimiter suits an edge list, and this source is read as "):
+    with pytest.raises(OptionError, match="delimiter= suits an edge list, and this source is read as "):
         open_source(frame, delimiter=",")
 
 

@@ -629,15 +629,15 @@ def test_the_least_integer_has_no_mirror_image(tmp_path):
 
 def test_options_suit_plain_arrays_only(tmp_path):
     path = write_anndata(tmp_path / "a.zarr", MATRIX)
-    with pytest.raises(OptionError, match=r"n_cols suits plain CSR arrays, and .* is read as anndata; leave it out"):
+    with pytest.raises(OptionError, match=r"n_cols= suits plain CSR arrays, and .* is read as anndata; leave it out"):
         open_source(path, n_cols=3)
     with pytest.raises(
-        OptionError, match="delimiter suits an edge list, and this source is read as zarr; leave it out"
+        OptionError, match="delimiter= suits an edge list, and this source is read as zarr; leave it out"
     ):
         open_source(path, delimiter=",")
     (tmp_path / "e.txt").write_text("0 1\n")
     with pytest.raises(
-        OptionError, match="n_cols suits plain CSR arrays in Zarr, and this source is read as edge-list"
+        OptionError, match="n_cols= suits plain CSR arrays in Zarr, and this source is read as edge-list"
     ):
         open_source(tmp_path / "e.txt", n_cols=3)
     with pytest.raises(OptionError, match="format='parquet' suits a file, not a LocalStore; leave it out"):

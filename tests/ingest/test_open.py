@@ -134,14 +134,14 @@ def test_options_of_edge_lists_suit_nothing_else(files, source):
     for name in EDGE_LIST_OPTIONS:
         with pytest.raises(OptionError) as caught:
             open_source(files / source if isinstance(source, str) else source, **{name: None})
-        assert str(caught.value) == f"{name} suits an edge list, and this source is read as {form}; leave it out"
+        assert str(caught.value) == f"{name}= suits an edge list, and this source is read as {form}; leave it out"
 
 
 def test_number_of_vertices_suits_arrays():
     source = open_source((np.array([0, 4]), np.array([1, 0])), n_vertices=6)
     list(source.batches())
     assert (source.layout().shape, source.layout().vertex_ids) == ((6, 6), None)
-    with pytest.raises(OptionError, match="n_vertices, ids suits an edge list, and this source is read as tuple"):
+    with pytest.raises(OptionError, match="n_vertices=, ids= suits an edge list, and this source is read as tuple"):
         open_source((np.array([0]), np.array([1])), n_vertices=6, ids="int")
     with pytest.raises(OptionError, match="cannot ingest"):
         open_source((np.array([0]),))

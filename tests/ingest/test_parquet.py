@@ -244,11 +244,14 @@ def test_layout_is_not_known_before_the_end(tmp_path):
     ("options", "message"),
     [
         ({"columns": ["a"]}, r"columns must name those of sources, targets and, maybe, weights, not 1: \['a'\]"),
-        ({"columns": ["a", "b"], "weights": True}, "weights are wanted and columns=.* names none; name a third"),
+        (
+            {"columns": ["a", "b"], "weights": True},
+            r"weights=True takes a third column, columns=\('a', 'b'\) has none",
+        ),
         ({"n_vertices": -1}, "n_vertices must be 0 or more"),
-        ({"n_vertices": 1, "vertices": "v"}, "n_vertices and vertices both say what the vertices are"),
+        ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both say what the vertices are"),
         ({"weights": "no"}, "weights must be one of"),
-        ({"delimiter": ","}, "delimiter suits an edge list, and this source is read as parquet"),
+        ({"delimiter": ","}, "delimiter= suits an edge list, and this source is read as parquet"),
     ],
 )
 def test_options(tmp_path, options, message):
@@ -258,10 +261,10 @@ def test_options(tmp_path, options, message):
 
 def test_columns_suit_tables_only(tmp_path):
     (tmp_path / "e.txt").write_text("1 2\n")
-    with pytest.raises(OptionError, match="columns suits a table, and this source is read as edge-list"):
+    with pytest.raises(OptionError, match="columns= suits a table, and this source is read as edge-list"):
         open_source(tmp_path / "e.txt", columns=["a", "b"])
     (tmp_path / "e.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
-    with pytest.raises(OptionError, match="columns suits a table, and this source is read as matrix-market"):
+    with pytest.raises(OptionError, match="columns= suits a table, and this source is read as matrix-market"):
         open_source(tmp_path / "e.mtx", columns=["a", "b"])
 
 
