@@ -25,6 +25,7 @@ from mgspmv.results import (
     check_source,
     check_target,
     find_non_finite,
+    format_csv,
     open_ranks,
     read_array,
     read_ids,
@@ -193,8 +194,7 @@ class BatchSolution:
 
     def digest(self) -> str:
         """SHA-256 of what was kept, ranks in little-endian bytes, in hexadecimal: same bits, same digest."""
-        ranks = self.top_ranks if self.values is None else self.values
-        assert ranks is not None
+        ranks = _get_ranks(self)
         digest = hashlib.sha256(np.ascontiguousarray(ranks, dtype=ranks.dtype.newbyteorder("<")).data)
         if self.top_ids is not None:
             digest.update(json.dumps(self.top_ids.tolist()).encode())
@@ -291,26 +291,53 @@ def _read_zarr(url: str) -> BatchSolution:
 
 
 def _write_parquet(batch: BatchSolution, path: str) -> None:
-    """A vector at a time, as the rows of all would take several times the memory of the ranks."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    schema = _make_schema(batch)
+    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        for table in _generate_tables(batch, schema):
+            writer.write_table(table)
+
+
+def generate_csv(batch: BatchSolution) -> Iterator[bytes]:
+    """Lines `vector,id,rank` of all ranks that were kept, vector after vector, many at a time."""
+    schema = _make_schema(batch)
+    yield b"vector,id,rank\n"
+    for table in _generate_tables(batch, schema):
+        labels = table["vector"].cast(schema.field("vector").type.value_type)
+        yield format_csv(table.set_column(0, "vector", labels))
+
+
+def _make_schema(batch: BatchSolution) -> Any:
+    import pyarrow as pa
 
     id_type = pa.large_string() if _name_id_type(batch) == "string" else pa.int64()
     label_type = pa.large_string() if isinstance(batch.labels[0], str) else pa.int64()
-    ranks = batch.top_ranks if batch.values is None else batch.values
-    assert ranks is not None
-    fields = {"vector": pa.dictionary(pa.int32(), label_type), "id": id_type, "rank": pa.from_numpy_dtype(ranks.dtype)}
-    schema = pa.schema(fields, metadata={PARQUET_KEY: json.dumps(_describe(batch))})
-    labels = pa.array(batch.labels, label_type)
+    rank_type = pa.from_numpy_dtype(_get_ranks(batch).dtype)
+    fields = {"vector": pa.dictionary(pa.int32(), label_type), "id": id_type, "rank": rank_type}
+    return pa.schema(fields, metadata={PARQUET_KEY: json.dumps(_describe(batch))})
+
+
+def _generate_tables(batch: BatchSolution, schema: Any) -> Iterator[Any]:
+    """Rows of some vectors at a time, as those of all would take several times the memory of the ranks."""
+    import pyarrow as pa
+
+    ranks, id_type = _get_ranks(batch), schema.field("id").type
+    labels = pa.array(batch.labels, schema.field("vector").type.value_type)
     ids = np.arange(ranks.shape[1]) if batch.vertex_ids is None else batch.vertex_ids
     n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
-    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
-        for first in range(0, len(batch), n_at_once):
-            some = ranks[first : first + n_at_once]
-            numbers = np.repeat(np.arange(first, first + len(some), dtype=np.int32), ranks.shape[1])
-            own = np.tile(ids, len(some)) if batch.top_ids is None else batch.top_ids[first : first + len(some)].ravel()
-            vectors = pa.DictionaryArray.from_arrays(pa.array(numbers), labels)
-            writer.write_table(pa.table([vectors, pa.array(own, id_type), pa.array(some.ravel())], schema=schema))
+    for first in range(0, len(batch), n_at_once):
+        some = ranks[first : first + n_at_once]
+        numbers = np.repeat(np.arange(first, first + len(some), dtype=np.int32), ranks.shape[1])
+        own = np.tile(ids, len(some)) if batch.top_ids is None else batch.top_ids[first : first + len(some)].ravel()
+        vectors = pa.DictionaryArray.from_arrays(pa.array(numbers), labels)
+        yield pa.table([vectors, pa.array(own, id_type), pa.array(some.ravel())], schema=schema)
+
+
+def _get_ranks(batch: BatchSolution) -> np.ndarray:
+    ranks = batch.top_ranks if batch.values is None else batch.values
+    assert ranks is not None
+    return ranks
 
 
 ROWS_AT_ONCE = 2**20

@@ -552,15 +552,19 @@ def _refuse_parquet(path: str, error: Exception) -> StoreError:
 
 def generate_csv(solution: Solution) -> Iterator[bytes]:
     """The lines of a CSV file of ranks, as `Solution.save` writes them, many at a time."""
+    yield b"id,rank\n"  # by hand, as pyarrow quotes the names
+    for ids, values in solution.stream():
+        yield format_csv(_to_table(ids, values))
+
+
+def format_csv(table: Any) -> bytes:
+    """The rows of an Arrow table as lines of CSV, without a header; strings are quoted."""
     import pyarrow as pa
     from pyarrow import csv
 
-    options = csv.WriteOptions(include_header=False, quoting_style="needed")
-    yield b"id,rank\n"  # by hand, as pyarrow quotes the names
-    for ids, values in solution.stream():
-        lines = pa.BufferOutputStream()
-        csv.write_csv(_to_table(ids, values), lines, options)
-        yield lines.getvalue().to_pybytes()
+    lines = pa.BufferOutputStream()
+    csv.write_csv(table, lines, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    return lines.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow has no types
 
 
 def _write_csv(solution: Solution, path: str) -> None:

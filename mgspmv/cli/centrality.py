@@ -26,11 +26,12 @@ from mgspmv.cli.options import (
     TolModeName,
     Top,
 )
+from mgspmv.cli.outputs import Outputs, find_outputs
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_trace, answer_ranks, check_profile
-from mgspmv.cli.watching import listen, save
-from mgspmv.errors import ConvergenceError
+from mgspmv.cli.watching import listen
+from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.monitor.showing import find_change
 
 if TYPE_CHECKING:
@@ -57,25 +58,19 @@ class Iteration:
     profile: Profile = None
     overwrite: Overwrite = False
 
-    def compute(
-        self, call: str, files: Sequence[str] = (), targets: Sequence[str] = (), **own: Any
-    ) -> tuple[Any, ConvergenceError | None]:
+    def compute(self, call: str, files: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
         """Call a function of the API.
 
         Parameters
         ----------
         files : those of its own options that name files with a number for each vertex
-        targets : where more goes than `output`
         """
         from mgspmv import api
         from mgspmv.ingest.weights import read_weights
-        from mgspmv.results import check_target
 
         place = self.place
         check_drive(self.drive, place)
         check_profile(self.profile)
-        for path in (*(self.output or []), *targets):
-            check_target(path, overwrite=self.overwrite)
         options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "drive")}
         options |= {"threads": place.threads, "timeout": place.timeout, **vars(self.limits)}
         options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
@@ -88,13 +83,21 @@ class Iteration:
 
     def answer(self, call: str, files: Sequence[str] = (), **own: Any) -> Answer:
         """Call a function that finds one vector, write that, and say what it is."""
+        outputs = self.find_outputs(self.output)
         solution, failure = self.compute(call, files, **own)
-        return add_trace(self.write(solution, self.output or [], failure), solution, self.profile, call)
+        return add_trace(self.write(solution, outputs, failure), solution, self.profile, call)
 
-    def write(self, solution: Solution, targets: Sequence[str], failure: ConvergenceError | None) -> Answer:
+    def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
+        """Where a vector goes that an option names."""
+        return find_outputs(named, overwrite=self.overwrite, option=option)
+
+    def write(self, solution: Solution, outputs: Outputs, failure: ConvergenceError | None) -> Answer:
         """Write a vector, and say what it is."""
-        save(solution, targets, overwrite=self.overwrite)
-        return answer_ranks(solution, solution.top(self.top), list(targets), failure)
+        from mgspmv.results import generate_csv
+
+        outputs.save(solution, overwrite=self.overwrite)
+        answer = answer_ranks(solution, solution.top(self.top), outputs.paths, failure)
+        return outputs.print(answer, generate_csv(solution))
 
 
 def hits(
@@ -105,13 +108,17 @@ def hits(
     normalized: Normalized = True,
 ) -> Answer:
     """Find hubs and authorities of a graph; --output is for authorities. The store must hold the transpose."""
-    found, failure = iteration.compute("hits", targets=hubs or [], normalized=normalized)
+    of_hubs, of_authorities = iteration.find_outputs(hubs, "--hubs"), iteration.find_outputs(iteration.output)
+    if of_hubs.prints and of_authorities.prints:
+        raise OptionError("--hubs - and -o - both write to standard output; name a file for one of them")
+    found, failure = iteration.compute("hits", normalized=normalized)
     answers = {
-        "hubs": iteration.write(found.hubs, hubs or [], None),
-        "authorities": iteration.write(found.authorities, iteration.output or [], None),
+        "hubs": iteration.write(found.hubs, of_hubs, None),
+        "authorities": iteration.write(found.authorities, of_authorities, None),
     }
     parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
-    both = Answer({name: answer.payload for name, answer in answers.items()}, parts, failure)
+    lines = next((answer.lines for answer in answers.values() if answer.lines is not None), None)
+    both = Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
     return add_trace(both, found.authorities, iteration.profile, "hits")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mgspmv.cli.mode import ARGS, OWN, Mode, say
+from mgspmv.cli.outputs import STDOUT
 from mgspmv.cli.program import Answer
 from mgspmv.detached import (
     EXIT_INTERRUPTED,
@@ -76,8 +77,11 @@ def detach(command: Callable[..., Answer], given: dict[str, Any]) -> Answer:
     own = OWN.get()
     if own is not None:
         return own.compute(command, given)
-    if isinstance(given.get("output"), list) and "-" in given["output"]:
-        raise OptionError("-o - writes ranks to standard output, which a detached run does not have; name a file")
+    for name, option in (("output", "-o"), ("hubs", "--hubs")):
+        if isinstance(given.get(name), list) and STDOUT in given[name]:
+            raise OptionError(
+                f"{option} - writes ranks to standard output, which a detached run does not have; name a file"
+            )
     folder = begin_run(_describe(command.__name__.replace("_", "-"), given))
     try:
         child = _start(folder)

@@ -25,7 +25,12 @@ Resume = Annotated[
 ]
 Output = Annotated[
     list[str] | None,
-    typer.Option("--output", "-o", metavar="RANKS", help="Where all ranks go: .zarr, .parquet or .csv; repeatable."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="RANKS",
+        help="Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.",
+    ),
 ]
 Tol = Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")]
 TolModeName = Annotated[

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from mgspmv.cli.mode import MODE
 from mgspmv.cli.options import (
     Backend,
     Dangling,
@@ -17,6 +15,7 @@ from mgspmv.cli.options import (
     Kernel,
     Limits,
     MaxIter,
+    Output,
     OutWeight,
     Overwrite,
     Precision,
@@ -28,26 +27,18 @@ from mgspmv.cli.options import (
     Top,
     Transport,
 )
+from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, add_trace, answer_batch, answer_ranks, check_profile
-from mgspmv.cli.watching import listen, save
-from mgspmv.errors import OptionError
+from mgspmv.cli.watching import listen
 from mgspmv.monitor.showing import find_change
 
 
 def pagerank(
     store: StorePath,
     *,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="RANKS",
-            help="Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.",
-        ),
-    ] = None,
+    output: Output = None,
     alpha: Annotated[float, typer.Option(help="Damping factor.")] = 0.85,
     tol: Annotated[
         float | None, typer.Option(help="Stop when the change is less; default 1e-6, with --stop topk 1e-10.")
@@ -114,16 +105,14 @@ def pagerank(
     from mgspmv.api.warm import read_start
     from mgspmv.ingest.weights import read_vectors
     from mgspmv.model import check_choice
-    from mgspmv.results import check_target, generate_csv
+    from mgspmv.results import generate_csv
     from mgspmv.scores import Scaler
 
     check_drive(drive, place)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--scaler", scaler, get_args(Scaler))
-    targets, prints = [path for path in output or [] if path != "-"], "-" in (output or [])
-    _check_ways_out(profile, prints=prints)
-    for path in targets:
-        check_target(path, overwrite=overwrite)
+    check_profile(profile)
+    outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
@@ -139,19 +128,11 @@ def pagerank(
         change = find_change(tol, tol_mode, matrix.shape[0], stop)
         solution, failure = listen(rank, place, change, max_iter, checkpoint)
     solution = solution.scale(cast(Scaler, scaler))
-    save(solution, targets, overwrite=overwrite)
-    answer = answer_ranks(solution, solution.top(top), targets, failure)
+    outputs.save(solution, overwrite=overwrite)
+    answer = answer_ranks(solution, solution.top(top), outputs.paths, failure)
     if summary:
         answer = add_summary(answer, solution.summarize())
-    answer = add_trace(answer, solution, profile)
-    return replace(answer, lines=generate_csv(solution)) if prints else answer
-
-
-def _check_ways_out(profile: str | None, *, prints: bool) -> None:
-    """Refuse a trace that has no folder, and two answers on standard output."""
-    check_profile(profile)
-    if prints and MODE.get().as_json:
-        raise OptionError("-o - writes ranks to standard output, where --json answers; leave one of them out")
+    return outputs.print(add_trace(answer, solution, profile), generate_csv(solution))
 
 
 def pagerank_batch(
@@ -165,7 +146,12 @@ def pagerank_batch(
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="RANKS", help="Where ranks go: .zarr or .parquet; repeatable."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RANKS",
+            help="Where ranks go: .zarr, .parquet or - for CSV on stdout; repeatable.",
+        ),
     ] = None,
     alpha: Annotated[
         list[float] | None, typer.Option(help="Damping factor, 0.85 unless given; repeatable, one for each vector.")
@@ -191,18 +177,16 @@ def pagerank_batch(
 ) -> Answer:
     """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
     from mgspmv import api
-    from mgspmv.batch_results import BATCH_SUFFIXES
+    from mgspmv.batch_results import BATCH_SUFFIXES, generate_csv
     from mgspmv.ingest.seeds import read_seeds
     from mgspmv.ingest.weights import read_vectors
     from mgspmv.kernels.many import WIDTHS
     from mgspmv.model import check_choice
-    from mgspmv.results import check_target
 
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--width", width, (*WIDTHS, None))
     check_profile(profile)
-    for path in output or []:
-        check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
+    outputs = find_outputs(output, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
@@ -213,5 +197,6 @@ def pagerank_batch(
         options |= read_vectors(None, dangling, out_weight, string_ids=string_ids)
         rank = partial(api.pagerank_batch, matrix, table, **options)
         batch, failure = listen(rank, place)
-    save(batch, output or [], overwrite=overwrite)
-    return add_trace(answer_batch(batch, output or [], failure), batch, profile, "pagerank-batch")
+    outputs.save(batch, overwrite=overwrite)
+    answer = add_trace(answer_batch(batch, outputs.paths, failure), batch, profile, "pagerank-batch")
+    return outputs.print(answer, generate_csv(batch))

@@ -1,8 +1,8 @@
-"""Iterating while somebody watches, and writing what was reached."""
+"""Iterating while somebody watches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import note_kept, open_progress, say
@@ -57,10 +57,3 @@ def listen(
             if last is not None:
                 note_kept(f"after {last.iteration} iterations, change {last.change:.3g}; {kept}")
             raise
-
-
-def save(result: Any, paths: Sequence[str], *, overwrite: bool) -> None:
-    """Write ranks to each of `paths`, each whole or not at all."""
-    for k, path in enumerate(paths):
-        note_kept(f"{', '.join(paths[:k]) or 'nothing'} is written")
-        result.save(path, overwrite=overwrite)

@@ -108,6 +108,39 @@ def test_without_convergence_what_was_reached_is_written():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_ranks_on_standard_output(command):
+    store = "chain.zarr" if command == "stationary" else "g.zarr"
+    stdout, stderr = invoke(command, store, "-o", "-", "-o", f"{command}.csv", *SURE)
+    assert stdout == Path(f"{command}.csv").read_text()
+    assert stdout.startswith("id,rank\n")
+    assert f"saved             {command}.csv\n" in stderr
+    assert invoke(command, store, "-o", "-", "--json", code=2)[0] == (
+        '{"error": {"type": "OptionError", "message": "-o - writes ranks to standard output, where --json answers; '
+        'leave one of them out"}}\n'
+    )
+    assert not Path("-").exists()
+
+
+def test_hubs_on_standard_output():
+    stdout, stderr = invoke("hits", "g.zarr", "--hubs", "-", "--hubs", "hubs.csv", "-o", "rest.csv", *SURE)
+    assert stdout == Path("hubs.csv").read_text() != Path("rest.csv").read_text()
+    assert stderr.splitlines().index("hubs") < stderr.splitlines().index("authorities")
+    for options, message in (
+        (["--hubs", "-", "-o", "-"], "--hubs - and -o - both write to standard output; name a file for one of them"),
+        (["--hubs", "-", "--json"], "--hubs - writes ranks to standard output, where --json answers"),
+        (["--hubs", "-", "--detach"], "--hubs - writes ranks to standard output, which a detached run does not have"),
+    ):
+        assert message in invoke("hits", "g.zarr", *options, code=2)[1]
+
+
+def test_names_on_standard_output_are_quoted():
+    mg.ingest(nx.DiGraph([("a,b", 'say "x"'), ('say "x"', "a,b")]), "names.zarr", transpose=True, overwrite=True)
+    for command in ("hits", "katz", "eigenvector", "pagerank"):
+        lines = invoke(command, "names.zarr", "-q", "-o", "-", "--max-iter", "1000")[0].splitlines()
+        assert [line.rpartition(",")[0] for line in lines] == ["id", '"a,b"', '"say ""x"""'], command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_wrong_is_found_before_the_work(command, folder):
     (folder / "taken.csv").write_text("")
     for options, code, message in (

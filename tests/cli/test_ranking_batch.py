@@ -55,6 +55,20 @@ def test_only_the_highest_are_written():
         assert answer["options"][name] == value
 
 
+@pytest.mark.parametrize("options", [[], ["--top", "2"]], ids=["all", "top"])
+def test_ranks_on_standard_output(options):
+    stdout, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options, "-o", "-", "-o", "r.parquet")
+    rows = pq.read_table("r.parquet").to_pylist()
+    wanted = [f'"{row["vector"]}",{row["id"]},' for row in rows]
+    header, *lines = stdout.splitlines()
+    assert header == "vector,id,rank"
+    assert [line[: len(begin)] for line, begin in zip(lines, wanted, strict=True)] == wanted
+    assert [float(line.rpartition(",")[2]) for line in lines] == [row["rank"] for row in rows]
+    assert "saved    r.parquet" in stderr
+    stdout, _ = invoke("pagerank-batch", "g.zarr", "-o", "-", "--json", code=2)
+    assert "-o - writes ranks to standard output, where --json answers" in stdout
+
+
 def test_options_are_given_on():
     Path("w.txt").write_text("1 3\n2 1\n5 1\n9 4\n")
     options = ["--out-weight", "w.txt", "--tol-mode", "relative", "--tol", "1e-4", "--dangling", "drop"]

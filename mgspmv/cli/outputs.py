@@ -1,0 +1,57 @@
+"""Files that ranks are written to, and standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mgspmv.cli.mode import MODE, note_kept
+from mgspmv.cli.program import Answer
+from mgspmv.errors import OptionError
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where one result is written."""
+
+    paths: list[str]
+    prints: bool
+    """Whether its CSV is written to standard output, and the answer to standard error."""
+
+    def save(self, result: Any, *, overwrite: bool) -> None:
+        """Write ranks to each of `paths`, each whole or not at all."""
+        for k, path in enumerate(self.paths):
+            note_kept(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
+            result.save(path, overwrite=overwrite)
+
+    def print(self, answer: Answer, lines: Iterator[bytes]) -> Answer:
+        """The answer, with the lines of the CSV where they are wanted."""
+        return replace(answer, lines=lines) if self.prints else answer
+
+
+def find_outputs(
+    named: Sequence[str] | None, *, overwrite: bool, suffixes: tuple[str, ...] | None = None, option: str = "-o"
+) -> Outputs:
+    """Sort files from `-`, and check that results can be written there.
+
+    Parameters
+    ----------
+    named : values of the option
+    suffixes : of files; None for those of `Solution.save`
+
+    Raises
+    ------
+    OptionError : another suffix; `-` with --json, which answers on standard output
+    StoreExistsError : a file exists and is not to be overwritten
+    """
+    from mgspmv.results import SUFFIXES, check_target
+
+    outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
+    if outputs.prints and MODE.get().as_json:
+        raise OptionError(f"{option} - writes ranks to standard output, where --json answers; leave one of them out")
+    for path in outputs.paths:
+        check_target(path, overwrite=overwrite, suffixes=suffixes or SUFFIXES)
+    return outputs
