@@ -282,6 +282,11 @@ def _check_chain(A: Any, run: Run) -> None:
         )
     if not run.weights:
         raise OptionError("a stochastic matrix is its weights; leave weights=True")
+    if A.info.min_weight is not None and A.info.min_weight < 0:
+        raise OptionError(
+            f"{A.info.url} has negative entries, the least is {A.info.min_weight}, which are no probabilities; ingest "
+            "a source without them"
+        )
     check_vertices(A, "a stationary vector")
     degrees = restore(A.stored.read_array("out_degree"), A.order)
     if not degrees.all():

@@ -117,6 +117,8 @@ class Assembled:
     unless it is a `matrix`."""
     lowest: float | None
     """Least value, NaN where one is; None where there is none."""
+    rows_sum_to_1: bool = False
+    """As of `ColumnSums`."""
 
     @property
     def least(self) -> float | None:
@@ -151,7 +153,8 @@ def assemble(
 
     Raises
     ------
-    SourceError : as for its blocks; a weight that is not finite, a stochastic column that does not sum to 1
+    SourceError : as for its blocks; a weight that is not finite; an entry of a stochastic matrix that is negative, a
+        column of it that does not sum to 1
     """
     (start, stop), n_cols, n_most = rows or (0, matrix.shape[0]), matrix.shape[1], matrix.most_entries
     sizes: dict[str, tuple[Any, int]] = {
@@ -165,8 +168,12 @@ def assemble(
     pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
     has_sums = rows is None and matrix.kind != "matrix"
     sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0], matrix.order)
+    row_sums = RowSums() if matrix.kind == "stochastic" else None
     report(phase, 0, n_most)
     for block in matrix.blocks():
+        if row_sums is not None:
+            _check_signs(matrix, block)
+            row_sums.add(block)
         pointers.put(block)
         made["indices"].append(block.indices)
         if block.data is not None:
@@ -182,10 +189,12 @@ def assemble(
     report(phase, n_most, n_most)
     pointers.end(stop)
     arrays = {name: array.finish() for name, array in made.items()}
+    rows_sum_to_1 = row_sums is not None and row_sums.end()
     if sums is not None:
+        sums.rows_sum_to_1 = rows_sum_to_1
         added = _add_up(matrix, sums, ranges, made, make_array, report)
         arrays |= {name: array.finish() for name, array in added.items()}
-    return Assembled(nnz, arrays, float(np.min(least)) if least else None)
+    return Assembled(nnz, arrays, float(np.min(least)) if least else None, rows_sum_to_1)
 
 
 def _add_up(
@@ -255,6 +264,54 @@ class RowPointers:
             self._row += n
 
 
+class RowSums:
+    """Sums of the rows of blocks that follow each other, of which a row may go on in the next one.
+
+    Attributes
+    ----------
+    are_1 : whether each row so far sums to 1 or is empty
+    """
+
+    def __init__(self) -> None:
+        self.are_1, self._row, self._rest = True, -1, 0.0
+
+    def add(self, block: CsrBlock) -> None:
+        if not self.are_1 or not block.n_rows:
+            return
+        rows = np.repeat(np.arange(block.n_rows), np.diff(block.indptr))
+        sums = np.bincount(rows, block.data, block.n_rows)
+        if block.row_offset == self._row:
+            sums[0] += self._rest
+        else:
+            sums = np.concatenate([[self._rest], sums])
+        self._row, self._rest = block.row_offset + block.n_rows - 1, float(sums[-1])
+        sums = sums[:-1]
+        self.are_1 = bool(((sums == 0) | (np.abs(sums - 1) <= STOCHASTIC_TOLERANCE)).all())
+
+    def end(self) -> bool:
+        """`are_1`, of the last row too."""
+        return self.are_1 and (self._rest == 0 or abs(self._rest - 1) <= STOCHASTIC_TOLERANCE)
+
+
+def _check_signs(matrix: SortedRows, block: CsrBlock) -> None:
+    """
+    Raises
+    ------
+    SourceError : an entry of a stochastic matrix is negative
+    """
+    if block.data is None or not (is_negative := (block.data < 0) & (block.data > -np.inf)).any():
+        return
+    k = int(np.argmax(is_negative))
+    row = block.row_offset + int(np.searchsorted(block.indptr, k, side="right")) - 1
+    place = (row, int(block.indices[k]))
+    row, column = place if matrix.order is None else (int(matrix.order[number]) for number in place)
+    raise SourceError(
+        f"entries of a left-stochastic matrix are probabilities, and that in row {row}, column {column} is "
+        f"{block.data[k]}; make them 0 or more, or ingest with kind='graph' or 'matrix'",
+        source=matrix.name,
+    )
+
+
 class ColumnSums:
     """Entries of each of the columns of a range, and the sums of their values.
 
@@ -263,6 +320,10 @@ class ColumnSums:
     kind, name, dtype : of the matrix
     start, stop : the range
     order : the source's number of each column; None where it is that of the column
+
+    Attributes
+    ----------
+    rows_sum_to_1 : of a stochastic matrix, whether each row of those that were added does, or is empty
     """
 
     def __init__(
@@ -275,6 +336,7 @@ class ColumnSums:
         order: np.ndarray | None = None,
     ) -> None:
         self._kind, self._name, self._dtype, self._order = kind, name, dtype, order
+        self.rows_sum_to_1 = True
         self.begin(start, stop)
 
     def begin(self, start: int, stop: int) -> None:
@@ -293,12 +355,14 @@ class ColumnSums:
     def give(self, start: int, stop: int) -> PartialSums:
         """What was added up of some of the columns, for `join` elsewhere."""
         own = slice(start - self._start, stop - self._start)
-        return PartialSums(self._degree[own], None if self._sums is None else self._sums[:, own], self._n_infinite)
+        sums = None if self._sums is None else self._sums[:, own]
+        return PartialSums(self._degree[own], sums, self._n_infinite, self.rows_sum_to_1)
 
     def join(self, other: PartialSums) -> None:
         """Add what was added up elsewhere, of other entries of these columns."""
         self._degree += other.degree
         self._n_infinite += other.n_infinite
+        self.rows_sum_to_1 &= other.rows_sum_to_1
         if self._sums is not None and other.sums is not None:
             _join_sums(*self._sums, *other.sums)
 
@@ -313,8 +377,23 @@ class ColumnSums:
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
         if self._kind == "stochastic":
             total = self._degree if weight is None else weight
-            _check_stochastic(self._name, self._degree, total, self._start, self._order)
+            self._check_stochastic(total)
         return self._degree, weight
+
+    def _check_stochastic(self, total: np.ndarray) -> None:
+        wrong = np.flatnonzero((self._degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE))
+        if not len(wrong):
+            return
+        col = self._start + int(wrong[0])
+        number = col if self._order is None else int(self._order[col])
+        remedy = "normalise it, or ingest with kind='graph'"
+        if self.rows_sum_to_1:
+            remedy = "its rows sum to 1: ingest its transpose (exchange rows and columns), or use kind='graph'"
+        raise SourceError(
+            f"each column of a left-stochastic matrix sums to 1 or is empty, column {number} sums to "
+            f"{total[wrong[0]]}; {remedy}",
+            source=self._name,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,6 +406,8 @@ class PartialSums:
     """float64, (2, columns), whose sum is that of the values; None for a pattern."""
     n_infinite: int
     """Values in any column that are NaN or infinite."""
+    rows_sum_to_1: bool = True
+    """As of `ColumnSums`."""
 
 
 def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
@@ -336,18 +417,6 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
         part = total - high
         low += (high - (total - part)) + (other_high - part) + other_low
     high[:] = total
-
-
-def _check_stochastic(name: str, degree: np.ndarray, total: np.ndarray, start: int, order: np.ndarray | None) -> None:
-    wrong = np.flatnonzero((degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE))
-    if len(wrong):
-        col = start + int(wrong[0])
-        number = col if order is None else int(order[col])
-        raise SourceError(
-            f"each column of a left-stochastic matrix sums to 1 or is empty, column {number} sums to "
-            f"{total[wrong[0]]}; normalise it, or ingest with kind='graph'",
-            source=name,
-        )
 
 
 @njit(nogil=True, cache=True)

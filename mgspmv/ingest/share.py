@@ -175,7 +175,7 @@ class Share:
         self._ids: Any = None
         self._own_ids: Any = None
         self._places: list[np.ndarray] = []
-        self._kind, self._is_transposed = spec.kind, False
+        self._kind, self._is_transposed, self._rows_sum_to_1 = spec.kind, False, False
         self._numbers: np.ndarray | None = None
         self._positions: Positions = None
         self._firsts: list[int] = []
@@ -431,6 +431,7 @@ class Share:
         matrix = SortedSource(self._kind, self._shape, *own, None, self._taken, drops_loops=drops_loops)
         made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
         self._arrays = made.arrays
+        self._rows_sum_to_1 |= made.rows_sum_to_1  # False of the transpose, which is no stochastic matrix
         self._taken.close()
         return made.nnz, made.lowest
 
@@ -444,6 +445,7 @@ class Share:
     def add_up(self, start: int, stop: int) -> None:
         """Add up columns start .. stop - 1 over the own rows."""
         self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        self._sums.rows_sum_to_1 = self._rows_sum_to_1
         values = self._arrays["data"].pieces() if "data" in self._arrays else None
         for indices in self._arrays["indices"].pieces():
             self._sums.add(indices, None if values is None else next(values))

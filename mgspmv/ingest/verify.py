@@ -135,6 +135,8 @@ def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[
         wrong = (degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
         if wrong.any():
             yield "data: each column of a stochastic matrix must sum to 1" + _place("column", wrong)
+        if data is not None and (data < 0).any():
+            yield "data: entries of a stochastic matrix must not be negative" + _place("entry", data < 0)
 
 
 def _check_transpose(

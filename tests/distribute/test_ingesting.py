@@ -291,6 +291,18 @@ BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
         SourceError,
         "each column of a left-stochastic matrix sums to 1 or is empty, column",
     ),
+    "rows in place of columns": (
+        ["1 2 0.5", "1 3 0.5", *(f"{k} 3 1" for k in range(10, 90))],
+        {"kind": "stochastic"},
+        SourceError,
+        "its rows sum to 1: ingest its transpose",
+    ),
+    "a negative entry": (
+        [*(f"{k} {k} 1" for k in range(10, 90)), "1 2 2", "2 2 -1"],
+        {"kind": "stochastic"},
+        SourceError,
+        r"entries of a left-stochastic matrix are probabilities, and that in row \d+, column \d+ is -1.0; make them 0",
+    ),
     "no sums": (["1 2"] * 90, {"duplicates": "sum"}, OptionError, "is read without values"),
     "a value": (["1 2 1e300"] * 90, {"dtype": "float32"}, SourceError, "does not fit into float32"),
 }

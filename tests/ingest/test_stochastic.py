@@ -1,0 +1,77 @@
+"""Stochastic matrices are refused where an entry is negative, and where rows sum to 1 in place of columns."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, SourceError
+
+NEGATIVE = "entries of a left-stochastic matrix are probabilities, and that in row {}, column {} is {}; make them 0 or"
+
+
+def make_matrix(entries):
+    rows, columns, values = zip(*entries, strict=True)
+    return sp.coo_array((np.array(values, np.float64), (rows, columns)), shape=(3, 3))
+
+
+def test_ingest_refuses_a_negative_entry(tmp_path):
+    matrix = make_matrix([(0, 0, 2.0), (1, 0, -1.0), (1, 1, 1.0)])
+    with pytest.raises(SourceError, match=NEGATIVE.format(1, 0, -1.0)):
+        mg.ingest(matrix, MemoryStore(), kind="stochastic")
+    (tmp_path / "a.mtx").write_text(
+        "%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 2\n2 1 -1\n2 2 1\n", encoding="utf-8"
+    )
+    with pytest.raises(SourceError, match=NEGATIVE.format(1, 0, -1.0)):
+        mg.ingest(tmp_path / "a.mtx", tmp_path / "a.zarr", kind="stochastic")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_duplicates_are_summed_before_signs_are_looked_at():
+    matrix = make_matrix([(0, 0, 1.5), (0, 0, -0.5), (1, 1, 1.0)])
+    stored = mg.open_matrix(mg_ingest(matrix))
+    assert stored.to_scipy().toarray()[0, 0] == 1.0
+
+
+def mg_ingest(matrix, **options):
+    mg.ingest(matrix, place := MemoryStore(), kind="stochastic", **options)
+    return place
+
+
+@pytest.mark.parametrize("order", ["none", "degree"])
+def test_places_are_those_of_the_source(order):
+    matrix = make_matrix([(0, 0, 1.0), (2, 1, 1.25), (1, 1, -0.25)])
+    with pytest.raises(SourceError, match=NEGATIVE.format(1, 1, -0.25)):
+        mg_ingest(matrix, order=order)
+
+
+def test_update_refuses_a_negative_entry():
+    place = mg_ingest(make_matrix([(0, 0, 1.0), (1, 1, 1.0)]))
+    with pytest.raises(SourceError, match=NEGATIVE.format(2, 2, -1.0)):
+        mg.update(place, insert=make_matrix([(0, 2, 2.0), (2, 2, -1.0)]))
+
+
+@pytest.mark.parametrize(
+    ("entries", "remedy"),
+    [
+        ([(0, 0, 0.5), (0, 1, 0.5), (1, 1, 1.0), (2, 0, 1.0)], "its rows sum to 1: ingest its transpose"),
+        ([(0, 0, 0.5), (0, 1, 0.25), (1, 1, 1.0)], "normalise it, or ingest with kind='graph'"),
+        ([(0, 0, 1.0), (2, 0, 1.0)], "its rows sum to 1: ingest its transpose"),
+    ],
+)
+def test_rows_that_sum_to_1_are_told_from_columns(entries, remedy):
+    with pytest.raises(SourceError, match=remedy):
+        mg_ingest(make_matrix(entries))
+
+
+def test_verify_and_stationary_refuse_negative_entries_of_stores_that_have_them(monkeypatch):
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.build"], "_check_signs", lambda matrix, block: None)
+    place = mg_ingest(make_matrix([(0, 0, 2.0), (1, 0, -1.0), (1, 1, 1.0), (2, 2, 1.0)]))
+    assert any("must not be negative" in problem for problem in mg.verify(place))
+    with pytest.raises(OptionError, match=r"has negative entries, the least is -1\.0"):
+        mg.stationary(mg.open_matrix(place))
