@@ -75,10 +75,11 @@ def pagerank_batch(
     ----------
     A : as for `pagerank`, opened by `open_matrix` or distributed
     personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
-        weights, of sequences or sets of ids, of single ids, or of None for a uniform one; a table (pandas, polars,
-        pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`; a SciPy matrix or an array of shape
-        (n_vectors, n), in the order of the store's vertices. A mapping of ids to numbers, or None, is one vector. An id
-        that comes again counts again. Only the entries are kept
+        weights, of sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a
+        uniform one; a table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in
+        which an id that comes again counts again; a SciPy matrix or an array of shape (n_vectors, n), in the order of
+        the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
+        are kept
     alpha : damping, of all vectors or of each; several for one personalisation give as many vectors
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them

@@ -74,7 +74,7 @@ def hits(
     Parameters
     ----------
     A : of kind `graph` or `stochastic` with the stored transpose, opened by `open_matrix` or distributed
-    nstart : the first authorities, as (n,) array or a mapping of the source's ids, others 0; default 1 everywhere
+    nstart : the first authorities, a vector as of `pagerank`, others 0; default 1 everywhere
     normalized : hubs and authorities sum to 1; else authorities have Euclidean norm 1, and hubs are A^T a, whose norm
         is the largest singular value: the vectors of NetworkX's `hits`, and not negative where NetworkX's may be
     transpose : `A.T` distributed, where A is distributed
@@ -129,7 +129,7 @@ def katz(
     ----------
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
     alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A)
-    beta : a number for all vertices, or a (n,) array or a mapping of the source's ids, others 0
+    beta : a number for all vertices, or a vector as of `pagerank`, others 0
     nstart : the first x, likewise; default 0 everywhere
     normalized : divide the result by its Euclidean norm
     running : as for `hits`
@@ -177,8 +177,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     Parameters
     ----------
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
-    nstart : the first x, as (n,) array or a mapping of the source's ids, others 0; divided by its sum, as in NetworkX;
-        default uniform
+    nstart : the first x, a vector as of `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform
     running : as for `hits`
 
     Returns
@@ -217,7 +216,7 @@ def stationary(
     ----------
     A : of kind `stochastic` with no empty column, opened by `open_matrix` or distributed: entry (i, j) is the
         probability of going from j to i
-    nstart : the first x, as (n,) array or a mapping of the source's ids, others 0; default uniform
+    nstart : the first x, a vector as of `pagerank`, others 0; default uniform
     lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change what is stationary; without it a
         chain that is periodic does not converge
     running : as for `hits`, but for `weights`

@@ -566,10 +566,24 @@ def has_list_header(first: Sequence[str], below: Sequence[Sequence[str]], *, has
         return not is_number(first[-1])
     if is_number(first[0]):
         return False
-    words = {word.lower() for word in _WORDS.findall(first[0])}
-    if words and words <= VERTEX_WORDS | _FILLERS and not any(first[0] in own[:1] for own in below):
+    if names_vertices(first[0]) and not any(first[0] in own[:1] for own in below):
         return True
     return bool(below) and all(bool(own) and is_number(own[0]) for own in below)
+
+
+def names_vertices(name: str) -> bool:
+    """Return whether a column's name says that it holds the ids of vertices."""
+    words = _find_words(name)
+    return bool(words) and words <= VERTEX_WORDS | _FILLERS
+
+
+def names_numbers(name: str) -> bool:
+    """Return whether a column's name says that it holds the numbers of a vector."""
+    return bool(_find_words(name) & NUMBER_WORDS) and not names_vertices(name)
+
+
+def _find_words(name: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(name)}
 
 
 def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int, int | None]:
@@ -579,10 +593,9 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     ------
     Undecided : several columns may be the ids or the numbers
     """
-    words = [{word.lower() for word in _WORDS.findall(name)} for name in names]
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
-    ids = [k for k in kept if words[k] and words[k] <= VERTEX_WORDS | _FILLERS]
-    numbers = [k for k in kept if words[k] & NUMBER_WORDS and k not in ids]
+    ids = [k for k in kept if names_vertices(names[k])]
+    numbers = [k for k in kept if names_numbers(names[k])]
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
             return (ids or kept)[0], None

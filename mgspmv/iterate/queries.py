@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.iterate.vectors import find_positions, normalize, to_float64
+from mgspmv.ingest.rules import names_numbers
+from mgspmv.ingest.vertex_vectors import (
+    ByPlace,
+    classify_vector,
+    is_class,
+    is_table,
+    list_column,
+)
+from mgspmv.iterate.vectors import find_positions, from_places, locate, normalize, to_float64
 from mgspmv.order import invert
 
 VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
@@ -80,24 +88,41 @@ def _check_labels(labels: list[Any]) -> None:
 
 
 def _list_vectors(given: Any, n: int) -> Iterable[tuple[Any, Any]]:
-    """Each vector by its label: (positions, weights), a mapping of ids, ids, an id, or None."""
+    """Each vector by its label: `_Placed`, `_Entries`, an id, None, or what `classify_vector` takes."""
     if given is None:
         return [(0, None)]
     if hasattr(given, "tocsr"):
         return _list_sparse(given, n)
-    if hasattr(given, "__arrow_c_stream__"):
-        return _list_table(given)
     if isinstance(given, np.ndarray) and given.ndim == 2:
         return _list_dense(given, n)
+    if isinstance(given, np.ndarray) and given.ndim == 1:
+        return list(enumerate(_list_single(given, n)))
     if isinstance(given, Mapping):
         is_one = bool(given) and all(isinstance(weight, Real) for weight in given.values())
         return [(0, given)] if is_one else list(given.items())
-    if _is_sequence(given):
+    if is_class(given, "pandas", "Series"):
+        return [(0, given)]
+    if is_table(given):
+        return _list_table(given)
+    if (ids := list_column("personalization", given)) is not None:
+        return list(enumerate(ids))
+    if isinstance(given, Sequence | AbstractSet) and not isinstance(given, str | bytes):
         return list(enumerate(given))
     raise OptionError(
         "personalization must be a sequence of vectors or a mapping of names to them (each a mapping of ids to "
         f"weights, ids, or an id), a table, or a matrix with a row for each vector, not {_name_type(given)}"
     )
+
+
+def _list_single(given: np.ndarray, n: int) -> list[Any]:
+    """The ids of an array, a vector each."""
+    if len(given) == n and given.dtype.kind in "biuf":
+        raise OptionError(
+            f"personalization is an array of {n} numbers, which may be one vector by place or {n} vectors of one id "
+            "each; pass it as [None, :] for one vector, or its .tolist() for a vector per id"
+        )
+    ids: list[Any] = given.tolist()
+    return ids
 
 
 def _list_sparse(given: Any, n: int) -> Iterable[tuple[int, Any]]:
@@ -108,15 +133,18 @@ def _list_sparse(given: Any, n: int) -> Iterable[tuple[int, Any]]:
         rows.sum_duplicates()
     for k in range(rows.shape[0]):
         own = slice(rows.indptr[k], rows.indptr[k + 1])
-        yield k, (rows.indices[own].astype(np.int64), to_float64(_name(k), rows.data[own]))
+        yield k, _Placed(rows.indices[own].astype(np.int64), to_float64(_name(k), rows.data[own]))
 
 
 def _list_dense(given: np.ndarray, n: int) -> Iterable[tuple[int, Any]]:
     _check_columns(given.shape, n)
     for k, row in enumerate(given):
-        weights = to_float64(_name(k), row)
-        places = np.flatnonzero(weights)
-        yield k, (places, weights[places])
+        yield k, _place_entries(to_float64(_name(k), row))
+
+
+def _place_entries(weights: np.ndarray) -> _Placed:
+    places = np.flatnonzero(weights)
+    return _Placed(places, weights[places])
 
 
 def _check_columns(shape: tuple[int, ...], n: int) -> None:
@@ -135,7 +163,13 @@ def _list_table(given: Any) -> Iterable[tuple[Any, Any]]:
     if missing:
         raise OptionError(
             f"personalization is a table with the columns {', '.join(table.column_names) or '(none)'}; it needs "
-            f"{VECTOR} and {VERTEX}, and may have {WEIGHT}"
+            f"{VECTOR} and {VERTEX}, and may have {WEIGHT}; pass a list of frames of ids and weights for a vector each"
+        )
+    weights_like = [name for name in table.column_names if names_numbers(name)]
+    if weights_like and WEIGHT not in table.column_names:
+        raise OptionError(
+            f"personalization is a table with a column {weights_like[0]!r}, and weights are in one named {WEIGHT}; "
+            "rename it, or leave it out for equal weights"
         )
     for name in set(table.column_names) & {VECTOR, VERTEX, WEIGHT}:
         if table[name].null_count:
@@ -159,6 +193,14 @@ class _Entries:
     weights: Any
 
 
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Numbers of some vertices and the weight of each; a vertex may come again."""
+
+    places: np.ndarray
+    weights: np.ndarray
+
+
 # --- one vector ------------------------------------------------------------------------------------------------------
 
 
@@ -167,11 +209,8 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
     name = _name(label)
     if given is None:
         return Query(label, 0.0, 1.0 / n, np.empty(0, np.int64), np.empty(0))
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
-        places, weights = given
-    else:
-        entries = _list_entries(name, given)
-        places, weights = find_positions(name, entries.ids, n, vertex_ids), to_float64(name, entries.weights)
+    placed = _find_entries(name, given, n, vertex_ids)
+    places, weights = placed.places, placed.weights
     if not len(places):
         raise OptionError(f"{name} has no vertex; give it at least one, or None for a uniform one")
     is_wrong = ~np.isfinite(weights) | (weights < 0)
@@ -187,17 +226,19 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
     return Query(label, 0.0, 0.0, rows[first].astype(np.int64), normalize(np.add.reduceat(weights, first), n))
 
 
-def _list_entries(name: str, given: Any) -> _Entries:
-    if isinstance(given, _Entries):
+def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) -> _Placed:
+    if isinstance(given, _Placed):
         return given
-    if isinstance(given, Mapping):
-        return _Entries(list(given), list(given.values()))
+    if isinstance(given, _Entries):
+        return _Placed(find_positions(name, given.ids, n, vertex_ids), to_float64(name, given.weights))
     if isinstance(given, str | Integral):
-        return _Entries([given], [1.0])
-    if _is_sequence(given):
-        ids = given.tolist() if isinstance(given, np.ndarray) else list(given)
-        return _Entries(ids, np.ones(len(ids)))
-    raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {_name_type(given)}")
+        return _Placed(find_positions(name, [given], n, vertex_ids), np.ones(1))
+    if isinstance(given, Real):
+        raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {given!r}")
+    vector = classify_vector(name, given)
+    if isinstance(vector, ByPlace):
+        return _place_entries(from_places(name, vector, n))
+    return _Placed(*locate(name, vector, n, vertex_ids))
 
 
 def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
@@ -207,12 +248,6 @@ def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
     rows = places[query.rows].astype(np.int64)
     order = np.argsort(rows)
     return replace(query, alpha=alpha, rows=rows[order], weights=query.weights[order])
-
-
-def _is_sequence(given: Any) -> bool:
-    if isinstance(given, np.ndarray):
-        return given.ndim == 1
-    return isinstance(given, Sequence | AbstractSet) and not isinstance(given, str | bytes)
 
 
 def _name(label: Any) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
+from mgspmv.ingest.vertex_vectors import ById, ByPlace, classify_vector
 
-Weights = Mapping[Any, float] | np.ndarray
+Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | Any
+"""A vector over vertices; `mgspmv.ingest.vertex_vectors` says which objects are what."""
 
 
 def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
@@ -20,7 +23,8 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     Parameters
     ----------
     name : of the argument, for messages
-    weights : (n,) array in the order of the store's vertices, or a mapping of the source's ids; missing ids weigh 0
+    weights : by place, (n,) in the order of the store's vertices, or by ids of the source, as `classify_vector` tells;
+        missing ids weigh 0
     vertex_ids : (n,) ascending ids of the store, None for 0..n-1
 
     Returns
@@ -30,7 +34,8 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id; a weight that is negative or not finite; a sum of 0
+    OptionError : an unknown id or one that comes again; a weight that is negative or not finite; a sum of 0; as of
+        `classify_vector`
     """
     vector = make_weights(name, weights, n, vertex_ids)
     if not vector.any():
@@ -54,7 +59,7 @@ def make_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | No
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id; a number that is not finite
+    OptionError : an unknown id or one that comes again; a number that is not finite; as of `classify_vector`
     """
     vector = _to_vector(name, numbers, n, vertex_ids)
     if not np.isfinite(vector).all():
@@ -64,7 +69,41 @@ def make_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | No
     return vector
 
 
-def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Find the vertices of a vector by id.
+
+    Returns
+    -------
+    (k,) int64 numbers of distinct vertices and (k,) float64 numbers for them
+
+    Raises
+    ------
+    OptionError : an id that no vertex has or that comes again; an index that nobody set, where the store has ids of
+        its own; what is no real number
+    """
+    ids = vector.ids
+    numbers = np.ones(len(ids)) if vector.numbers is None else to_float64(name, vector.numbers)
+    if numbers.shape != (len(ids),):
+        raise ShapeError(f"{name} has {len(ids)} ids and numbers of shape {numbers.shape}; pass one number per id")
+    if vector.is_default_index and vertex_ids is not None:
+        raise OptionError(
+            f"{name} has the index 0..{len(ids) - 1} that pandas makes, and the vertices have ids such as "
+            f"{_plain(vertex_ids[0])!r}; {vector.advice}"
+        )
+    advice = f"; {vector.advice}" if vector.advice else ""
+    try:
+        places = find_positions(name, ids, n, vertex_ids)
+    except OptionError as error:
+        raise OptionError(f"{error}{advice}") from error
+    ascending = np.sort(places)
+    repeated = ascending[1:][ascending[1:] == ascending[:-1]]
+    if len(repeated):
+        label = repeated[0] if vertex_ids is None else vertex_ids[repeated[0]]
+        raise OptionError(f"{name} has the id {_plain(label)!r} more than once; give each id one number{advice}")
+    return places, numbers
+
+
+def find_positions(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     """Numbers of the vertices with these ids.
 
     Raises
@@ -73,23 +112,26 @@ def find_positions(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | N
     """
     if vertex_ids is None or vertex_ids.dtype == np.int64:
         return _find_integers(name, ids, n, vertex_ids)
-    wanted = np.array(ids, dtype=object)
     for label in ids:
         if not isinstance(label, str):
-            raise OptionError(f"{name} has the id {label!r} and the vertices have strings; pass their ids as strings")
+            raise OptionError(
+                f"{name} has the id {_plain(label)!r} and the vertices have strings; pass their ids as strings"
+            )
+    wanted = np.empty(len(ids), dtype=object)
+    wanted[:] = ids
     places = np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
     for label, found in zip(ids, vertex_ids[places], strict=True):
         if label != found:
             near = difflib.get_close_matches(label, map(str, vertex_ids[:100_000]), n=1)
             raise OptionError(
-                f"{name} has the id {label!r}, which no vertex has" + (f"; near: {near[0]!r}" if near else "")
+                f"{name} has the id {_plain(label)!r}, which no vertex has" + (f"; near: {near[0]!r}" if near else "")
             )
     return places
 
 
-def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+def _find_integers(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
     try:
-        wanted = np.array([label.__index__() for label in ids], dtype=np.int64)
+        wanted = _to_integers(ids)
     except (AttributeError, OverflowError, TypeError) as error:
         raise OptionError(f"{name} must be keyed by the vertices' integer ids ({error})") from error
     places = wanted if vertex_ids is None else np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
@@ -99,21 +141,46 @@ def _find_integers(name: str, ids: list[Any], n: int, vertex_ids: np.ndarray | N
     return places
 
 
+def _to_integers(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """(k,) int64; raises AttributeError, OverflowError or TypeError for what is no such integer."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        if len(ids) and int(ids.max()) >= 2**63:
+            raise OverflowError(f"{int(ids.max())} is more than 64 bits hold with a sign")
+        return ids.astype(np.int64)
+    for label in ids:
+        if isinstance(label, bool | np.bool_):
+            raise TypeError(f"{label!r} is no integer")
+    return np.array([label.__index__() for label in ids], dtype=np.int64)
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
+
+
 def _to_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    if isinstance(numbers, Mapping):
-        return _from_mapping(name, numbers, n, vertex_ids)
-    return _from_array(name, numbers, n)
-
-
-def _from_mapping(name: str, weights: Mapping[Any, float], n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
+    given = classify_vector(name, numbers)
+    if isinstance(given, ByPlace):
+        return from_places(name, given, n)
     vector = np.zeros(n)
-    if weights:
-        vector[find_positions(name, list(weights), n, vertex_ids)] = to_float64(name, list(weights.values()))
+    if len(given.ids):
+        places, found = locate(name, given, n, vertex_ids)
+        vector[places] = found
     return vector
 
 
-def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
-    vector = to_float64(name, weights)
+def from_places(name: str, given: ByPlace, n: int) -> np.ndarray:
+    """(n,) float64 of numbers by place.
+
+    Raises
+    ------
+    ShapeError : another length
+    OptionError : no real numbers
+    """
+    if isinstance(given.numbers, np.ndarray) and given.numbers.dtype.kind in "SU":
+        raise OptionError(
+            f"{name} is an array of strings, and arrays hold numbers by place; pass its .tolist() for a list of ids"
+        )
+    vector = to_float64(name, given.numbers)
     if vector.shape != (n,):
         raise ShapeError(
             f"{name} has shape {vector.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
@@ -124,11 +191,12 @@ def _from_array(name: str, weights: Any, n: int) -> np.ndarray:
 def to_float64(name: str, numbers: Any) -> np.ndarray:
     try:
         array = np.asarray(numbers)
-        if array.dtype.kind in "biufO":
+        are_texts = array.dtype.kind == "O" and any(isinstance(number, str | bytes) for number in array.flat)
+        if array.dtype.kind in "biufO" and not are_texts:
             return array.astype(np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise OptionError(f"{name} must hold real numbers ({error})") from error
-    raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
+    raise OptionError(f"{name} must hold real numbers, not {'strings' if are_texts else array.dtype}")
 
 
 def normalize(vector: np.ndarray, n: int) -> np.ndarray:

@@ -109,7 +109,7 @@ def test_hits_start():
     A = store_graph((np.array([0, 2]), np.array([1, 3])))
     assert mg.hits(A).authorities.values.tolist() == [0, 0.5, 0, 0.5]
     assert mg.hits(A, nstart={1: 3.0, 3: 1.0}).authorities.values.tolist() == [0, 0.75, 0, 0.25]
-    assert mg.hits(A, nstart=[0, 3, 0, 1]).hubs.values.tolist() == [0.75, 0, 0.25, 0]
+    assert mg.hits(A, nstart=np.array([0, 3, 0, 1])).hubs.values.tolist() == [0.75, 0, 0.25, 0]
 
 
 def test_hits_without_edges_are_zero():
@@ -154,8 +154,10 @@ def test_katz_as_networkx(renumbered, weight, normalized):
     G, A = renumbered
     beta = {k: 1.0 + k % 3 for k in range(40)}
     options = {"alpha": 0.05, "normalized": normalized}
-    for given in (1.0, 0.3, beta, list(beta.values())):
-        wanted = nx.katz_centrality_numpy(G, beta=beta if isinstance(given, list) else given, weight=weight, **options)
+    for given in (1.0, 0.3, beta, np.array(list(beta.values()))):
+        wanted = nx.katz_centrality_numpy(
+            G, beta=beta if isinstance(given, np.ndarray) else given, weight=weight, **options
+        )
         solution = mg.katz(A, beta=given, weights=weight is not None, **options, **SURE)
         np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-11)
     assert solution.options["beta"] == "vector"
@@ -188,13 +190,13 @@ def test_katz_refuses(graph):
         ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
         ({"alpha": "small"}, "alpha must be a finite number, not 'small'"),
         ({"beta": math.inf}, "beta must be a finite number, not inf"),
-        ({"beta": "foo"}, "beta must hold real numbers"),
+        ({"beta": "foo"}, "beta must be a vector over the vertices, not 'foo'"),
         ({"beta": {99: 1.0}}, "beta has the id 99, which no vertex has"),
     ):
         with pytest.raises(OptionError, match=message):
             mg.katz(A, **wrong)
     with pytest.raises(ShapeError, match=r"beta has shape \(2,\)"):
-        mg.katz(A, beta=[1, 2])
+        mg.katz(A, beta=np.array([1, 2]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'damping'"):
         mg.katz(A, damping=0.5)
 
@@ -310,8 +312,8 @@ def test_stationary_refuses():
         ({"lazy": 1.0}, "lazy must be at least 0 and less than 1, not 1.0"),
         ({"lazy": None}, "lazy must be a finite number, not None"),
         ({"weights": False}, "a stochastic matrix is its weights"),
-        ({"nstart": [0, 0, 0]}, "nstart must not be negative, nor 0 everywhere"),
-        ({"nstart": [1, -1, 1]}, "nstart must not be negative"),
+        ({"nstart": np.zeros(3)}, "nstart must not be negative, nor 0 everywhere"),
+        ({"nstart": np.array([1, -1, 1])}, "nstart must not be negative"),
     ):
         with pytest.raises(OptionError, match=message):
             mg.stationary(chain, **wrong)

@@ -98,7 +98,7 @@ def test_a_mapping_of_ids(tmp_path):
     (tmp_path / "arcs.txt").write_text("b a\na b\na c\n")
     A = make_graph(tmp_path / "arcs.txt", ids="string")
     by_name = mg.pagerank(A, out_weight={"a": 4, "b": 1})
-    assert by_name.digest() == mg.pagerank(A, out_weight=[4.0, 1.0, 0.0]).digest()
+    assert by_name.digest() == mg.pagerank(A, out_weight=np.array([4.0, 1.0, 0.0])).digest()
     with pytest.raises(OptionError, match=r"^out_weight of vertex b is 0 and its stored out-edges weigh 1, so that"):
         mg.pagerank(A, out_weight={"a": 4})
     with pytest.raises(OptionError, match="out_weight has the id 'd', which no vertex has"):
@@ -107,10 +107,10 @@ def test_a_mapping_of_ids(tmp_path):
 
 def test_columns_of_a_stochastic_matrix_weigh_1():
     A = make_graph(np.array([[0, 0, 0.5], [0.75, 0, 0.5], [0.25, 1, 0]]), kind="stochastic")
-    assert mg.pagerank(A, out_weight=[1, 1, 1]).digest() == mg.pagerank(A).digest()
-    assert mg.pagerank(A, out_weight=[2, 1, 1]).values.sum() < 0.95
+    assert mg.pagerank(A, out_weight=np.array([1, 1, 1])).digest() == mg.pagerank(A).digest()
+    assert mg.pagerank(A, out_weight=np.array([2, 1, 1])).values.sum() < 0.95
     with pytest.raises(OptionError, match=r"out_weight of vertex 2 is 0\.5 and its stored out-edges weigh 1,"):
-        mg.pagerank(A, out_weight=[1, 1, 0.5])
+        mg.pagerank(A, out_weight=np.array([1, 1, 0.5]))
 
 
 def test_dangling_vertices_are_those_without_a_given_weight(arcs, graph):

@@ -68,7 +68,7 @@ def test_only_ranks_are_float32(graph, precision, dtype):
 
 
 def test_vectors_are_normalised(graph):
-    start = start_of(graph, personalization=[1, 3, 0], dangling={0: 5}, nstart={1: 1, 2: 1})
+    start = start_of(graph, personalization=np.array([1, 3, 0]), dangling={0: 5}, nstart={1: 1, 2: 1})
     assert start.personalization.tolist() == [0.25, 0.75, 0.0]
     assert start.dangling.tolist() == [1.0, 0.0, 0.0]
     assert start.x.tolist() == [0.0, 0.5, 0.5]
@@ -83,13 +83,13 @@ def test_vectors_are_normalised(graph):
     ],
 )
 def test_dangling_rules(graph, rule, wanted, x):
-    start = start_of(graph, personalization=[1, 3, 0], dangling=rule)
+    start = start_of(graph, personalization=np.array([1, 3, 0]), dangling=rule)
     assert start.dangling.tolist() == wanted
     assert start.x.tolist() == x
 
 
 def test_start_given_with_dropped_mass_is_used(graph):
-    assert start_of(graph, dangling="drop", nstart=[0, 1, 1]).x.tolist() == [0.0, 0.5, 0.5]
+    assert start_of(graph, dangling="drop", nstart=np.array([0, 1, 1])).x.tolist() == [0.0, 0.5, 0.5]
 
 
 def test_dangling_error(graph):
@@ -101,7 +101,7 @@ def test_vectors_that_do_not_fit(graph):
     with pytest.raises(OptionError, match="dangling must be one of 'uniform', 'drop', 'error', not 'self'"):
         start_of(graph, dangling="self")
     with pytest.raises(ShapeError, match=r"nstart has shape \(2,\) but the matrix has 3 vertices"):
-        start_of(graph, nstart=[1, 2])
+        start_of(graph, nstart=np.array([1, 2]))
 
 
 def test_dropped_mass_starts_from_the_jump_alone(graph):
@@ -115,7 +115,7 @@ def cut_for(start, block):
 
 
 def test_rows_of_a_block_are_views(graph):
-    start = start_of(graph, personalization=[1, 3, 0], dangling="uniform", nstart=[1, 1, 2])
+    start = start_of(graph, personalization=np.array([1, 3, 0]), dangling="uniform", nstart=np.array([1, 1, 2]))
     first, second = (cut_for(start, block) for block in graph.load(2).blocks("float64"))
     graph.load(1)
     assert (first.start, first.stop, second.stop) == (0, second.start, 3)
@@ -141,7 +141,7 @@ def test_a_uniform_start_is_filled_where_it_is_used(graph, precision, dtype):
 
 def test_a_start_that_came_as_read_only_is_copied(graph):
     [block] = graph.blocks("float64")
-    start = start_of(graph, nstart=[1, 1, 2])
+    start = start_of(graph, nstart=np.array([1, 1, 2]))
     start.x.setflags(write=False)
     rows = cut_for(start, block)
     rows.x[:] = 7
@@ -149,7 +149,7 @@ def test_a_start_that_came_as_read_only_is_copied(graph):
 
 
 def test_a_worker_without_rows_starts_with_nothing(graph):
-    for given in ({}, {"nstart": [1, 1, 2], "personalization": [1, 3, 0], "dangling": {0: 1}}):
+    for given in ({}, {"nstart": np.array([1, 1, 2]), "personalization": np.array([1, 3, 0]), "dangling": {0: 1}}):
         for row in range(4):
             block = CsrBlock(row, 3, np.zeros(1, np.int64), np.empty(0, np.int32), None)
             rows = cut_for(start_of(graph, **given), block)

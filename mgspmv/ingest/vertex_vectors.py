@@ -1,0 +1,306 @@
+"""Vectors over vertices as users give them: numbers by place, or ids, each with a number.
+
+Libraries of data frames are recognized by names of classes and by protocols, so that none of them is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.ingest.rules import Undecided, choose_list_columns, is_saved_index, names_numbers, names_vertices
+
+
+@dataclass(frozen=True, eq=False)
+class ByPlace:
+    """Numbers in the order of the vertices."""
+
+    numbers: Any
+    """An array, or what NumPy makes one of."""
+
+
+@dataclass(frozen=True, eq=False)
+class ById:
+    """Ids, each with a number."""
+
+    ids: list[Any] | np.ndarray
+    """Ids of vertices in any order; not checked yet."""
+    numbers: Any
+    """A number per id; None for 1 each."""
+    advice: str = ""
+    """How ids were found and what to pass for another reading, for messages about ids that do not fit."""
+    is_default_index: bool = False
+    """Whether the ids are the numbers 0, 1, ... of an index that nobody set: ids only where the store has no others."""
+
+
+def classify_vector(name: str, given: Any) -> ByPlace | ById:
+    """Tell whether a vector is given by place or by id.
+
+    =============================================  ==========================================================
+    given                                          is
+    =============================================  ==========================================================
+    mapping                                        by id: keys and values
+    pandas Series, frame of one column             by id: the index and the values
+    frame or Arrow table of two columns            by id: columns of ids and numbers, see `choose_list_columns`
+    result with `vertex_ids` and `values`          by id
+    list, tuple, set; pandas Index;                ids, each with the number 1
+    polars Series or Arrow array of ids
+    NumPy array, and what has `__array__`          by place
+    =============================================  ==========================================================
+
+    Parameters
+    ----------
+    name : of the argument, for messages
+
+    Raises
+    ------
+    OptionError : none of these; a sequence of what is no id, such as floats; columns that do not say what they are
+    """
+    if isinstance(given, Mapping):
+        return ById(list(given), list(given.values()))
+    if isinstance(given, str | bytes):
+        raise OptionError(f"{name} must be a vector over the vertices, not {given!r}; {_describe_forms()}")
+    if isinstance(given, np.ndarray):
+        return ByPlace(given)
+    if hasattr(given, "vertex_ids") and hasattr(given, "values"):
+        numbers = given.values
+        return ById(np.arange(len(numbers)) if given.vertex_ids is None else given.vertex_ids, numbers)
+    _refuse_unread(name, given)
+    if _has_index(given):
+        return _classify_frame(name, given) if hasattr(given, "columns") else _classify_series(name, given)
+    if is_table(given):
+        return _classify_table(name, given)
+    if (ids := list_column(name, given)) is not None:
+        return ById(ids, None, _advise_list(ids))
+    if isinstance(given, Sequence | AbstractSet):
+        return _list_ids(name, list(given))
+    return ByPlace(given)
+
+
+def is_class(obj: Any, library: str, name: str) -> bool:
+    """Tell whether an object is of a class of a library, without importing that."""
+    return any(cls.__name__ == name and cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
+
+
+def is_table(obj: Any) -> bool:
+    """Tell whether an object is a table with named columns: a frame, or Arrow's."""
+    return hasattr(obj, "__arrow_c_stream__") and (hasattr(obj, "schema") or hasattr(obj, "columns"))
+
+
+def list_column(name: str, given: Any) -> list[Any] | np.ndarray | None:
+    """List the ids of a column without an index: a pandas Index, a polars Series, an Arrow array; None for others.
+
+    Raises
+    ------
+    OptionError : a column of what is no id
+    """
+    if is_class(given, "pandas", "Index"):
+        return _take_ids(name, given)
+    if is_table(given) or _has_index(given):
+        return None
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+        import pyarrow as pa
+
+        return _list_labels(
+            name, pa.chunked_array(given) if hasattr(given, "__arrow_c_stream__") else pa.array(given), ""
+        )
+    return None
+
+
+def _choose_columns(name: str, columns: Sequence[str]) -> tuple[int, int | None]:
+    """Places of ids and of numbers, None for a table of ids alone; raises OptionError where that is not clear."""
+    try:
+        return choose_list_columns(columns, has_numbers=len(columns) > 1 or names_numbers(columns[0]))
+    except Undecided as error:
+        raise OptionError(f"{name}: {error}") from error
+
+
+def _describe_forms() -> str:
+    return (
+        "pass a mapping of ids to numbers, a Series or frame with ids, a list of ids, or np.asarray(...) of a number "
+        "per vertex"
+    )
+
+
+def _refuse_unread(name: str, given: Any) -> None:
+    """Refuse what has labels that would be lost, or is yet to be computed."""
+    if hasattr(given, "compute") and _has_property(given, "index"):
+        raise OptionError(
+            f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .compute()"
+        )
+    if hasattr(given, "collect") and hasattr(given, "lazy"):
+        raise OptionError(
+            f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .collect()"
+        )
+    if hasattr(given, "coords") and hasattr(given, "dims"):
+        raise OptionError(
+            f"{name} is a {_name_type(given)}; pass its .to_series() for numbers by id, or its .to_numpy() for "
+            "numbers by place"
+        )
+    if isinstance(given, Iterator):
+        raise OptionError(f"{name} is a {_name_type(given)}, which can be read once only; pass a list of ids")
+
+
+def _has_index(given: Any) -> bool:
+    return _has_property(given, "index") and hasattr(given, "to_numpy")
+
+
+def _has_property(given: Any, name: str) -> bool:
+    return hasattr(given, name) and not callable(getattr(given, name))
+
+
+def _name_type(given: Any) -> str:
+    return f"{type(given).__module__.partition('.')[0]} {type(given).__name__}"
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def _list_ids(name: str, ids: list[Any]) -> ById:
+    """Ids with the number 1 each."""
+    for label in ids:
+        if not is_id(label):
+            raise OptionError(
+                f"{name} is a list, which holds ids of vertices, and {_shorten(label)} is none; pass np.asarray(...) "
+                "for numbers by place, or a mapping of ids to numbers"
+            )
+    return ById(ids, None, _advise_list(ids))
+
+
+def _advise_list(ids: list[Any] | np.ndarray) -> str:
+    """What to pass in place of a list that was meant by place, which one of strings cannot be."""
+    return "" if len(ids) and isinstance(ids[0], str) else "a list holds ids: pass np.asarray(...) for numbers by place"
+
+
+def is_id(label: Any) -> bool:
+    """Tell whether an object can be the id of a vertex."""
+    return isinstance(label, str | Integral) and not isinstance(label, bool | np.bool_)
+
+
+def _shorten(label: Any) -> str:
+    said = repr(label)
+    return said if len(said) <= 40 else f"{said[:37]}..."
+
+
+# --- pandas ----------------------------------------------------------------------------------------------------------
+
+
+def _classify_series(name: str, series: Any) -> ById:
+    advice = (
+        "a Series is matched by its index: set the index to ids of vertices, or pass its .to_numpy() for numbers by "
+        "place"
+    )
+    if getattr(series.index, "nlevels", 1) != 1:
+        raise OptionError(
+            f"{name} has an index of {series.index.nlevels} levels, and ids of vertices have one; {advice}"
+        )
+    numbers = series.to_numpy()
+    if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
+        raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
+    index = series.index
+    for label in index if index.dtype.kind not in "iu" else ():
+        if not is_id(label):
+            raise OptionError(f"{name} has an index of which {_shorten(label)} is no id of a vertex; {advice}")
+    ids = index.to_numpy() if index.dtype.kind in "iu" else index.tolist()
+    return ById(ids, numbers, advice, _is_default(index))
+
+
+def _is_default(index: Any) -> bool:
+    """Tell whether an index is the one that pandas makes of itself."""
+    bounds = tuple(getattr(index, bound, None) for bound in ("start", "step"))
+    return bounds == (0, 1) and index.name is None
+
+
+def _classify_frame(name: str, frame: Any) -> ById:
+    columns, is_default = [str(label) for label in frame.columns], _is_default(frame.index)
+    if len(columns) == 1:
+        if not names_vertices(columns[0]):
+            return _classify_series(name, frame.iloc[:, 0])
+        if is_default:
+            return _list_ids(name, frame.iloc[:, 0].tolist())
+        raise OptionError(
+            f"{name} is a frame with an index and the column {columns[0]!r}, and which of them are ids is not clear; "
+            "pass the column's .tolist() for a list of ids, or a Series whose index holds ids"
+        )
+    own, other = _choose_columns(name, columns)
+    if not is_default and not names_vertices(columns[own]):
+        raise OptionError(
+            f"{name} is a frame with an index and the columns {', '.join(map(repr, columns))}, and which of them are "
+            "ids is not clear; pass a Series whose index holds ids, or two columns, named id and weight"
+        )
+    assert other is not None
+    return ById(
+        _take_ids(name, frame.iloc[:, own]), frame.iloc[:, other].to_numpy(), _advise_columns(columns, own, other)
+    )
+
+
+def _take_ids(name: str, column: Any) -> list[Any] | np.ndarray:
+    if column.dtype.kind in "iu" and isinstance(column.dtype, np.dtype):
+        ids: np.ndarray = column.to_numpy()
+        return ids
+    listed: list[Any] = column.tolist()
+    _check_ids(name, listed, str(column.name))
+    return listed
+
+
+def _check_ids(name: str, ids: list[Any], column: str) -> None:
+    for label in ids:
+        if not is_id(label):
+            is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
+            what = "a missing value" if is_missing else f"{_shorten(label)}, which is no id"
+            where = f" in its column of ids {column!r}" if column else ""
+            raise OptionError(f"{name} has {what}{where}; pass ids as integers or strings")
+
+
+def _advise_columns(columns: Sequence[str], own: int, other: int) -> str:
+    return f"column {columns[own]!r} was taken as ids and {columns[other]!r} as numbers: name them id and weight"
+
+
+# --- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+def _classify_table(name: str, given: Any) -> ById:
+    """Arrow's tables, and what gives itself as such, as polars does."""
+    import pyarrow as pa
+
+    table = pa.table(given)
+    columns = list(table.column_names)
+    index = [k for k, column in enumerate(columns) if is_saved_index(column)]
+    others = [k for k in range(len(columns)) if k not in index]
+    if len(others) == 1 and len(index) == 1 and not names_vertices(columns[others[0]]):
+        own, other = index[0], others[0]
+    else:
+        chosen = _choose_columns(name, [columns[k] for k in others])
+        if chosen[1] is None:
+            ids = _list_labels(name, table.column(others[0]), columns[others[0]])
+            return ById(ids, None, _advise_list(ids))
+        own, other = (others[place] for place in chosen)  # type: ignore[index]  # none is None
+    numbers = table.column(other)
+    if numbers.null_count:
+        raise OptionError(f"{name} has {numbers.null_count} missing values in its column {columns[other]!r}")
+    ids = _list_labels(name, table.column(own), columns[own])
+    return ById(ids, numbers.to_numpy(), _advise_columns(columns, own, other))
+
+
+def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        where = f" in its column of ids {title!r}" if title else ""
+        raise OptionError(
+            f"{name} has values of type {column.type}{where}, which are no ids; pass np.asarray(...) for numbers by "
+            "place, or a frame with a column of ids and one of numbers"
+        )
+    if pa.types.is_integer(column.type) and not column.null_count:
+        ids: np.ndarray = column.to_numpy()
+        return ids
+    labels: list[Any] = column.to_pylist()
+    _check_ids(name, labels, title)
+    return labels
