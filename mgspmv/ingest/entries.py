@@ -27,6 +27,7 @@ from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import FileSource, Layout, Source
+from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
 from mgspmv.order import check_square
@@ -298,6 +299,8 @@ class Feed:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
         self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
         """But for loops that are dropped, which `SortedSource` does."""
+        if isinstance(source, FileSource):
+            source.as_float64 = options.dtype == "float64" or options.ignore_weights
         self.dtype: np.dtype[Any] | None = None
         """Of the values."""
         self._n_batches = 0
@@ -370,7 +373,7 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
     rows, cols = shrink(batch.rows), shrink(batch.cols)
     values = None if options.ignore_weights or batch.values is None else batch.values
     if values is not None:
-        values = _convert(source, values, options.dtype or _stored_dtype(values.dtype))
+        values = convert_values(values, options.dtype, source.name)
     elif options.duplicates == "sum":
         raise OptionError(
             f"{source.name} is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a "
@@ -386,23 +389,6 @@ def shrink(codes: np.ndarray) -> np.ndarray:
     if codes.dtype == np.int32 or (len(codes) and (codes.max() >= INT32_LIMIT or codes.min() < -INT32_LIMIT)):
         return codes
     return codes.astype(np.int32)
-
-
-def _convert(source: Source, values: np.ndarray, dtype: Any) -> np.ndarray:
-    try:
-        with np.errstate(over="raise"):
-            return values.astype(dtype, copy=False)
-    except FloatingPointError as error:
-        greatest = np.abs(values[np.isfinite(values)]).max()
-        raise SourceError(
-            f"the value {greatest:g} does not fit into {dtype}; ingest with dtype='float64'", source=source.name
-        ) from error
-
-
-def _stored_dtype(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind in "bui":
-        return np.int64
-    return dtype if dtype in (np.float32, np.float64) else np.float64
 
 
 def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:

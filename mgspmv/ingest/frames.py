@@ -170,7 +170,7 @@ class PandasTable:
             part = self._frame.iloc[start : start + self._batch_rows][labels]  # columns alone would be copied whole
             try:
                 yield pa.RecordBatch.from_pandas(part, preserve_index=False)
-            except (pa.ArrowException, TypeError) as error:
+            except (pa.ArrowException, TypeError, OverflowError) as error:
                 raise _refuse_types(self.name, names, error) from error
 
 
@@ -227,6 +227,6 @@ def _find_labels(frame: Any, names: list[str]) -> list[Any]:
 def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError:
     return SourceError(
         f"Arrow cannot hold one of the columns {', '.join(names)} ({error}); ids are to be integers or strings, and "
-        "weights numbers",
+        "weights numbers: cast the column",
         source=table,
     )

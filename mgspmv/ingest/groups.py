@@ -33,8 +33,8 @@ from mgspmv.errors import (
 )
 from mgspmv.ingest.bounded import bound_chunks
 from mgspmv.ingest.mirror import mirror
-from mgspmv.ingest.objects import INT64_MAX, choose_value_dtype, convert_values
 from mgspmv.ingest.source import Layout
+from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.places import StoreLike, check_links, describe_store, locate_store
 from mgspmv.store.versions import is_store, is_version
@@ -633,7 +633,10 @@ def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
         kept = values != 0
         return CooBatch(rows[kept], cols[kept], None)
     dtype = choose_value_dtype(matrix.values.dtype, matrix.found.name)
-    return CooBatch(rows, cols, convert_values(values, dtype, matrix.found.name))
+    values = values.astype(dtype, copy=False)
+    if matrix.symmetry == "skew-symmetric" and dtype == np.uint64:  # which has no negatives for mirror images
+        values = fit_int64(values, matrix.found.name)
+    return CooBatch(rows, cols, values)
 
 
 def _check_triangle(matrix: _Matrix, batch: CooBatch) -> None:

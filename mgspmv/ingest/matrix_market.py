@@ -11,7 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ _EXAMPLE = "'%%MatrixMarket matrix coordinate real general'"
 _LAYOUTS = ("coordinate", "array")
 _FIELDS = {"real": "real", "double": "real", "integer": "integer", "unsigned-integer": "integer", "pattern": "pattern"}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+_BEYOND_INT64 = 'to read integers beyond int64 and infinities, ingest with dtype="float64"'
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class MatrixMarketSource(FileSource):
     Read are the object `matrix`; the layouts coordinate and array; the fields real, integer and pattern; the symmetries
     general, symmetric and skew-symmetric, where each entry off the diagonal is given at both places. A coordinate
     file's explicit zeros are entries; of an array all values are entries but exact zeros. Values are float64 for real
-    and int64 for integer.
+    and int64 for integer; with `as_float64` those for integer are float64 too, also beyond int64 and infinite ones.
 
     Parameters
     ----------
@@ -93,9 +94,9 @@ class MatrixMarketSource(FileSource):
             header = read_header(text)
             counted = _Counted(header, self.start.n_entries, self.start.n_given)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
-            for batch in read(text, header, counted, self._threads):
+            for batch in read(text, header, counted, self._threads, self.as_float64):
                 self.fraction, self.place = text.fraction, Place(counted.n_bytes, counted.n_read)
-                yield mirror(batch, header.symmetry)
+                yield _mirror(batch, header)
             counted.check()
             self._layout = Layout(shape=header.shape, provenance=_describe(text.provenance(), header))
 
@@ -159,9 +160,9 @@ class MatrixMarketPart(FileSource):
             try:
                 if not self._segment.begin:
                     read_header(text)
-                for batch in _read_coordinate(text, self._header, counted, self._threads):
+                for batch in _read_coordinate(text, self._header, counted, self._threads, self.as_float64):
                     self.fraction = text.fraction
-                    yield mirror(batch, self._header.symmetry)
+                    yield _mirror(batch, self._header)
             except SourceError as error:
                 raise place_error(error, [self._segment]) from None
         self._told = _Told(self._header, counted.n_read, describe_cut(self.name))
@@ -288,11 +289,13 @@ class _Counted:
             )
 
 
-def _read_coordinate(text: TextStream, header: Header, counted: _Counted, threads: int) -> Iterator[CooBatch]:
+def _read_coordinate(
+    text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
+) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
-    form = TableFormat((row, col, *_value_columns(header)), " ", _COMMENTS)
+    form = TableFormat((row, col, *_value_columns(header, as_float64)), " ", _COMMENTS)
     for chunk, _, (rows, cols, *values) in _read_entries(text, counted, form, threads):
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
@@ -300,8 +303,10 @@ def _read_coordinate(text: TextStream, header: Header, counted: _Counted, thread
         yield batch
 
 
-def _read_array(text: TextStream, header: Header, counted: _Counted, threads: int) -> Iterator[CooBatch]:
-    form = TableFormat(_value_columns(header), " ", _COMMENTS)
+def _read_array(
+    text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
+) -> Iterator[CooBatch]:
+    form = TableFormat(_value_columns(header, as_float64), " ", _COMMENTS)
     dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
     for _, first, (values,) in _read_entries(text, counted, form, threads):
@@ -310,13 +315,21 @@ def _read_array(text: TextStream, header: Header, counted: _Counted, threads: in
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
 
 
-def _value_columns(header: Header) -> tuple[Column, ...]:
+def _mirror(batch: CooBatch, header: Header) -> CooBatch:
+    whole = mirror(batch, header.symmetry)
+    if header.field == "integer" and whole.values is not None and whole.values.dtype == np.float64:
+        return replace(whole, values=whole.values + 0.0)  # integers have no -0.0
+    return whole
+
+
+def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
     if header.field == "pattern":
         return ()
-    if header.field == "real":
+    if header.field == "real" or as_float64:
         return (Column("value", "float64"),)
     # the least int64 has no negative to mirror
-    return (Column("value", "int64", low=INT64_MIN + (header.symmetry == "skew-symmetric")),)
+    low = INT64_MIN + (header.symmetry == "skew-symmetric")
+    return (Column("value", "int64", low=low, hint=_BEYOND_INT64),)
 
 
 def _read_entries(

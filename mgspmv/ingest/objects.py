@@ -12,7 +12,7 @@ from itertools import islice
 from numbers import Complex, Integral, Real
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -21,10 +21,14 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest.npy import check_header
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory
 
+if TYPE_CHECKING:
+    from mgspmv.ingest.arrays import NamedArraysSource
+    from mgspmv.ingest.vertices import IdRoom
+
 BATCH_ENTRIES = 2**20
-INT64_MAX = 2**63 - 1
 
 _NPZ_DAMAGE = (
     ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, SyntaxError, TokenError,
@@ -84,7 +88,7 @@ class ScipySource:
     def _make_batch(self, rows: np.ndarray, cols: np.ndarray, data: np.ndarray) -> CooBatch:
         if self._dtype is None:
             return CooBatch(rows[data], cols[data], None)
-        return CooBatch(rows, cols, convert_values(data, self._dtype, self.name))
+        return CooBatch(rows, cols, data.astype(self._dtype, copy=False))
 
 
 class NpzSource(ScipySource):
@@ -214,10 +218,8 @@ class ArraysSource:
     ) -> None:
         self._src, self._dst = _check_ids("src", src), _check_ids("dst", dst)
         self.name = name or f"{len(self._src)} arcs in arrays"
-        self._weights = None if weights is None else _check_vector("weights", weights)
-        for label, array in (("dst", self._dst), ("weights", self._weights)):
-            if array is not None and len(array) != len(self._src):
-                raise OptionError(f"src has {len(self._src)} entries and {label} has {len(array)}; pass equally many")
+        self._weights = None if weights is None else check_vector("weights", weights)
+        check_lengths({"src": self._src, "dst": self._dst, "weights": self._weights})
         self._dtype = None if self._weights is None else choose_value_dtype(self._weights.dtype, self.name)
         self._ids: np.ndarray | None = None
         if n_vertices is None:
@@ -232,7 +234,7 @@ class ArraysSource:
         """Give all arcs; at least one batch."""
         for begin in range(0, max(len(self._src), 1), BATCH_ENTRIES):
             part = slice(begin, begin + BATCH_ENTRIES)
-            values = None if self._weights is None else convert_values(self._weights[part], self._dtype, self.name)
+            values = None if self._weights is None else self._weights[part].astype(self._dtype, copy=False)
             yield CooBatch(self._number(self._src[part]), self._number(self._dst[part]), values)
 
     def layout(self) -> Layout:
@@ -251,8 +253,12 @@ class ArraysSource:
             )
 
 
-def source_from_object(obj: Any) -> Source:
+def source_from_object(obj: Any, id_room: IdRoom | None = None) -> Source:
     """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
+
+    Parameters
+    ----------
+    id_room : what the ids of vertices may take; None for any room
 
     Raises
     ------
@@ -266,8 +272,27 @@ def source_from_object(obj: Any) -> Source:
     if is_sparse(obj) or isinstance(obj, np.ndarray):
         return ScipySource(obj)
     if isinstance(obj, tuple) and len(obj) in (2, 3):
-        return ArraysSource(*obj)
-    raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}")
+        return source_from_arrays(*obj, id_room=id_room)
+    hint = "; of a list of pairs, tuple(zip(*pairs)) makes one" if isinstance(obj, list) else ""
+    raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}{hint}")
+
+
+def source_from_arrays(
+    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: IdRoom | None = None
+) -> ArraysSource | NamedArraysSource:
+    """The source that reads arcs in arrays, whose ids are integers of NumPy, or anything else that tables take.
+
+    Raises
+    ------
+    OptionError, SourceError, UnsupportedSourceError : as of `ArraysSource` and `NamedArraysSource`
+    """
+    if any(check_vector(name, ids).dtype.kind in "OUST" for name, ids in (("src", src), ("dst", dst))):
+        # With Numba, which other objects can do without.
+        from mgspmv.ingest.arrays import NamedArraysSource
+        from mgspmv.ingest.vertices import ANY_ROOM
+
+        return NamedArraysSource(src, dst, weights, n_vertices, id_room=id_room or ANY_ROOM)
+    return ArraysSource(src, dst, weights, n_vertices)
 
 
 def compact_ids(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
@@ -286,26 +311,6 @@ def compact_ids(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Callable[
     present[_keep_ids(dst) - low] = True
     numbers = np.cumsum(present) - 1
     return np.flatnonzero(present) + low, lambda some: numbers[_keep_ids(some) - low]
-
-
-def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
-    """Dtype in which values are handed on: int64, float32 or float64."""
-    if dtype.kind == "c":
-        raise UnsupportedSourceError(
-            f"complex values ({dtype}) are not held; ingest .real, .imag or their absolute values", source=source
-        )
-    if dtype.kind in "iu":
-        return np.dtype(np.int64)
-    if dtype.kind == "f" and dtype.itemsize <= 8:
-        return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-    raise UnsupportedSourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
-
-
-def convert_values(values: np.ndarray, dtype: np.dtype[Any] | None, source: str) -> np.ndarray:
-    """`values` in a dtype that `choose_value_dtype` chose."""
-    if values.dtype.kind == "u" and len(values) and values.max() > INT64_MAX:
-        raise SourceError(f"the value {values.max()} does not fit into int64; pass .astype('float64')", source=source)
-    return values.astype(dtype, copy=False)
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -408,20 +413,46 @@ def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
     return None if np.array_equal(ids, np.arange(len(ids))) else ids
 
 
-def _check_vector(name: str, array: Any) -> np.ndarray:
+def check_vector(name: str, array: Any) -> np.ndarray:
+    """Return one of the arrays of arcs, where none is missing, as an array of NumPy.
+
+    Raises
+    ------
+    OptionError : not one-dimensional
+    SourceError : missing values, which NumPy would have as NaN
+    """
     vector = np.asarray(array)
     if vector.ndim != 1:
         raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")
+    if vector.dtype.kind == "f" and _has_missing(array):
+        raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
     return vector
 
 
+def _has_missing(array: Any) -> bool:
+    """Tell whether an array of Arrow or a Series of polars has no value somewhere."""
+    count = getattr(array, "null_count", 0)
+    return bool(count() if callable(count) else count)
+
+
+def check_lengths(arrays: dict[str, Any]) -> None:
+    """Raise OptionError unless all arrays have as many entries as `src`; those that are None do not count."""
+    n = len(arrays["src"])
+    for label, array in arrays.items():
+        if array is not None and len(array) != n:
+            raise OptionError(f"src has {n} entries and {label} has {len(array)}; pass equally many")
+
+
 def _check_ids(name: str, array: Any) -> np.ndarray:
-    ids = _check_vector(name, array)
+    ids = check_vector(name, array)
     # NumPy makes float64 of an empty list.
     if not len(ids):
         return ids.astype(np.int64)
     if ids.dtype.kind not in "iu":
-        raise OptionError(f"{name} must hold integers, it is of dtype {ids.dtype}; pass .astype('int64')")
+        raise OptionError(
+            f"{name} must hold integers or strings, it is of dtype {ids.dtype}; pass .astype('int64') if these are "
+            "whole numbers, or .astype(str)"
+        )
     if ids.max() > INT64_MAX:
         raise SourceError(f"{name} holds the id {ids.max()}, which does not fit into int64")
     # Beside an int64, NumPy would turn a uint64 into a float64.

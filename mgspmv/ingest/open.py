@@ -17,7 +17,7 @@ from mgspmv.ingest.files import Path, find_files, is_path, name_files
 from mgspmv.ingest.frames import FrameSource, is_frame
 from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import ArraysSource, NpzSource, source_from_object
+from mgspmv.ingest.objects import NpzSource, source_from_arrays, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.store_source import StoreSource
@@ -76,7 +76,7 @@ def open_source(
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
-        return ArraysSource(*source, **edge_list_options)
+        return source_from_arrays(*source, **edge_list_options, id_room=id_room)
     files = find_files(source) if are_paths and not is_group else []
     chosen = format or _find_format(source, files, edge_list_options.get("delimiter"), is_group=is_group)
     if is_group and format is None and (place := find_matrix_store(source)) is not None:
@@ -88,7 +88,7 @@ def open_source(
     if is_frame(source):
         return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if not files:
-        return source_from_object(source)
+        return source_from_object(source, id_room)
     if chosen in ("edge-list", "parquet"):
         reader = EdgeListSource if chosen == "edge-list" else ParquetSource
         return reader(files, threads=threads, id_room=id_room, **edge_list_options)

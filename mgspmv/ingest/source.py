@@ -112,6 +112,8 @@ class FileSource:
         """From where it is read, and up to where it was when the last batch was given."""
         self.on_begin: Callable[[Any], None] = _ignore
         """Called before the first batch with what codes the ids, if they are coded."""
+        self.as_float64 = False
+        """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
         self.is_kept = False
         """Whether what codes the ids is kept between batches, so that no thread is to code those of later ones yet."""
 

@@ -40,6 +40,8 @@ BATCH_ROWS = 1 << 20
 PART_ROWS = 1 << 17
 """Rows of a batch, which a thread encodes."""
 
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
 
 class Table(Protocol):
     """Rows of named columns, which are read once."""
@@ -80,6 +82,11 @@ class _Part:
     def types(self) -> list[Any]:
         return list(self.rows.schema.types)
 
+    def decode_ids(self) -> _Part:
+        """The same rows with ids as they are where columns of ids are dictionaries of them."""
+        columns = [_decode(ids) for ids in self.rows.columns[:2]] + self.rows.columns[2:]
+        return replace(self, rows=pa.RecordBatch.from_arrays(columns, names=self.names))
+
     def refuse(self, message: str) -> SourceError:
         return SourceError(message, source=self.table)
 
@@ -119,8 +126,10 @@ class _Told:
 class TableSource(FileSource):
     """Tables that follow each other as a `Source`: columns of sources, targets and, maybe, weights, each row an arc.
 
-    Ids are integers of any width that fit into 64 bits with a sign, or strings. What the vertices are is as for
-    `EdgeListSource`, but for the number of them, which no comment can state.
+    Ids are integers of any width that fit into 64 bits with a sign, decimals without decimal places among them, or
+    strings; UUIDs (Arrow's type, or 16 bytes of fixed size) become their text; dictionaries of such are read as what
+    they stand for. What the vertices are is as for `EdgeListSource`, but for the number of them, which no comment can
+    state.
 
     Parameters
     ----------
@@ -265,8 +274,8 @@ class _Edges:
     def __init__(
         self, first: _Part, n_vertices: int | None, vertices: str | os.PathLike[str] | None, id_room: IdRoom
     ) -> None:
-        self._first, self._n_vertices = first, n_vertices
-        self._are_names = self._check(first)
+        self._first, self._n_vertices = first.decode_ids(), n_vertices
+        self._are_names = self._check(self._first)
         self.vertices, self._listed = self._find_vertices(vertices, id_room)
         self._dtype: str | None = None
         self.n_rows = 0
@@ -278,6 +287,7 @@ class _Edges:
         ------
         SourceError : a row that does not fit, or columns that are not those of the first rows
         """
+        part = part.decode_ids()
         if self._check(part) != self._are_names:
             raise _refuse_ids(part, self._first)
         rows, cols = self._encode_ids(part)
@@ -326,31 +336,44 @@ class _Edges:
         return (OccurringNames(id_room) if self._are_names else OccurringIntegers(id_room)), {}
 
     def _encode_ids(self, part: _Part) -> list[np.ndarray]:
-        ends = [part.rows.column(side) for side in (0, 1)]
-        ids = [
-            column.cast(pa.string()) if self._are_names else self._to_integers(part, side)
-            for side, column in enumerate(ends)
-        ]
+        ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]
         codes = self.vertices.encode(*ids)
-        for name, column, own in zip(part.names, ends, codes, strict=False):
+        for name, column, own in zip(part.names, ids, codes, strict=False):
             if (k := find_unknown(self.vertices, own)) is not None:
+                found = column[k].as_py() if self._are_names else int(column[k])
                 raise part.refuse(
-                    f"row {part.first + k}: {column[k].as_py()!r} in column {name!r} is not in the list of vertices; "
-                    "add it there or remove the edge"
+                    f"row {part.first + k}: {found!r} in column {name!r} is not in the list of vertices; add it there "
+                    "or remove the edge"
                 )
         return codes
 
     def _to_integers(self, part: _Part, side: int) -> np.ndarray:
-        array: np.ndarray = part.rows.column(side).to_numpy(zero_copy_only=False)
-        n = self._n_vertices
-        low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
+        column = part.rows.column(side)
+        if pa.types.is_decimal(column.type):
+            column = self._cast_decimals(part, side)
+        array: np.ndarray = column.to_numpy(zero_copy_only=False)
+        low, high = self._limits
         if len(array) and not _is_within(array, low, high):
-            k = int(np.flatnonzero((array < low) | (array > high))[0])
-            wanted = "a 64-bit integer" if n is None else f"0..{high}, as n_vertices={n} says"
-            raise part.refuse(
-                f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {array[k]}"
-            )
-        return array.astype(np.int64 if n is None else index_dtype(n))
+            raise self._refuse_id(part, side, int(np.flatnonzero((array < low) | (array > high))[0]))
+        return array.astype(np.int64 if self._n_vertices is None else index_dtype(self._n_vertices))
+
+    def _cast_decimals(self, part: _Part, side: int) -> Any:
+        column = part.rows.column(side)
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:  # too large
+            wrong = (k for k, id in enumerate(column.to_pylist()) if not INT64_MIN <= id <= INT64_MAX)
+            raise self._refuse_id(part, side, next(wrong)) from None
+
+    def _refuse_id(self, part: _Part, side: int, k: int) -> SourceError:
+        n, found = self._n_vertices, part.rows.column(side)[k]
+        wanted = "a 64-bit integer" if n is None else f"0..{n - 1}, as n_vertices={n} says"
+        return part.refuse(f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {found}")
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """Least and greatest integer that may be an id."""
+        return (INT64_MIN, INT64_MAX) if self._n_vertices is None else (0, self._n_vertices - 1)
 
 
 def _is_within(array: np.ndarray, low: int, high: int) -> bool:
@@ -403,7 +426,10 @@ def _check_types(part: _Part) -> bool:
     kinds = [_find_kind(each) for each in types]
     for name, kind, each in zip(names[:2], kinds, types, strict=False):
         if kind not in ("integer", "string"):
-            raise part.refuse(f"expected ids in column {name!r} to be integers or strings, found {each}")
+            raise part.refuse(
+                f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to "
+                f"{_find_cast(each)}"
+            )
     if kinds[0] != kinds[1]:
         raise part.refuse(
             f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
@@ -418,17 +444,56 @@ def _check_types(part: _Part) -> bool:
 
 
 def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
-    if pa.types.is_dictionary(of):
-        return "string" if _is_string(of.value_type) else None
     if pa.types.is_integer(of) or pa.types.is_null(of):  # nothing that is missing comes here, so there are no rows
         return "integer"
-    if _is_string(of):
+    if pa.types.is_decimal(of):
+        return "integer" if of.scale == 0 else "number"
+    if _is_string(of) or _is_uuid(of):
         return "string"
-    return "number" if pa.types.is_floating(of) or pa.types.is_decimal(of) or pa.types.is_boolean(of) else None
+    return "number" if pa.types.is_floating(of) or pa.types.is_boolean(of) else None
+
+
+def _find_cast(of: Any) -> str:
+    """Types that ids of another type can be cast to."""
+    if pa.types.is_floating(of) or pa.types.is_decimal(of):
+        return "int64, or to strings where they are no whole numbers"
+    if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
+        return "strings, such as the text of UUIDs, or UUIDs to fixed_size_binary(16)"
+    return "int64 or strings"
 
 
 def _is_string(of: Any) -> bool:
     return bool(pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of))
+
+
+def _is_uuid(of: Any) -> bool:
+    """Tell whether a type is of UUIDs: Arrow's own, or 16 bytes, as which older programs write them."""
+    return getattr(of, "extension_name", "") == "arrow.uuid" or of == pa.binary(16)
+
+
+def _decode(ids: Any) -> Any:
+    """Return ids that are a dictionary as what they stand for, whose missing values are then seen."""
+    if not pa.types.is_dictionary(ids.type):
+        return ids
+    values = ids.dictionary
+    return (values.storage if _is_uuid(values.type) and values.type != pa.binary(16) else values).take(ids.indices)
+
+
+def _to_strings(ids: Any) -> Any:
+    return _write_uuids(ids) if _is_uuid(ids.type) else ids.cast(pa.string())
+
+
+def _write_uuids(ids: Any) -> Any:
+    """Return the text of UUIDs, as `str(uuid.UUID(bytes=...))`; none is missing."""
+    storage = ids if ids.type == pa.binary(16) else ids.storage
+    n = len(storage)
+    given = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * n, 16 * storage.offset).reshape(n, 16)
+    digits = _DIGITS[np.stack([given >> 4, given & 15], axis=2).reshape(n, 32)]
+    text = np.full((n, 36), ord("-"), np.uint8)
+    for start, stop, shift in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
+        text[:, start + shift : stop + shift] = digits[:, start:stop]
+    ends = np.arange(0, 36 * n + 1, 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def _to_numbers(weights: Any) -> np.ndarray:

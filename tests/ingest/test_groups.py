@@ -446,7 +446,6 @@ CSR_FAULTS = {
     "no numbers": ({"data": MATRIX.data.astype("S3")}, "values of dtype"),
     "texts": ({"data": MATRIX.data.astype("U3")}, "values of dtype"),
     "complex values": ({"data": MATRIX.data * 1j}, r"complex values \(complex128\) are not held"),
-    "integers beyond int64": ({"data": np.full(MATRIX.nnz, 2**63, np.uint64)}, "9223372036854775808 does not fit"),
     "no shape": ({"attributes": {"shape": [3]}}, r"expected a shape of two sizes, found \[3\]"),
     "a shape of texts": ({"attributes": {"shape": ["23", "17"]}}, "expected a shape of two sizes, found"),
     "a shape below 0": ({"attributes": {"shape": [23, -1]}}, "expected a shape of two sizes, found"),

@@ -117,7 +117,8 @@ def test_dtypes(make):
     for dtype in ("int8", "int32", "int64", "uint8", "uint64", "float32", "float64"):
         dense = random_matrix(dtype=dtype)
         batches = list(ScipySource(make(dense)).batches())
-        assert {str(b.values.dtype) for b in batches} == {dtype if "float" in dtype else "int64"}, dtype
+        wanted = dtype if dtype in ("float32", "float64", "uint64") else "int64"
+        assert {str(b.values.dtype) for b in batches} == {wanted}, dtype
         np.testing.assert_array_equal(rebuild(ScipySource(make(dense)))[0].toarray(), dense, err_msg=dtype)
 
 
@@ -165,12 +166,6 @@ def test_matrices_that_are_refused(matrix, error, message):
 def test_long_double_is_refused():
     with pytest.raises(UnsupportedSourceError, match="given: values of dtype float128 are not held"):
         ScipySource(np.zeros((2, 2), np.longdouble), name="given")
-
-
-def test_integers_beyond_int64_are_refused():
-    source = ScipySource(np.array([[2**63]], np.uint64), name="given")
-    with pytest.raises(SourceError, match="given: the value 9223372036854775808 does not fit into int64"):
-        list(source.batches())
 
 
 @pytest.mark.parametrize("format", ["csr", "csc", "bsr"])
@@ -543,9 +538,9 @@ def test_weights_of_arrays():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([0.5], [1]), OptionError, "src must hold integers, it is of dtype float64; pass .astype('int64')"),
-        (([0], ["1"]), OptionError, "dst must hold integers, it is of dtype <U1"),
-        (([True], [1]), OptionError, "src must hold integers, it is of dtype bool"),
+        (([0.5], [1]), OptionError, "src must hold integers or strings, it is of dtype float64; pass .astype('int64')"),
+        (([0], ["1"]), OptionError, "dst must hold integers or strings, it is of dtype <U1"),
+        (([True], [1]), OptionError, "src must hold integers or strings, it is of dtype bool"),
         (([[0]], [1]), OptionError, "src must be one-dimensional, it has shape (1, 1)"),
         (([0], 1), OptionError, "dst must be one-dimensional, it has shape ()"),
         (([0], [1, 2]), OptionError, "src has 1 entries and dst has 2; pass equally many"),

@@ -1,0 +1,77 @@
+"""Types of values: which are read, and in which they are stored. All sources and options go by these rules.
+
+| values | stored |
+|---|---|
+| bool and integers | int64; one beyond it is an error |
+| float16, float32 | float32 |
+| float64 | float64 |
+| integers with `dtype="float64"` | float64, uint64 beyond int64 too |
+| complex numbers, long doubles, objects | an error |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import SourceError, UnsupportedSourceError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
+    """Return the dtype in which a source gives its values: int64, uint64, float32 or float64.
+
+    Raises
+    ------
+    UnsupportedSourceError : values that are not real, or wider than 64 bits
+    """
+    if dtype.kind == "c":
+        raise UnsupportedSourceError(
+            f"complex values ({dtype}) are not held; ingest .real, .imag or their absolute values", source=source
+        )
+    if dtype.kind in "iu":
+        return np.dtype(np.uint64 if dtype.kind == "u" and dtype.itemsize == 8 else np.int64)
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    raise UnsupportedSourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
+
+
+def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.ndarray:
+    """Return values in the dtype that they are stored in.
+
+    Parameters
+    ----------
+    dtype : `float32` or `float64`; None for that of the source
+
+    Raises
+    ------
+    SourceError : an integer that does not fit into int64, unless dtype is `float64`; a number too large for float32
+    """
+    if values.dtype.kind in "bui" and dtype != "float64":
+        values = fit_int64(values, source)
+    if dtype is None:
+        return values if values.dtype in (np.int64, np.float32, np.float64) else values.astype(np.float64)
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        greatest = np.abs(values[np.isfinite(values)]).max()
+        raise SourceError(
+            f"the value {greatest:g} does not fit into {dtype}; ingest with dtype='float64'", source=source
+        ) from error
+
+
+def fit_int64(values: np.ndarray, source: str) -> np.ndarray:
+    """Return integers as int64.
+
+    Raises
+    ------
+    SourceError : one does not fit
+    """
+    if values.dtype == np.uint64 and len(values) and (greatest := int(values.max())) > INT64_MAX:
+        raise SourceError(
+            f'the value {greatest} does not fit into int64; ingest with dtype="float64", which rounds it', source=source
+        )
+    return values.astype(np.int64, copy=False)
