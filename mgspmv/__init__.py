@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from mgspmv.batch_results import BatchSolution
     from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.monitor.showing import show_progress
     from mgspmv.partition import Plan
@@ -76,6 +77,7 @@ _HOMES = {
     ),
     "mgspmv.batch_results": ("BatchSolution",),
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
+    "mgspmv.ingest_report": ("IngestReport",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
     "mgspmv.monitor.showing": ("show_progress",),
     "mgspmv.partition": ("Plan",),
@@ -89,6 +91,7 @@ __all__ = [
     "BatchSolution",
     "DistributedMatrix",
     "Event",
+    "IngestReport",
     "Matrix",
     "MatrixInfo",
     "Plan",

@@ -14,6 +14,7 @@ import numpy as np
 
 from mgspmv.control_groups import find_free_memory
 from mgspmv.errors import OptionError, ShapeError, hide_secrets
+from mgspmv.ingest_report import IngestReport
 
 Kind = Literal["graph", "matrix", "stochastic"]
 Duplicates = Literal["sum", "first", "keep", "error"]
@@ -259,6 +260,15 @@ class MatrixInfo:
     def number(self) -> int:
         """Of the version: later ones have higher numbers."""
         return find_version_number(self.version)
+
+    @property
+    def ingest_report(self) -> IngestReport | None:
+        """What the ingest or generator that made the store took its source for; None for a store without a report.
+
+        Later updates, orders and cuts do not change it; what an update inserted has a report in `provenance`.
+        """
+        report = self.provenance.get("report")
+        return None if report is None else IngestReport.from_json(report)
 
     def __repr__(self) -> str:
         return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"

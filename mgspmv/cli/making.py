@@ -29,7 +29,7 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_stored
+from mgspmv.cli.stored import answer_ingested, answer_stored
 from mgspmv.errors import OptionError, ProgressError, SourceError, StoreExistsError
 
 GO_ON = "what is read is kept; run the same command again to go on where it was"
@@ -62,7 +62,7 @@ def ingest(
     with _explain_resuming(resume), open_progress() as progress, open_client(place, progress) as client:
         options |= {"client": client, "on_progress": progress.on_progress}
         info = api.ingest(source[0] if len(source) == 1 else source, store, **options)
-    return answer_stored(info, time.perf_counter() - began)
+    return answer_ingested(info, time.perf_counter() - began)
 
 
 @contextmanager
@@ -155,4 +155,4 @@ def generate(
     note_kept(f"{store} is as it was")
     with open_progress() as progress, open_client(place, progress) as client:
         info = api.generate(model, store, **options, client=client, on_progress=progress.on_progress)
-    return answer_stored(info, time.perf_counter() - began)
+    return answer_ingested(info, time.perf_counter() - began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mgspmv.cli.program import Answer
@@ -16,6 +16,12 @@ def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
     payload = {"store": asdict(info), "seconds": elapsed_s}
     order = [f"order: {describe_order(info)}"] if "reordering" in info.provenance else []
     return Answer(payload, [f"{info.url}: {describe_matrix(info)}, made in {format_seconds(elapsed_s)}", *order])
+
+
+def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
+    """As `answer_stored`, and what the source was taken for."""
+    answer = answer_stored(info, elapsed_s)
+    return replace(answer, parts=[*answer.parts, *str(info.ingest_report).splitlines()])
 
 
 def describe_order(info: MatrixInfo) -> str:

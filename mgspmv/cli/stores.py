@@ -185,5 +185,6 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "version": f"{info.version}, format {info.format_version}",
         "digest": info.digest,
     }
-    made_from = info.provenance.get("source", {})
-    return tabulate_fields(fields | {f"source {key}": value for key, value in made_from.items()})
+    made_from = {f"source {key}": value for key, value in info.provenance.get("source", {}).items()}
+    report = {} if info.ingest_report is None else info.ingest_report.describe()
+    return tabulate_fields(fields | made_from | report)

@@ -43,6 +43,7 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.links import Member, blame
 from mgspmv.ingest.build import find_finite
+from mgspmv.ingest.counts import EntryCounts, make_report
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
@@ -300,7 +301,10 @@ class _Ingesting:
             counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
             digests |= self._write(version, "transpose", other, n_entries)
-        return version.commit(self._describe(version, digests, ids, sum(nnz), least, describe(joined.provenance)))
+        source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
+        provenance, rule = describe(source), choose_rule(self._options, is_pattern=self._dtype is None)
+        provenance["report"] = make_report(source, counts, sum(nnz), rule, provenance["options"]).to_json()
+        return version.commit(self._describe(version, digests, ids, sum(nnz), least, provenance))
 
     def end(self) -> None:
         """Let go of the shares, and wait for those that are still at work."""

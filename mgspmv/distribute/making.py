@@ -24,7 +24,8 @@ from mgspmv.distribute.places import choose_backends
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.exchange.links import Member
-from mgspmv.ingest.build import ColumnSums, PartialSums, build_rows, count_buckets
+from mgspmv.ingest.build import ColumnSums, PartialSums, build_rows, count_all, count_buckets
+from mgspmv.ingest.counts import EntryCounts, make_report
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
@@ -56,11 +57,13 @@ class Made:
         source, options = spec.source, spec.options
         self.start, self.stop, self.threads = rows[0], rows[-1], spec.threads
         self.data: np.ndarray | None = None
+        self.measured = EntryCounts()
         if backend == "cuda" and spec.rule is not None:
             merge = choose_rule(options, is_pattern=True) != "keep"
             self.indptr, self.indices = generated.make_rows(spec.rule, rows, most, merge=merge)
         else:
-            self.indptr, self.indices, self.data = build_rows(source, options, self.start, self.stop, spec.threads)
+            made = build_rows(source, options, self.start, self.stop, spec.threads)
+            self.indptr, self.indices, self.data, self.measured = made
         self.degree: np.ndarray | None = None
         self.weight: np.ndarray | None = None
         self._kind, self._name = options.kind or source.default_kind, source.name
@@ -99,12 +102,14 @@ def count_entries(spec: MakingSpec, backend: Backend, begin: int, end: int) -> n
 
 def make_range(
     key: str, spec: MakingSpec, backend: Backend, rows: list[int], most: list[int]
-) -> tuple[int, str | None, float | None]:
-    """Make rows and hold them; how many entries they have, the dtype of their values, and the least."""
+) -> tuple[int, str | None, float | None, EntryCounts]:
+    """Make rows and hold them; how many entries they have, the dtype of their values, the least, and the range of all
+    values, also of other rows."""
     find_marks().n_terms = spec.source.n_slots  # each worker makes all entries
     made = Made(spec, backend, rows, most)
     get_agent().hold_made(key, made)
-    return len(made.indices), None if made.data is None else made.data.dtype.name, find_least(made.data)
+    dtype = None if made.data is None else made.data.dtype.name
+    return len(made.indices), dtype, find_least(made.data), made.measured
 
 
 def give_columns(key: str, start: int, stop: int) -> PartialSums:
@@ -205,6 +210,7 @@ class _Making:
             "count", count_entries, [(self._specs[k], self._backends[k], *cuts[k : k + 2]) for k in ranks]
         )
         counts = np.add.reduce(counted)
+        self._counts = count_all(self._source, self._options, int(counts.sum()))
         # Rows of the matrix for each bucket, and of workers of about equal numbers of entries and rows.
         rows = np.minimum(np.arange(len(counts) + 1, dtype=np.int64) << shift, self._shape[0])
         weights = np.concatenate([[0], np.cumsum(counts + np.diff(rows))])
@@ -226,8 +232,8 @@ class _Making:
     def write(self, version: Version, provenance: dict[str, Any]) -> MatrixInfo:
         """Write all of it and name the version; what that says of itself."""
         (n_rows, n_cols), index = self._shape, index_dtype(self._shape[1])
-        lengths = [n for n, _, _ in self._made]
-        dtypes = {dtype for _, dtype, _ in self._made}
+        lengths = [n for n, *_ in self._made]
+        dtypes = {dtype for _, dtype, _, _ in self._made}
         assert len(dtypes) == 1, f"workers made values of several dtypes: {dtypes}"
         dtype = dtypes.pop()
         nnz, sizes = sum(lengths), {"indptr": (n_rows + 1, np.dtype(np.int64)), "indices": (sum(lengths), index)}
@@ -247,7 +253,9 @@ class _Making:
         ]
         written = self._do("write", write_made, arguments)
         digests = {name: finish_ranges(version.group, name, [w[name] for w in written]) for name in sizes}
-        least = [value for _, _, value in self._made if value is not None]
+        least = [value for _, _, value, _ in self._made if value is not None]
+        source, rule = dict(provenance["source"]), choose_rule(self._options, is_pattern=dtype is None)
+        report = make_report(source, self._counts + self._made[0][3], nnz, rule, provenance["options"])
         attributes = version.describe(
             digests,
             kind=self._kind,
@@ -255,12 +263,12 @@ class _Making:
             nnz=nnz,
             dtype=dtype,
             index_dtype=index.name,
-            duplicates=choose_rule(self._options, is_pattern=dtype is None),
+            duplicates=rule,
             vertex_ids=None,
             order=None,
             min_weight=min(least, default=None),
             nbytes=sum(size * own.itemsize for size, own in sizes.values()),
-            provenance=provenance,
+            provenance=provenance | {"source": source, "report": report.to_json()},
         )
         info = version.commit(attributes)
         self._cluster.free(self._keys, self._members)

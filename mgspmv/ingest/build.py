@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.counts import EntryCounts, measure_values
 from mgspmv.ingest.entries import (
     UNLIMITED,
     Report,
@@ -450,30 +451,40 @@ def count_buckets(source: GeneratedSource, options: IngestOptions, begin: int, e
     return sum(counts, np.zeros(BUCKETS, np.int64))
 
 
+def count_all(source: GeneratedSource, options: IngestOptions, n_prepared: int) -> EntryCounts:
+    """Counts of all entries, of which so many are left without loops that are dropped and with mirror images."""
+    n_given = source.count_entries()
+    n_kept = n_given
+    if options.self_loops == "drop":
+        n_kept = n_prepared // 2 if options.symmetrize else n_prepared
+    return EntryCounts(n_given, n_prepared - n_kept, n_given - n_kept)
+
+
 def build_rows(
     source: GeneratedSource, options: IngestOptions, start: int, stop: int, threads: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, EntryCounts]:
     """The row pointers, columns and values of rows `start` .. `stop` - 1, as `build_matrix` makes all of them.
 
-    Every entry is made, and those of other rows are dropped.
+    Every entry is made, and those of other rows are dropped. The last that is given is the range of all values.
     """
 
-    def cut(batch: CooBatch) -> CooBatch:
+    def cut(batch: CooBatch) -> tuple[CooBatch, EntryCounts]:
         ours = (batch.rows >= start) & (batch.rows < stop)
-        return CooBatch(
-            batch.rows[ours] - start, batch.cols[ours], None if batch.values is None else batch.values[ours]
-        )
+        own = CooBatch(batch.rows[ours] - start, batch.cols[ours], None if batch.values is None else batch.values[ours])
+        return own, EntryCounts(0, 0, 0, *measure_values(batch.values))
 
     shape, kind = source.layout().shape, options.kind or source.default_kind
     dtype: np.dtype[Any] | None = None
+    measured = EntryCounts()
     with EntrySorter(UNLIMITED, threads) as sorter:
-        for batch in _map_batches(cut, source, options, 0, source.n_slots, threads):
+        for batch, counts in _map_batches(cut, source, options, 0, source.n_slots, threads):
             dtype = None if batch.values is None else batch.values.dtype
             sorter.add(batch)
+            measured += counts
         rule, rows = choose_rule(options, is_pattern=dtype is None), (stop - start, shape[1])
         own = SortedSource(kind, rows, dtype, rule, source.layout(), source.name, None, sorter)
         made = assemble(replace(own, kind="matrix"), _HeldArray, lambda *_: None).arrays
-    return made["indptr"], made["indices"], made.get("data")
+    return made["indptr"], made["indices"], made.get("data"), measured
 
 
 def _map_batches(

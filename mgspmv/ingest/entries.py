@@ -21,6 +21,7 @@ from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.counts import EntryCounts, count_entries
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
@@ -108,6 +109,8 @@ class SortedSource:
     """As of `SortedRows`."""
     drops_loops: bool = False
     """Whether self loops are left out; till then they say which vertices there are."""
+    counts: EntryCounts = EntryCounts()
+    """Of the entries that were read."""
 
     @property
     def vertex_ids(self) -> Any:
@@ -182,7 +185,7 @@ def sort_source(
     with contextlib.ExitStack() as stack:
         kept = None if journal is None else journal.entries
         sorter = stack.enter_context(EntrySorter(memory, threads, folder, kept=kept))
-        dtype, layout = read_entries(source, options, sorter, report, journal)
+        feed, layout = read_entries(source, options, sorter, report, journal)
         sorter.reserve(layout.nbytes)
         positions: Positions = layout.positions
         if not layout.is_numbered:
@@ -193,15 +196,15 @@ def sort_source(
                 sorter, layout, lambda: stack.enter_context(make_sorter()), folder
             )
             sorter.reserve(-memory // 2)
-        rule = choose_rule(options, is_pattern=dtype is None)
-        own = kind, layout.shape, dtype, rule, layout, source.name, positions, sorter
-        yield SortedSource(*own, drops_loops=options.self_loops == "drop")
+        rule = choose_rule(options, is_pattern=feed.dtype is None)
+        own = kind, layout.shape, feed.dtype, rule, layout, source.name, positions, sorter
+        yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
 def read_entries(
     source: Source, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal | None = None
-) -> tuple[np.dtype[Any] | None, Layout]:
-    """Read a source to its end, and have a sorter take its entries; the dtype of their values, and the layout.
+) -> tuple[Feed, Layout]:
+    """Read a source to its end, and have a sorter take its entries; what is known of these, and the layout.
 
     Parameters, Raises : as of `sort_source`
     """
@@ -210,12 +213,12 @@ def read_entries(
     feed = feed_entries(source, options, sorter, report)
     layout = source.layout()
     feed.check(layout)
-    return feed.dtype, layout
+    return feed, layout
 
 
 def _read_on(
     source: FileSource, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal
-) -> tuple[np.dtype[Any] | None, Layout]:
+) -> tuple[Feed, Layout]:
     """As `read_entries`, from where the journal is on."""
     feed = Feed(source, options)
     layout = journal.resume(source, sorter, feed)
@@ -228,7 +231,7 @@ def _read_on(
         layout = source.layout()
         feed.check(layout)
         journal.finish(source, sorter, feed, layout)
-    return feed.dtype, layout
+    return feed, layout
 
 
 def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
@@ -290,6 +293,7 @@ class _Prepared:
     """The vertex of a self loop that was to be an error."""
     fraction: float | None
     """About how much of all was read with them."""
+    counts: EntryCounts
 
 
 class Feed:
@@ -303,6 +307,8 @@ class Feed:
             source.as_float64 = options.dtype == "float64" or options.ignore_weights
         self.dtype: np.dtype[Any] | None = None
         """Of the values."""
+        self.counts = EntryCounts()
+        """Of all entries so far."""
         self._n_batches = 0
         self._lowest, self._highest = [0, 0], [-1, -1]
         self._loop: int | None = None
@@ -315,18 +321,20 @@ class Feed:
         OptionError, SourceError : as of `prepare_batch`
         """
         batch, loop = prepare_batch(self._source, read[0], self._wanted), None
+        counts = count_entries(len(read[0].rows), batch, drops_loops=self._options.self_loops == "drop")
         if self._options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
             loop = int(batch.rows[loops][0])
         if self._kind == "graph":
             batch = CooBatch(batch.cols, batch.rows, batch.values)
         extents = [(int(ends.min()), int(ends.max())) for ends in (batch.rows, batch.cols) if len(ends)]
-        return _Prepared(batch, extents, loop, read[1])
+        return _Prepared(batch, extents, loop, read[1], counts)
 
     def put(self, batch: _Prepared, sorter: EntrySorter) -> None:
         """Have a sorter take entries, in their order."""
         if not self._n_batches and batch.entries.values is not None:
             self.dtype = batch.entries.values.dtype
         self._n_batches += 1
+        self.counts += batch.counts
         self._loop = batch.loop if self._loop is None else self._loop
         for side, (lowest, highest) in enumerate(batch.extents):
             self._lowest[side] = min(self._lowest[side], lowest)
@@ -337,12 +345,13 @@ class Feed:
         """What `restore` needs to know all of this, JSON values."""
         dtype = None if self.dtype is None else self.dtype.str
         found = {"lowest": self._lowest, "highest": self._highest, "loop": self._loop}
-        return {"dtype": dtype, "n_batches": self._n_batches, **found}
+        return {"dtype": dtype, "n_batches": self._n_batches, "counts": self.counts.to_json(), **found}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Know what another knew when it was kept."""
         self.dtype = None if state["dtype"] is None else np.dtype(state["dtype"])
         self._n_batches, self._loop = state["n_batches"], state["loop"]
+        self.counts = EntryCounts(**state["counts"])
         self._lowest, self._highest = state["lowest"], state["highest"]
 
     def check(self, layout: Layout) -> None:
@@ -372,6 +381,8 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
     """
     rows, cols = shrink(batch.rows), shrink(batch.cols)
     values = None if options.ignore_weights or batch.values is None else batch.values
+    if values is None and _counts_parallel(source, options):
+        values = np.ones(len(rows))
     if values is not None:
         values = convert_values(values, options.dtype, source.name)
     elif options.duplicates == "sum":
@@ -382,6 +393,12 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
     return mirror(CooBatch(rows, cols, values), "symmetric" if options.symmetrize else "general")
+
+
+def _counts_parallel(source: Source, options: IngestOptions) -> bool:
+    """Whether entries without a value count 1, so that those at one place sum up."""
+    is_wanted = not options.ignore_weights and options.duplicates in (None, "sum")
+    return is_wanted and getattr(source, "counts_parallel", False)
 
 
 def shrink(codes: np.ndarray) -> np.ndarray:

@@ -177,6 +177,10 @@ class GeneratedSource(ABC):
         """Shape, model and parameters; vertices are 0..n-1."""
         return self._layout
 
+    def count_entries(self) -> int:
+        """How many entries there are; no more than `n_slots`."""
+        return self.n_slots
+
     def find_rule(self) -> GeneratorRule | None:
         """By what a device makes the entries, as the source has them; None where only the host can."""
         return None
@@ -342,6 +346,13 @@ class StencilSource(GeneratedSource):
             cols += stride * step
         values = self._make_values(slots[inside]) if self._make_values else None
         return CooBatch(rows[inside], cols[inside], values)
+
+    def count_entries(self) -> int:
+        """Neighbours of all cells that are in the box."""
+        return sum(
+            math.prod(max(0, extent - abs(step)) for extent, step in zip(self._extents, steps, strict=True))
+            for steps in self._offsets.tolist()
+        )
 
 
 def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> StencilSource:

@@ -352,7 +352,8 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
 
 def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:
     stated = {"layout": header.layout, "field": header.field, "symmetry": header.symmetry, "entries": header.n_entries}
-    return {"format": "matrix-market", **file, "header": stated}
+    taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
+    return {"format": "matrix-market", **file, "header": stated, "taken": taken}
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class NetworkxSource:
 
     An undirected edge gives both arcs, a self loop one. Parallel edges are given one by one. Vertices are numbered by
     ascending node. Weights are float64; where some edges have the attribute, those without it weigh 1, as in
-    NetworkX; where none has it the graph is a pattern.
+    NetworkX; where none has it the graph is a pattern, unless it has parallel edges: these count 1 each, as in NetworkX.
 
     Parameters
     ----------
@@ -150,6 +150,7 @@ class NetworkxSource:
         self._nodes = _sort_nodes(graph)
         has_weights = weight is not None and any(weight in edge[2] for edge in graph.edges(data=True))
         self._weight = weight if has_weights else None
+        self.counts_parallel = graph.is_multigraph() and _has_parallel_edges(graph)
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs; at least one batch."""
@@ -163,7 +164,10 @@ class NetworkxSource:
     def layout(self) -> Layout:
         """Shape and, unless they are 0..n-1, the nodes."""
         n = len(self._nodes)
-        provenance = {"name": self.name, "format": f"networkx {type(self._graph).__name__}", "weight": self._weight}
+        weight = None if self._weight is None else [None, self._weight]
+        taken = {"columns": {"weight": weight}, "n_rows": self._graph.number_of_edges()}
+        of = f"networkx {type(self._graph).__name__}"
+        provenance = {"name": self.name, "format": of, "weight": self._weight, "taken": taken}
         if n and isinstance(self._nodes[0], str):
             return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
         return Layout((n, n), _name_vertices(np.array(self._nodes, np.int64)), provenance=provenance)
@@ -240,7 +244,9 @@ class ArraysSource:
     def layout(self) -> Layout:
         """Shape and, unless they are 0..n-1, the ids."""
         ids = None if self._ids is None else _name_vertices(self._ids)
-        return Layout((self._n, self._n), ids, provenance={"name": self.name, "format": "arrays"})
+        weight = None if self._weights is None else [3, None]
+        taken = {"columns": {"source": [1, None], "target": [2, None], "weight": weight}}
+        return Layout((self._n, self._n), ids, provenance={"name": self.name, "format": "arrays", "taken": taken})
 
     def _check_range(self) -> None:
         wrong = (self._src < 0) | (self._src >= self._n) | (self._dst < 0) | (self._dst >= self._n)
@@ -407,6 +413,11 @@ def _sort_nodes(graph: Any) -> list[int] | list[str]:
         "the nodes of a graph must be all strings or all integers that fit into int64; relabel them with "
         "networkx.convert_node_labels_to_integers(graph, label_attribute='label')"
     )
+
+
+def _has_parallel_edges(graph: Any) -> bool:
+    """Whether a multigraph has two edges between the same nodes."""
+    return any(len(edges) > 1 for neighbors in graph.adj.values() for edges in neighbors.values())
 
 
 def _name_vertices(ids: np.ndarray) -> np.ndarray | None:

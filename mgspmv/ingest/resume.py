@@ -39,7 +39,7 @@ from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
 from mgspmv.store.places import StoreLike, describe_store, find_path
 from mgspmv.store.versions import list_versions
 
-FORMAT = 1
+FORMAT = 2
 """Of the journal and of what it names."""
 PROGRESS_S = 10.0
 """Seconds of reading after which progress is kept."""

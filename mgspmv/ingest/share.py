@@ -29,6 +29,7 @@ import pyarrow.compute
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
+from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.ids import SortedIds, find_ids
 from mgspmv.ingest.scratch import ScratchFile
@@ -79,6 +80,7 @@ class ReadPart:
     n_entries: int
     dtype: np.dtype[Any] | None
     """Of the values; None for a pattern."""
+    counts: EntryCounts
 
 
 @dataclass(frozen=True)
@@ -198,10 +200,10 @@ class Share:
         """
         part, options = self._spec.part, self._spec.options
         if part is None:
-            return ReadPart(None, 0, None)
+            return ReadPart(None, 0, None, EntryCounts())
         part.prepare(self._threads, self._room.for_ids)
         self._feed = feed_entries(part, options, self._given, self._tell)
-        return ReadPart(part.tell(), self._given.n_entries, self._feed.dtype)
+        return ReadPart(part.tell(), self._given.n_entries, self._feed.dtype, self._feed.counts)
 
     def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
         """Number the part by itself, where that is not known of all parts together.

@@ -99,6 +99,8 @@ class _Told:
     """Where its rows came from."""
     first: _Part
     """Its first rows, without these."""
+    there: list[str]
+    """All columns that there are."""
     n_rows: int
     are_names: bool
     dtype: str
@@ -174,6 +176,8 @@ class TableSource(FileSource):
             )
         super().__init__(name)
         self._n_tables = 1
+        self._there: list[str] = []
+        """Columns of the tables."""
         self._threads: int | None = None
         self._is_computed = False
         """Whether rows take memory elsewhere, so that they are read when it is their turn."""
@@ -193,7 +197,7 @@ class TableSource(FileSource):
                     edges.count(part, batch)
                     self.place, self.fraction = Place(edges.n_rows), part.fraction
                     yield batch
-        self._told = edges.tell(self._describe())
+        self._told = edges.tell(self._describe(), self._there)
         self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
 
     @property
@@ -213,7 +217,8 @@ class TableSource(FileSource):
             first.check(own)
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)
-        return Joined(None, {**provenance, **first.listed})
+        taken = _describe_columns(first.there, first.names) | {"n_rows": header["rows"]}
+        return Joined(None, {**provenance, **first.listed, "taken": taken})
 
     def _begin(self, part: _Part) -> _Edges:
         edges = _Edges(part, self._n_vertices, self._vertices, self._id_room)
@@ -235,7 +240,7 @@ class TableSource(FileSource):
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
-            n_rows = table.n_skipped
+            n_rows, self._there = table.n_skipped, table.columns
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 for start in range(0, max(1, rows.num_rows), PART_ROWS):
@@ -303,11 +308,17 @@ class _Edges:
         self._check_dtype(part, "missing" if batch.values is None else batch.values.dtype.name)
         self.n_rows += part.rows.num_rows
 
-    def tell(self, described: dict[str, Any]) -> _Told:
-        """What others have to know, once all rows were encoded; `described` is where they came from."""
+    def tell(self, described: dict[str, Any], there: list[str]) -> _Told:
+        """What others have to know, once all rows were encoded.
+
+        Parameters
+        ----------
+        described : where the rows came from
+        there : all columns of their tables
+        """
         assert self._dtype is not None
         first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
-        return _Told(described, first, self.n_rows, self._are_names, self._dtype, self._listed)
+        return _Told(described, first, there, self.n_rows, self._are_names, self._dtype, self._listed)
 
     def finish(self) -> Numbering:
         """Number the vertices."""
@@ -374,6 +385,14 @@ class _Edges:
     def _limits(self) -> tuple[int, int]:
         """Least and greatest integer that may be an id."""
         return (INT64_MIN, INT64_MAX) if self._n_vertices is None else (0, self._n_vertices - 1)
+
+
+def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
+    """Which columns of a table were taken as what, each as its number and name."""
+    listed = {name: [number, name] for number, name in enumerate(there, 1)}
+    roles = dict(zip(("source", "target", "weight"), map(listed.get, chosen), strict=False))
+    not_read = [column for name, column in listed.items() if name not in chosen]
+    return {"columns": {"weight": None} | roles, "not_read": not_read}
 
 
 def _is_within(array: np.ndarray, low: int, high: int) -> bool:

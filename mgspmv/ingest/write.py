@@ -18,6 +18,7 @@ import zarr
 
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
+from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.resume import Journal
@@ -161,7 +162,8 @@ def store_source(
     sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
     with contextlib.ExitStack() as stack:
         read = stack.enter_context(sort_source(source, options, report, **sorting, journal=journal))
-        matrix, provenance = read, describe(read.layout.provenance)
+        source = dict(read.layout.provenance)
+        matrix, provenance = read, describe(source)
         if order:
             reordered = reorder_rows(read, order, report, **sorting)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
@@ -172,6 +174,8 @@ def store_source(
                 made = writer.write(matrix, transposed if options.transpose else None)
             if journal is not None:
                 journal.name_version(version.name)
+            made_of = make_report(source, read.counts, made.nnz, read.rule, provenance.get("options", {}))
+            provenance["report"] = made_of.to_json()
             return version.commit(writer.describe(matrix, made, provenance, order))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.ingest_report import IngestReport
 from mgspmv.model import Kind, MatrixInfo
 from mgspmv.store.read import StoredMatrix
 
@@ -21,6 +22,11 @@ class DescribedMatrix:
     def info(self) -> MatrixInfo:
         """All that the store says of itself."""
         return self.stored.info
+
+    @property
+    def ingest_report(self) -> IngestReport | None:
+        """What the source of the store was taken for; None for a store without a report."""
+        return self.info.ingest_report
 
     @property
     def shape(self) -> tuple[int, int]:

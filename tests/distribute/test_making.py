@@ -172,7 +172,7 @@ def check_rows_of_ranges(name, tmp_path):
     mg.generate(model, tmp_path / "whole", **given)
     stored, n_rows = mg.open_matrix(tmp_path / "whole").stored, source.layout().shape[0]
     for start, stop in ((0, n_rows), (n_rows // 3, n_rows // 3), (n_rows // 3, n_rows), (0, min(n_rows, 5))):
-        indptr, indices, data = build_rows(source, options, start, stop, 2)
+        indptr, indices, data, _ = build_rows(source, options, start, stop, 2)
         wanted = stored.read_block(start, stop, stored.info.dtype)
         assert indptr.tolist() == wanted.indptr.tolist(), name
         assert indices.tolist() == wanted.indices.tolist(), name

@@ -1,0 +1,155 @@
+"""How many entries there are at each step of an ingest, from which its report is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from mgspmv.ingest_report import IngestReport, SourceColumn
+from mgspmv.model import CooBatch, Duplicates
+
+_TIMES = ((1e9, 4e9, 1), (1e12, 4e12, 1000))
+"""Ranges of integers that are seconds, or milliseconds, from 2001 to 2096, and how many of these are a second."""
+_FILE_FORMATS = ("edge-list", "matrix-market", "parquet", "npz")
+_LEAST_TIMES = 2
+"""Rows from which on such integers are taken for times."""
+
+
+@dataclass(frozen=True)
+class EntryCounts:
+    """Of the entries of a source, or of some of them. Parts are added exactly, so in any order."""
+
+    n_given: int = 0
+    """Entries that batches had."""
+    n_mirrored: int = 0
+    """Mirror images that were added to them."""
+    n_loops: int = 0
+    """Entries on the diagonal that are left out."""
+    least: float | None = None
+    """Least finite value of the others; an int where values are integers, None where there is none."""
+    greatest: float | None = None
+    """Likewise the greatest."""
+    are_whole: bool = True
+    """Whether all values are whole numbers."""
+
+    def __add__(self, other: EntryCounts) -> EntryCounts:
+        least = [value for value in (self.least, other.least) if value is not None]
+        greatest = [value for value in (self.greatest, other.greatest) if value is not None]
+        return EntryCounts(
+            self.n_given + other.n_given,
+            self.n_mirrored + other.n_mirrored,
+            self.n_loops + other.n_loops,
+            min(least, default=None),
+            max(greatest, default=None),
+            self.are_whole and other.are_whole,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, of which the class makes itself again."""
+        return asdict(self)
+
+
+def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
+    """Counts of a batch.
+
+    Parameters
+    ----------
+    n_given : entries that the source gave
+    prepared : these and their mirror images, with loops
+    drops_loops : whether loops are left out later
+    """
+    values, n_loops = prepared.values, 0
+    if drops_loops and (loops := prepared.rows == prepared.cols).any():
+        values, n_loops = None if values is None else values[~loops], int(np.count_nonzero(loops))
+    return EntryCounts(n_given, len(prepared.rows) - n_given, n_loops, *measure_values(values))
+
+
+def measure_values(values: np.ndarray | None) -> tuple[float | None, float | None, bool]:
+    """The least and the greatest finite value, and whether all may be times as far as this shows."""
+    if values is None or not len(values):
+        return None, None, True
+    least, greatest = values.min(), values.max()
+    if not (np.isfinite(least) and np.isfinite(greatest)):
+        finite = values[np.isfinite(values)]
+        return (*measure_values(finite)[:2], False)
+    is_integer = values.dtype.kind in "iu"
+    are_whole = is_integer or (least >= _TIMES[0][0] and bool((values == np.floor(values)).all()))
+    return (*((int(least), int(greatest)) if is_integer else (float(least), float(greatest))), are_whole)
+
+
+def make_report(
+    source: dict[str, Any],
+    counts: EntryCounts,
+    nnz: int,
+    rule: Duplicates,
+    options: Mapping[str, Any],
+) -> IngestReport:
+    """The report of what was read and stored.
+
+    Parameters
+    ----------
+    source : provenance of the source, of which `taken` is taken out: what its reader knows of columns and lines, as
+        `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list), `header`
+        and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences. Each may be missing
+    counts : of all entries
+    nnz : entries that were stored
+    rule : for entries at one place
+    options : of the ingest, those that were given
+    """
+    taken = source.pop("taken", {})
+    columns = {name: SourceColumn(*column) for name, column in taken.get("columns", {}).items() if column is not None}
+    not_read = [SourceColumn(*column) for column in taken.get("not_read", ())]
+    if options.get("ignore_weights") and "weight" in columns:
+        not_read.append(columns.pop("weight"))
+    n_rows = taken.get("n_rows", counts.n_given)
+    n_mirrored = counts.n_given + counts.n_mirrored - n_rows
+    return IngestReport(
+        name=source.get("name", ""),
+        format=source.get("format"),
+        n_files=len(source["files"]) if "files" in source else int(source.get("format") in _FILE_FORMATS),
+        source=columns.get("source"),
+        target=columns.get("target"),
+        weight=columns.get("weight"),
+        weight_range=None if counts.least is None or counts.greatest is None else (counts.least, counts.greatest),
+        not_read=tuple(not_read),
+        header=taken.get("header"),
+        header_by=taken.get("header_by"),
+        n_header_lines=taken.get("n_header", 0),
+        n_comment_lines=taken.get("n_comments", 0),
+        n_blank_lines=taken.get("n_blank", 0),
+        n_rows=n_rows,
+        n_mirrored=n_mirrored,
+        n_loops_dropped=counts.n_loops,
+        duplicates=rule,
+        n_merged=counts.n_given + counts.n_mirrored - counts.n_loops - nnz,
+        n_entries=nnz,
+        notes=tuple(taken.get("notes", ())),
+        warnings=tuple(_list_warnings(columns.get("weight"), counts, n_rows, options)),
+    )
+
+
+def _list_warnings(
+    weight: SourceColumn | None, counts: EntryCounts, n_rows: int, options: Mapping[str, Any]
+) -> list[str]:
+    if weight is None or options.get("weights") is True or n_rows < _LEAST_TIMES:
+        return []
+    times = _find_times(counts)
+    if times is None:
+        return []
+    how = "ignore_weights=True" if weight.number is None else "weights=False"
+    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass {how} if it is no weight"]
+
+
+def _find_times(counts: EntryCounts) -> tuple[str, str] | None:
+    """The first and the last day, where all values are whole numbers in the range of times."""
+    if not counts.are_whole or counts.least is None or counts.greatest is None:
+        return None
+    for low, high, per_second in _TIMES:
+        if low <= counts.least and counts.greatest <= high:
+            days = [datetime.fromtimestamp(t / per_second, UTC) for t in (counts.least, counts.greatest)]
+            return days[0].date().isoformat(), days[1].date().isoformat()
+    return None
