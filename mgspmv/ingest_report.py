@@ -89,18 +89,22 @@ class IngestReport:
         return values | {"notes": list(self.notes), "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
-        verb = "generated" if self.format == "generator" else "read"
-        facts = [f"{self.name}, {self._describe_source()}", *self._list_columns(), *self._list_lines(), self._describe_counts()]
+        return "\n".join(self.list_lines("generated" if self.format == "generator" else "read"))
+
+    def list_lines(self, verb: str) -> list[str]:
+        """The lines that are printed: `verb` begins the first, notes and warnings follow it."""
+        read = f"{self.name}, {self._describe_source()}"
+        facts = [read, *self._list_columns(), *self._describe_lines(), self._describe_counts()]
         lines = [f"{verb}: {'; '.join(facts)}"]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+        return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
 
     def describe(self) -> dict[str, str]:
         """The same as names and what they are, without those that do not apply."""
         facts = {
             "read": self._describe_source(),
             "columns": "; ".join(self._list_columns()),
-            "lines": "; ".join(self._list_lines()),
+            "lines": "; ".join(self._describe_lines()),
             "counts": self._describe_counts(),
             "notes": "; ".join(self.notes),
             "warnings": "; ".join(self.warnings),
@@ -120,11 +124,11 @@ class IngestReport:
             weight = "none" if self.weight is None else str(self.weight)
             named = [f"source: {self.source}", f"target: {self.target}", f"weight: {weight}"]
         if self.weight_range is not None:
-            low, high = map(_format_value, self.weight_range)
-            named = [*named[:-1], f"{named[-1]}, {low} .. {high}"] if self.weight else [*named, f"values {low} .. {high}"]
+            values = " .. ".join(map(_format_value, self.weight_range))
+            named = [*named, f"values {values}"] if self.weight is None else [*named[:-1], f"{named[-1]}, {values}"]
         return [*named, f"not read: {', '.join(map(str, self.not_read))}"] if self.not_read else named
 
-    def _list_lines(self) -> list[str]:
+    def _describe_lines(self) -> list[str]:
         lines = []
         if self.header is not None:
             by = "" if self.header_by is None else f" ({self.header_by})"

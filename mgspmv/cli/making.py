@@ -31,6 +31,7 @@ from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_ingested, answer_stored
 from mgspmv.errors import OptionError, ProgressError, SourceError, StoreExistsError
+from mgspmv.ingest_report import IngestReport
 
 GO_ON = "what is read is kept; run the same command again to go on where it was"
 
@@ -104,7 +105,14 @@ def update(
     answer = answer_stored(info, time.perf_counter() - began)
     made = info.provenance["updates"][-1]
     changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} were not there"
-    return replace(answer, parts=[*answer.parts, changes])
+    return replace(answer, parts=[*answer.parts, changes, *_list_reports(made)])
+
+
+def _list_reports(made: dict[str, Any]) -> list[str]:
+    """What the sources of an update were taken for."""
+    verbs = {"delete": "deleted", "insert": "inserted"}
+    reports = ((verb, made["reports"][name]) for name, verb in verbs.items() if name in made["reports"])
+    return [line for verb, report in reports for line in IngestReport.from_json(report).list_lines(verb)]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class EntryCounts:
     greatest: float | None = None
     """Likewise the greatest."""
     are_whole: bool = True
-    """Whether all values are whole numbers."""
+    """Whether all values are whole numbers, as far as they are large enough for times."""
 
     def __add__(self, other: EntryCounts) -> EntryCounts:
         least = [value for value in (self.least, other.least) if value is not None]
@@ -51,6 +51,9 @@ class EntryCounts:
     def to_json(self) -> dict[str, Any]:
         """JSON values, of which the class makes itself again."""
         return asdict(self)
+
+
+NO_ENTRIES = EntryCounts()
 
 
 def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
@@ -77,7 +80,7 @@ def measure_values(values: np.ndarray | None) -> tuple[float | None, float | Non
         finite = values[np.isfinite(values)]
         return (*measure_values(finite)[:2], False)
     is_integer = values.dtype.kind in "iu"
-    are_whole = is_integer or (least >= _TIMES[0][0] and bool((values == np.floor(values)).all()))
+    are_whole = bool(is_integer or (least >= _TIMES[0][0] and (values == np.floor(values)).all()))
     return (*((int(least), int(greatest)) if is_integer else (float(least), float(greatest))), are_whole)
 
 

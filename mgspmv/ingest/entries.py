@@ -21,7 +21,7 @@ from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.counts import EntryCounts, count_entries
+from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
@@ -109,7 +109,7 @@ class SortedSource:
     """As of `SortedRows`."""
     drops_loops: bool = False
     """Whether self loops are left out; till then they say which vertices there are."""
-    counts: EntryCounts = EntryCounts()
+    counts: EntryCounts = NO_ENTRIES
     """Of the entries that were read."""
 
     @property
@@ -307,7 +307,7 @@ class Feed:
             source.as_float64 = options.dtype == "float64" or options.ignore_weights
         self.dtype: np.dtype[Any] | None = None
         """Of the values."""
-        self.counts = EntryCounts()
+        self.counts = NO_ENTRIES
         """Of all entries so far."""
         self._n_batches = 0
         self._lowest, self._highest = [0, 0], [-1, -1]

@@ -123,7 +123,7 @@ class NetworkxSource:
 
     An undirected edge gives both arcs, a self loop one. Parallel edges are given one by one. Vertices are numbered by
     ascending node. Weights are float64; where some edges have the attribute, those without it weigh 1, as in
-    NetworkX; where none has it the graph is a pattern, unless it has parallel edges: these count 1 each, as in NetworkX.
+    NetworkX; where none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class NetworkxSource:
         self._nodes = _sort_nodes(graph)
         has_weights = weight is not None and any(weight in edge[2] for edge in graph.edges(data=True))
         self._weight = weight if has_weights else None
-        self.counts_parallel = graph.is_multigraph() and _has_parallel_edges(graph)
+        self.counts_parallel: bool = graph.is_multigraph() and _has_parallel_edges(graph)
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs; at least one batch."""

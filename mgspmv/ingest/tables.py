@@ -177,7 +177,7 @@ class TableSource(FileSource):
         super().__init__(name)
         self._n_tables = 1
         self._there: list[str] = []
-        """Columns of the tables."""
+        """Columns of the first table."""
         self._threads: int | None = None
         self._is_computed = False
         """Whether rows take memory elsewhere, so that they are read when it is their turn."""
@@ -217,7 +217,7 @@ class TableSource(FileSource):
             first.check(own)
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)
-        taken = _describe_columns(first.there, first.names) | {"n_rows": header["rows"]}
+        taken = _describe_columns(told[0].there, first.names) | {"n_rows": header["rows"]}
         return Joined(None, {**provenance, **first.listed, "taken": taken})
 
     def _begin(self, part: _Part) -> _Edges:
@@ -240,7 +240,7 @@ class TableSource(FileSource):
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
-            n_rows, self._there = table.n_skipped, table.columns
+            n_rows, self._there = table.n_skipped, self._there or table.columns
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 for start in range(0, max(1, rows.num_rows), PART_ROWS):

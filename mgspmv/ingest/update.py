@@ -26,6 +26,7 @@ from numba import njit
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import find_column_bytes
+from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedSource, find_duplicate, merge_duplicates, shrink, sort_source
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
@@ -57,11 +58,15 @@ class Changes:
     """What an update changed."""
 
     inserted: int = 0
-    """Entries that the insertions have, mirror images among them."""
+    """Entries that the insertions have, mirror images among them, without loops that are dropped."""
     deleted: int = 0
     """Stored entries that are no more."""
     missing: int = 0
     """Places that were to be deleted and had no entry."""
+    merged: int = 0
+    """Inserted entries that became part of another one at the same place, or were left out for it."""
+    to_delete: int = 0
+    """Places that were to be deleted."""
 
     def __add__(self, other: Changes) -> Changes:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -129,8 +134,28 @@ def update_store(
             transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
             made = writer.write(merged, transposed, "merge and write")
             read = {"insert": added, "delete": removed}
-            sources = {name: batch.layout.provenance for name, batch in read.items() if batch is not None}
-            return version.commit(writer.describe(merged, made, describe(sources, merged.changes), info.order))
+            sources = {name: dict(batch.layout.provenance) for name, batch in read.items() if batch is not None}
+            provenance = describe(sources, merged.changes)
+            update = provenance["updates"][-1]
+            update["reports"] = _report(sources, read, merged, update["options"])
+            return version.commit(writer.describe(merged, made, provenance, info.order))
+
+
+def _report(
+    sources: dict[str, dict[str, Any]],
+    read: dict[str, SortedSource | None],
+    merged: _MergedRows,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """What the insertions and the deletions were taken for, JSON values."""
+    changes = merged.changes
+    n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
+    rules = {"insert": merged.rule, "delete": "first"}
+    return {
+        name: make_report(sources[name], batch.counts, n_left[name], rules[name], options).to_json()
+        for name, batch in read.items()
+        if batch is not None
+    }
 
 
 def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
@@ -504,7 +529,8 @@ class _MergedRows:
         SourceError : an entry that is there already, or is not there, and was to be an error; a sum beyond int64
         StoreError : the version before cannot be read
         """
-        self.changes = Changes(inserted=0 if self._added is None else self._added.entries.most_entries)
+        added = None if self._added is None else self._added.entries
+        self.changes = Changes(inserted=0 if added is None else added.most_entries - added.counts.n_loops)
         with ThreadPoolExecutor(self._threads, "mgspmv-merge") as pool:
             for blocks, changes in map_ahead(pool, self._merge, self._cut_windows(pool), self._threads):
                 self.changes += changes
@@ -550,8 +576,9 @@ class _MergedRows:
         if self._missing == "error" and not is_found.all():
             self._refuse_missing(gone, int(np.flatnonzero(~is_found)[0]))
         merged = CooBatch(rows[:n], cols[:n], None if values is None else values[:n])
-        changes = Changes(0, len(old.rows) + len(new.rows) - n, len(is_found) - int(np.count_nonzero(is_found)))
-        return [self._treat_duplicates(block) for block in _make_blocks(merged, self.shape[1])], changes
+        blocks = [self._treat_duplicates(block) for block in _make_blocks(merged, self.shape[1])]
+        n_missing, n_left = len(is_found) - int(np.count_nonzero(is_found)), sum(block.nnz for block in blocks)
+        return blocks, Changes(0, len(old.rows) + len(new.rows) - n, n_missing, n - n_left, len(gone.rows))
 
     def _make_values(self, n: int) -> np.ndarray | None:
         return None if self.dtype is None else np.empty(n, self.dtype)

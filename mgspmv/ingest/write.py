@@ -162,8 +162,8 @@ def store_source(
     sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
     with contextlib.ExitStack() as stack:
         read = stack.enter_context(sort_source(source, options, report, **sorting, journal=journal))
-        source = dict(read.layout.provenance)
-        matrix, provenance = read, describe(source)
+        made_from = dict(read.layout.provenance)
+        matrix, provenance = read, describe(made_from)
         if order:
             reordered = reorder_rows(read, order, report, **sorting)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
@@ -174,8 +174,8 @@ def store_source(
                 made = writer.write(matrix, transposed if options.transpose else None)
             if journal is not None:
                 journal.name_version(version.name)
-            made_of = make_report(source, read.counts, made.nnz, read.rule, provenance.get("options", {}))
-            provenance["report"] = made_of.to_json()
+            ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
+            provenance["report"] = ingested.to_json()
             return version.commit(writer.describe(matrix, made, provenance, order))
 
 

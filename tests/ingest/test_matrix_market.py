@@ -529,6 +529,7 @@ def test_provenance(tmp_path):
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "compression": None,
         "header": {"layout": "coordinate", "field": "real", "symmetry": "symmetric", "entries": 1},
+        "taken": {"n_rows": 1},
     }
     assert (layout.vertex_ids, layout.positions) == (None, None)
     assert MatrixMarketSource(tmp_path / "a.mtx").default_kind == "matrix"

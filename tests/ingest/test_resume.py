@@ -550,8 +550,8 @@ def test_without_a_journal_all_begins(tmp_path):
 def test_another_format_is_refused(tmp_path, monkeypatch):
     source = KINDS["near ids"](tmp_path)
     break_off(source, tmp_path / "a.zarr", 6)
-    monkeypatch.setattr(resume, "FORMAT", 2)
-    with pytest.raises(ProgressError, match=r"another version of mgspmv kept it \(format 1, and this one has 2\)"):
+    monkeypatch.setattr(resume, "FORMAT", 3)
+    with pytest.raises(ProgressError, match=r"another version of mgspmv kept it \(format 2, and this one has 3\)"):
         mg.ingest(source, tmp_path / "a.zarr", resume=True)
 
 

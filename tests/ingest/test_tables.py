@@ -52,7 +52,9 @@ def test_tables_follow_each_other():
     layout = source.layout()
     assert [len(batch.rows) for batch in batches] == [2, 1, 0, 1]
     assert layout.vertex_ids.tolist() == [2, 5, 7, 9]
-    assert layout.provenance == {"header": {"columns": ["src", "dst", "w"], "rows": 4}}
+    columns = {"source": [1, "src"], "target": [2, "dst"], "weight": [3, "w"]}
+    taken = {"columns": columns, "not_read": [], "n_rows": 4}
+    assert layout.provenance == {"header": {"columns": ["src", "dst", "w"], "rows": 4}, "taken": taken}
     rows, cols, values = (np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols", "values"))
     assert (rows.tolist(), cols.tolist(), values.tolist()) == ([5, 7, 5, 5], [2, 2, 2, 9], [1, 2, 3, 4])
 

@@ -1,0 +1,305 @@
+"""The report of an ingest: what was counted, on every path, and what was taken as what."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.sparse as sp
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.ingest import resume
+from mgspmv.ingest.counts import EntryCounts, measure_values
+from mgspmv.ingest.objects import ArraysSource
+from mgspmv.ingest.write import Room, store_source
+from mgspmv.model import IngestOptions
+from tests.support.shrinking import shrink
+
+ARCS = [(1, 2, 1.0), (1, 2, 8.0), (2, 3, 2.0), (3, 3, 4.0), (3, 3, 4.0), (4, 1, 4.0), (2, 1, 0.5)]
+"""With a parallel arc, a loop twice, and an arc both ways."""
+EDGES = "".join(f"{i} {j} {w}\n" for i, j, w in ARCS)
+
+
+def report_on(source, **options):
+    return mg.ingest(source, MemoryStore(), **options).ingest_report
+
+
+def make_sources(folder):
+    """The same arcs in each form."""
+    frame = pd.DataFrame(ARCS, columns=["src", "dst", "weight"])
+    (folder / "edges.txt").write_text(EDGES)
+    pa.parquet.write_table(pa.Table.from_pandas(frame), folder / "edges.parquet")
+    graph = nx.MultiDiGraph()
+    graph.add_weighted_edges_from(ARCS)
+    i, j, w = zip(*ARCS, strict=True)
+    return {
+        "text": folder / "edges.txt",
+        "Parquet": folder / "edges.parquet",
+        "pandas": frame,
+        "NetworkX": graph,
+        "arrays": (np.array(i), np.array(j), np.array(w)),
+        "SciPy": sp.coo_array((w, (i, j)), shape=(5, 5)),
+    }
+
+
+OPTIONS = {
+    "plain": ({}, (0, 0, 2, 5, "sum")),
+    "first": ({"duplicates": "first"}, (0, 0, 2, 5, "first")),
+    "kept": ({"duplicates": "keep"}, (0, 0, 0, 7, "keep")),
+    "loops dropped": ({"self_loops": "drop"}, (0, 2, 1, 4, "sum")),
+    "symmetric": ({"symmetrize": True}, (5, 0, 5, 7, "sum")),
+    "symmetric without loops": ({"symmetrize": True, "self_loops": "drop"}, (5, 2, 4, 6, "sum")),
+    "pattern": ({"ignore_weights": True}, (0, 0, 2, 5, "first")),
+}
+"""And (mirrored, loops dropped, merged, stored, rule), counted by hand."""
+
+
+@pytest.mark.parametrize(("options", "counts"), OPTIONS.values(), ids=list(OPTIONS))
+def test_counts_are_those_of_each_form(options, counts, tmp_path):
+    for name, source in make_sources(tmp_path).items():
+        report = report_on(source, **options | {"kind": "graph"})
+        found = report.n_mirrored, report.n_loops_dropped, report.n_merged, report.n_entries, report.duplicates
+        assert (name, report.n_rows, found) == (name, 7, counts)
+        assert report.weight_range == (None if "ignore_weights" in options else (0.5, 8.0)), name
+        assert report.warnings == ()
+
+
+def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
+    sorter = {"GROUPED_ENTRIES": 64, "BLOCK_ENTRIES": 50, "WRITE_BYTES": 4096}
+    shrink(monkeypatch, ingest__sorter=sorter)
+    rng = np.random.default_rng(3)
+    src, dst, weights = rng.integers(0, 40, 3000), rng.integers(0, 40, 3000), rng.random(3000)
+    keys = {(a, b) for a, b in zip(src.tolist(), dst.tolist(), strict=True) if a != b}
+    n_loops = int((src == dst).sum())
+    for memory in (1 << 13, 1 << 30):
+        given = IngestOptions(self_loops="drop")
+        room, place = Room(memory, 2, None), MemoryStore()
+        source = ArraysSource(src, dst, weights)
+        info = store_source(source, place, given, lambda made: {}, lambda *_: None, room, overwrite=False)
+        report = info.ingest_report
+        assert (report.n_rows, report.n_loops_dropped, report.n_entries) == (3000, n_loops, len(keys))
+        assert report.n_merged == 3000 - n_loops - len(keys)
+        off = src != dst
+        assert report.weight_range == (weights[off].min(), weights[off].max())
+
+
+def test_the_counts_of_an_ingest_that_went_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(resume, "PROGRESS_PART", 1 << 30)
+    path = tmp_path / "edges.parquet"
+    src = np.arange(400_000) % 500
+    pa.parquet.write_table(pa.table({"src": src, "dst": src[::-1], "w": np.arange(400_000) / 7}), path)
+    wanted = report_on(path)
+
+    def stop(phase, done, total):
+        if phase == "read" and done > 200_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mg.ingest(path, tmp_path / "a.zarr", resume=True, on_progress=stop)
+    assert (tmp_path / ".a.zarr.ingest" / "journal.json").exists()
+    assert mg.ingest(path, tmp_path / "a.zarr", resume=True).ingest_report == wanted
+    assert wanted.n_merged == 400_000 - wanted.n_entries
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_tables(tmp_path):
+    frame = pd.DataFrame({"time": [5, 6], "to": [1, 2], "from": [2, 3], "cost": [0.5, 2.5]})
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    for source in (frame, pa.Table.from_pandas(frame), tmp_path / "t.parquet"):
+        report = report_on(source, columns=("from", "to", "cost"))
+        assert (report.source, report.target, report.weight) == ((3, "from"), (2, "to"), (4, "cost"))
+        assert report.not_read == ((1, "time"),)
+        assert report.weight_range == (0.5, 2.5)
+        assert report.header is None
+        without = report_on(source, columns=("from", "to"))
+        assert (without.weight, without.weight_range, without.not_read) == (None, None, ((1, "time"), (4, "cost")))
+        ignored = report_on(source, columns=("from", "to", "cost"), ignore_weights=True)
+        assert (ignored.weight, ignored.weight_range, ignored.not_read) == (None, None, ((1, "time"), (4, "cost")))
+
+
+def test_what_a_reader_says_of_lines():
+    taken = {"columns": {"source": [1, None], "target": [2, None], "weight": None}, "not_read": [[3, None]]}
+    taken |= {"header": True, "header_by": "names", "n_header": 2, "n_comments": 3, "n_blank": 4, "n_rows": 1}
+    taken |= {"notes": ["a note"]}
+
+    class Told(ArraysSource):
+        def layout(self):
+            made = super().layout()
+            return replace(made, provenance={"name": "e.txt", "format": "edge-list", "taken": taken})
+
+    info = mg.ingest(Told(np.array([0, 1]), np.array([1, 0])), MemoryStore())
+    assert "taken" not in info.provenance["source"]
+    report = info.ingest_report
+    assert (report.name, report.format, report.n_files) == ("e.txt", "edge-list", 1)
+    assert (report.header, report.header_by) == (True, "names")
+    assert (report.n_header_lines, report.n_comment_lines, report.n_blank_lines) == (2, 3, 4)
+    assert (report.n_rows, report.n_mirrored, report.n_entries) == (1, 1, 2)  # a reader that mirrors
+    assert (report.source, report.not_read, report.notes) == ((1, None), ((3, None),), ("a note",))
+
+
+def test_undirected_and_symmetric_sources(tmp_path):
+    graph = nx.Graph([(1, 2), (2, 2), (2, 3)])
+    report = report_on(graph)
+    assert (report.n_rows, report.n_mirrored, report.n_entries, report.n_merged) == (3, 2, 5, 0)
+    text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n2 1 5\n2 2 1\n3 1 -1.5\n"
+    (tmp_path / "s.mtx").write_text(text)
+    report = report_on(tmp_path / "s.mtx")
+    assert (report.n_rows, report.n_mirrored, report.n_entries, report.n_merged) == (3, 2, 5, 0)
+    assert (report.format, report.n_files, report.weight_range) == ("matrix-market", 1, (-1.5, 5.0))
+
+
+def test_several_files(tmp_path):
+    for k in (1, 2):
+        (tmp_path / f"{k}.txt").write_text(EDGES)
+    report = report_on(tmp_path)
+    assert (report.n_files, report.n_rows, report.n_merged) == (2, 14, 9)
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+TIMES = {
+    "seconds": ([1254192988, 1254203000], "2009-09-29 .. 2009-09-29"),
+    "seconds as floats": ([1254192988.0, 1700000000.0], "2009-09-29 .. 2023-11-14"),
+    "milliseconds": ([1254192988000, 1700000000000], "2009-09-29 .. 2023-11-14"),
+    "with fractions": ([1254192988.5, 1254203000.0], None),
+    "one is small": ([1254192988, 3], None),
+    "one is large": ([1254192988, 5e9], None),
+    "seconds and milliseconds": ([1254192988, 1254192988000], None),
+    "a single row": ([1254192988], None),
+}
+
+
+@pytest.mark.parametrize(("weights", "shown"), TIMES.values(), ids=list(TIMES))
+def test_weights_that_look_like_times(weights, shown):
+    n = len(weights)
+    frame = pd.DataFrame({"src": range(n), "dst": range(1, n + 1), "when": weights})
+    report = report_on(frame)
+    assert report.warnings == (
+        () if shown is None else (f"column 3 'when' looks like times ({shown}); pass weights=False if it is no weight",)
+    )
+    assert report_on(frame, weights=True).warnings == ()
+    assert report_on(frame, weights=False).warnings == ()
+    assert report_on(frame, ignore_weights=True).warnings == ()
+
+
+def test_attributes_that_look_like_times():
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from([(1, 2, 1254192988), (2, 3, 1254203000)])
+    (said,) = report_on(graph).warnings
+    assert said == ("'weight' looks like times (2009-09-29 .. 2009-09-29); pass ignore_weights=True if it is no weight")
+
+
+def test_columns_of_times_are_no_weights():
+    frame = pd.DataFrame({"src": [0, 1], "dst": [1, 2], "when": pd.to_datetime(["2009-09-29", "2010-01-01"])})
+    with pytest.raises(mg.errors.SourceError, match="expected weights in column 'when' to be numbers, found timestamp"):
+        report_on(frame)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_add_up_in_any_order():
+    parts = [
+        EntryCounts(3, 1, 0, 2, 9),
+        EntryCounts(0, 0, 0),
+        EntryCounts(2, 0, 2, -1.5, 3.0, are_whole=False),
+    ]
+    wanted = EntryCounts(5, 1, 2, -1.5, 9, are_whole=False)
+    for order in (parts, parts[::-1]):
+        assert sum(order, EntryCounts()) == wanted
+
+
+def test_values_that_are_not_finite():
+    assert measure_values(np.array([np.nan, 2.0, -np.inf, 1.0]))[:2] == (1.0, 2.0)
+    assert measure_values(np.array([np.inf]))[:2] == (None, None)
+    values = sp.coo_array(([np.nan, 3.0], ([0, 1], [1, 0])), shape=(2, 2))
+    assert report_on(values).weight_range == (3.0, 3.0)
+
+
+# --- what comes after ------------------------------------------------------------------------------------------------
+
+
+def test_stores_made_of_stores_keep_it(tmp_path):
+    (tmp_path / "e.txt").write_text(EDGES)
+    made = mg.ingest(tmp_path / "e.txt", tmp_path / "a.zarr")
+    with mg.open_matrix(tmp_path / "a.zarr") as matrix:
+        assert matrix.ingest_report == made.ingest_report
+    assert mg.reorder(tmp_path / "a.zarr", tmp_path / "b.zarr").ingest_report == made.ingest_report
+    part = mg.subgraph(tmp_path / "a.zarr", tmp_path / "c.zarr", min_weight=2.0)
+    assert part.ingest_report == made.ingest_report
+    again = mg.ingest(tmp_path / "a.zarr", tmp_path / "d.zarr", self_loops="drop").ingest_report
+    assert (again.format, again.n_rows, again.n_loops_dropped, again.n_entries) == ("mgspmv", 5, 1, 4)
+
+
+def test_a_store_without_a_report():
+    store = MemoryStore()
+    made = mg.ingest((np.array([0]), np.array([1])), store)
+    assert replace(made, provenance={}).ingest_report is None
+
+
+def test_the_digest_does_not_depend_on_it(tmp_path):
+    """Of the same entries, whether they come merged or not."""
+    (tmp_path / "a.txt").write_text("1 2\n1 2\n# comment\n2 1\n")
+    (tmp_path / "b.txt").write_text("1 2\n2 1\n")
+    one, other = (mg.ingest(tmp_path / name, MemoryStore()) for name in ("a.txt", "b.txt"))
+    assert one.ingest_report.n_merged == 1 != other.ingest_report.n_merged
+    assert one.digest == other.digest
+
+
+def test_updates(tmp_path):
+    mg.ingest((np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([1.0, 1.0, 1.0])), tmp_path / "a.zarr")
+    before = mg.open_matrix(tmp_path / "a.zarr").ingest_report
+    insert = pd.DataFrame({"src": [0, 0, 3, 3], "dst": [1, 2, 3, 0], "w": [5.0, 5.0, 7.0, 6.0]})
+    insert = pd.concat([insert, insert[3:]])
+    delete = (np.array([1, 1, 2]), np.array([2, 2, 1]))
+    info = mg.update(tmp_path / "a.zarr", insert=insert, delete=delete, self_loops="drop")
+    assert info.ingest_report == before
+    made = info.provenance["updates"][-1]
+    counts = ("inserted", "deleted", "missing", "merged", "to_delete")
+    assert [made[name] for name in counts] == [4, 1, 1, 2, 2]
+    assert info.nnz == 3 + 4 - 1 - 2
+    inserted, deleted = (mg.IngestReport.from_json(made["reports"][name]) for name in ("insert", "delete"))
+    assert (inserted.n_rows, inserted.n_loops_dropped, inserted.n_merged, inserted.n_entries) == (5, 1, 2, 2)
+    assert (inserted.weight, inserted.weight_range, inserted.duplicates) == ((3, "w"), (5.0, 6.0), "sum")
+    assert (deleted.n_rows, deleted.n_merged, deleted.n_entries, deleted.weight_range) == (3, 1, 2, None)
+
+
+def test_updates_of_renumbered_stores(tmp_path):
+    mg.ingest((np.array([0, 1, 2]), np.array([1, 2, 0])), tmp_path / "a.zarr", order="degree")
+    info = mg.update(tmp_path / "a.zarr", insert=(np.array([0, 2, 1]), np.array([1, 1, 1])), self_loops="drop")
+    made = info.provenance["updates"][-1]
+    assert (made["inserted"], made["merged"], info.nnz) == (2, 1, 4)
+
+
+# --- generated -------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "rmat": {"scale": 6, "seed": 5},
+    "uniform": {"n_vertices": 30, "n_edges": 400, "weights": True},
+    "stencil2d": {"nx": 5, "ny": 4},
+    "stencil3d": {"nx": 3, "ny": 2, "nz": 4, "points": 27, "pattern": True},
+    "banded": {"n": 20, "bandwidth": 3},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_generated(model):
+    from mgspmv.ingest.generate import make_generator
+
+    source = make_generator(model, **MODELS[model])
+    batches = list(source.batches())
+    pairs = [pair for b in batches for pair in zip(b.rows.tolist(), b.cols.tolist(), strict=True)]
+    assert source.count_entries() == len(pairs)
+    n_loops = sum(i == j for i, j in pairs)
+    both = {pair for i, j in pairs if i != j for pair in ((i, j), (j, i))}
+    report = mg.generate(model, MemoryStore(), self_loops="drop", symmetrize=True, **MODELS[model]).ingest_report
+    assert (report.format, report.n_rows, report.n_loops_dropped) == ("generator", len(pairs), n_loops)
+    assert (report.n_mirrored, report.n_entries) == (len(pairs) - n_loops, len(both))
+    assert report.n_merged == 2 * (len(pairs) - n_loops) - len(both)

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from mgspmv.ingest_report import IngestReport, SourceColumn
+
+PLAIN = IngestReport(
+    name="edges.csv",
+    format="edge-list",
+    n_files=1,
+    source=SourceColumn(1, "src"),
+    target=SourceColumn(2, "dst"),
+    weight=SourceColumn(3, "w"),
+    weight_range=(1.0, 9.0),
+    not_read=(SourceColumn(4, "time"), SourceColumn(5, None)),
+    header=True,
+    header_by="names",
+    n_header_lines=1,
+    n_comment_lines=2,
+    n_blank_lines=1,
+    n_rows=7,
+    n_mirrored=3,
+    n_loops_dropped=1,
+    duplicates="sum",
+    n_merged=2,
+    n_entries=7,
+    notes=("each edge is read both ways",),
+    warnings=("column 3 looks like times",),
+)
+NOTHING = dict.fromkeys(("source", "target", "weight", "weight_range", "header", "header_by"))
+NOTHING |= dict.fromkeys(("n_header_lines", "n_comment_lines", "n_blank_lines", "n_mirrored", "n_loops_dropped"), 0)
+NOTHING |= {"not_read": (), "n_files": 0, "n_merged": 0}
+BARE = IngestReport(name="a", format="csc_array", n_rows=1, duplicates="keep", n_entries=1, **NOTHING)
+"""Of what has neither columns nor lines."""
+
+SHOWN = {
+    "everything": (
+        PLAIN,
+        "read: edges.csv, edge-list, 7 rows; source: column 1 'src'; target: column 2 'dst'; "
+        "weight: column 3 'w', 1 .. 9; not read: column 4 'time', column 5; "
+        "header: 1 line (names), comments: 2 lines, blank: 1 line; "
+        "3 mirror images added, 2 duplicates merged (sum), 1 loop dropped\n"
+        "note: each edge is read both ways\n"
+        "warning: column 3 looks like times",
+    ),
+    "a matrix": (BARE, "read: a, csc_array, 1 entry; 0 duplicates merged (keep), 0 loops dropped"),
+}
+
+
+@pytest.mark.parametrize(("report", "shown"), SHOWN.values(), ids=list(SHOWN))
+def test_what_is_shown(report, shown):
+    assert str(report) == shown
+
+
+@pytest.mark.parametrize("report", [PLAIN, BARE])
+def test_json_and_back(report):
+    assert IngestReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_fields_that_a_newer_version_has_are_ignored():
+    assert IngestReport.from_json(BARE.to_json() | {"later": 1}) == BARE
+
+
+def test_described_without_what_does_not_apply():
+    assert BARE.describe() == {"read": "csc_array, 1 entry", "counts": "0 duplicates merged (keep), 0 loops dropped"}
+
+
+@pytest.mark.parametrize(
+    ("weight_range", "shown"),
+    [((1254192988.0, 1254203000.0), "1254192988 .. 1254203000"), ((-0.5, 1e20), "-0.5 .. 1e+20"), ((0, 7), "0 .. 7")],
+)
+def test_range_of_weights(weight_range, shown):
+    weight = SourceColumn(3, None)
+    report = IngestReport(**vars(BARE) | {"weight": weight, "weight_range": weight_range})
+    assert f"; weight: column 3, {shown}; " in str(report)
+    without = IngestReport(**vars(BARE) | {"weight_range": weight_range})
+    assert f"; values {shown}; " in str(without)
+
+
+def test_several_files():
+    report = IngestReport(**vars(BARE) | {"n_files": 3, "n_rows": 1200})
+    assert str(report).startswith("read: a, csc_array, 3 files, 1,200 entries; ")
+
+
+def test_columns_without_weights():
+    report = IngestReport(**vars(BARE) | {"source": SourceColumn(1, None), "target": SourceColumn(2, None)})
+    assert str(report).startswith("read: a, csc_array, 1 row; source: column 1; target: column 2; weight: none; ")
+
+
+@pytest.mark.parametrize(("header", "shown"), [(False, "; header: none; "), (None, "entry; 0 duplicates")])
+def test_header(header, shown):
+    assert shown in str(IngestReport(**vars(BARE) | {"header": header}))
+
+
+def test_generated():
+    report = IngestReport(**vars(BARE) | {"name": "rmat(scale=3)", "format": "generator"})
+    assert str(report).startswith("generated: rmat(scale=3), 1 entry; ")
