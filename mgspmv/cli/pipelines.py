@@ -105,7 +105,15 @@ def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Ans
     tops = [own.top[:SHOWN_RANKS] for own in ranked if own.top]
     highest = [tabulate_top([(row[0], row[1]) for row in tops[0]])] if len(tops) == len(ranked) == 1 else []
     summary = f"{record.name}: {said}, in {format_seconds(record.elapsed_s)}"
-    return Answer(record.to_dict(), [*highest, table, summary], error)
+    return Answer(record.to_dict(), [*highest, table, *_list_warnings(record), summary], error)
+
+
+def _list_warnings(record: RunRecord) -> Iterator[str]:
+    """What is likely to be wrong with what a source was taken for."""
+    for step in record.steps:
+        if step.kind == "matrix" and step.record is not None:
+            report = step.record.provenance.get("matrix", {}).get("report", {})
+            yield from (f"{step.name}: warning: {warning}" for warning in report.get("warnings", ()))
 
 
 def _describe_step(step: StepOutcome) -> tuple[str, ...]:

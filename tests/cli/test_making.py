@@ -237,3 +237,46 @@ def test_going_on(folder, monkeypatch):
     invoke("ingest", "edges.txt", "g.zarr")
     assert invoke_json("info", "g.zarr")["nnz"] == len(EDGES) + 1
     assert not (folder / ".g.zarr.ingest").exists()
+
+
+def test_the_report_is_printed_and_kept(folder):
+    (folder / "twice.txt").write_text("# a comment\n1 2\n1 2\n3 3\n2 1\n")
+    stdout, stderr = invoke("ingest", "twice.txt", "t.zarr", "--self-loops", "drop")
+    assert stderr == ""
+    lines = stdout.splitlines()
+    assert lines[1].startswith("read: twice.txt, edge-list, 4 ")
+    assert lines[1].endswith("; 1 duplicate merged (first), 1 loop dropped")
+    assert len(lines) == 2
+    report = invoke_json("info", "t.zarr")["provenance"]["report"]
+    counts = ("n_rows", "n_merged", "n_loops_dropped", "n_entries")
+    assert [report[name] for name in counts] == [4, 1, 1, 2]
+    assert (
+        invoke_json("ingest", "twice.txt", "u.zarr", "--self-loops", "drop")["store"]["provenance"]["report"] == report
+    )
+    (shown,) = (line for line in invoke("info", "t.zarr")[0].splitlines() if line.startswith("counts "))
+    assert shown.split(maxsplit=1)[1] == "1 duplicate merged (first), 1 loop dropped"
+
+
+def test_warnings_of_an_ingest(folder):
+    import pandas as pd
+
+    frame = pd.DataFrame({"src": [0, 1], "dst": [1, 2], "when": [1254192988, 1254203000]})
+    frame.to_parquet(folder / "w.parquet", index=False)
+    said = "warning: column 3 'when' looks like times (2009-09-29 .. 2009-09-29); pass "
+    stdout, _ = invoke("ingest", "w.parquet", "w.zarr")
+    assert stdout.splitlines()[-1].startswith(said)
+    assert invoke("info", "w.zarr")[0].splitlines()[-1].startswith("warnings ")
+    stdout, _ = invoke("ingest", "w.parquet", "x.zarr", "--no-weights")
+    assert "not read: column 3 'when'" in stdout
+    assert "warning" not in stdout
+
+
+def test_what_is_generated_is_reported(folder):
+    lines = invoke("generate", "uniform", "g.zarr", "--n-vertices", "5", "--n-edges", "40", "--seed", "3")[
+        0
+    ].splitlines()
+    nnz = invoke_json("info", "g.zarr")["nnz"]
+    assert lines[1] == (
+        "generated: uniform(n_vertices=5, n_edges=40, seed=3, weights=False), 40 entries; "
+        f"{40 - nnz} duplicates merged (first), 0 loops dropped"
+    )
