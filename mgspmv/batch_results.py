@@ -65,9 +65,10 @@ class BatchSolution:
     values: np.ndarray | None
     """float64 or float32, (n_vectors, n): the ranks, in the order of the store's vertices; None with `top`."""
     top_ids: np.ndarray | None
-    """int64 or strings (object), (n_vectors, k): ids of the highest ranks of each, the highest first; with `top`."""
+    """int64 or strings (object), (n_vectors, k): ids of the highest ranks of each, the highest first; with `top`. Where
+    fewer than k vertices have a rank above 0, the rest is -1, or empty strings."""
     top_ranks: np.ndarray | None
-    """float64 or float32, (n_vectors, k): these ranks; with `top`."""
+    """float64 or float32, (n_vectors, k): these ranks, 0 in the rest; with `top`."""
     seconds: dict[str, float]
     """Seconds by phase, of all together: load, compile, product, enter, residual, keep."""
     vertex_ids: np.ndarray | None
@@ -168,7 +169,7 @@ class BatchSolution:
         return np.array([len(changes) for changes in self.changes], np.int64)
 
     def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
-        """Give for each label the k highest ranks as (vertex id, rank), as `Solution.top` does.
+        """Give for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
 
         Parameters
         ----------
@@ -189,7 +190,7 @@ class BatchSolution:
                 f"the {self.top_ids.shape[1]} highest ranks were kept, and not {k}; rank again with top={k}"
             )
         pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
-        highest = [list(zip(ids, ranks, strict=True)) for ids, ranks in pairs]
+        highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
         return dict(zip(self.labels, highest, strict=True))
 
     def digest(self) -> str:
@@ -223,8 +224,8 @@ class BatchSolution:
         """Write what was kept to `path`, in the format that its suffix names; `load_batch` reads it.
 
         `.zarr`: a group with the array `values`, or `top_ids` and `top_ranks`, and with `vertex_ids`, the rest in its
-        attributes; also at a URL. `.parquet`: columns `vector`, `id` and `rank`, a row for each rank that was kept,
-        vector after vector, the rest in the metadata of its schema under `mgspmv`.
+        attributes; also at a URL. `.parquet`: columns `vector`, `id` and `rank`, a row for each rank that was kept (of
+        the highest, for each above 0), vector after vector, the rest in the metadata of its schema under `mgspmv`.
 
         Raises
         ------
@@ -321,6 +322,7 @@ def _make_schema(batch: BatchSolution) -> Any:
 def _generate_tables(batch: BatchSolution, schema: Any) -> Iterator[Any]:
     """Rows of some vectors at a time, as those of all would take several times the memory of the ranks."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     ranks, id_type = _get_ranks(batch), schema.field("id").type
     labels = pa.array(batch.labels, schema.field("vector").type.value_type)
@@ -331,7 +333,8 @@ def _generate_tables(batch: BatchSolution, schema: Any) -> Iterator[Any]:
         numbers = np.repeat(np.arange(first, first + len(some), dtype=np.int32), ranks.shape[1])
         own = np.tile(ids, len(some)) if batch.top_ids is None else batch.top_ids[first : first + len(some)].ravel()
         vectors = pa.DictionaryArray.from_arrays(pa.array(numbers), labels)
-        yield pa.table([vectors, pa.array(own, id_type), pa.array(some.ravel())], schema=schema)
+        table = pa.table([vectors, pa.array(own, id_type), pa.array(some.ravel())], schema=schema)
+        yield table if batch.top_ids is None else table.filter(pc.not_equal(table["rank"], 0))
 
 
 def _get_ranks(batch: BatchSolution) -> np.ndarray:
@@ -347,11 +350,23 @@ ROWS_AT_ONCE = 2**20
 def _read_parquet(path: str) -> BatchSolution:
     table, described = read_rank_table(path, is_batch=True)
     n_vectors = len(described["labels"])
-    ranks = table["rank"].to_numpy().reshape(n_vectors, -1)
-    ids = table["id"].to_numpy().reshape(n_vectors, -1)
+    ranks, ids = table["rank"].to_numpy(), table["id"].to_numpy()
     if described["top"] is None:
+        ranks, ids = ranks.reshape(n_vectors, -1), ids.reshape(n_vectors, -1)
         return _compose(path, described, None if described["vertex_ids"] is None else ids[0], values=ranks)
-    return _compose(path, described, None, top_ids=ids, top_ranks=ranks)
+    counts = {row["values"]: row["counts"] for row in table["vector"].value_counts().to_pylist()}
+    n_kept = np.array([counts.get(label, 0) for label in described["labels"]])
+    is_kept = np.arange(described["top"]) < n_kept[:, None]
+    if int(is_kept.sum()) != len(ranks):
+        raise StoreDamagedError(f"{path}: there are {len(ranks)} ranks for {n_vectors} vectors of {described['top']}")
+    top_ids, top_ranks = np.full(is_kept.shape, fill_id(ids), ids.dtype), np.zeros(is_kept.shape, ranks.dtype)
+    top_ids[is_kept], top_ranks[is_kept] = ids, ranks
+    return _compose(path, described, None, top_ids=top_ids, top_ranks=top_ranks)
+
+
+def fill_id(ids: np.ndarray) -> int | str:
+    """What stands for no vertex in an array of ids."""
+    return "" if ids.dtype == object else -1
 
 
 def _name_id_type(batch: BatchSolution) -> str | None:

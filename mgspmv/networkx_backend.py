@@ -285,6 +285,8 @@ def pagerank(
     **options: Any,
 ) -> dict[Any, float]:
     """As `networkx.pagerank`; options are others of `mgspmv.pagerank`."""
+    import numpy as np
+
     from mgspmv import api
 
     if len(G) == 0:
@@ -293,6 +295,8 @@ def pagerank(
     vectors: dict[str, Any] = {name: _find_values(G, numbers) for name, numbers in given.items() if numbers is not None}
     if "personalization" in vectors and vectors["personalization"].sum() == 0:
         raise ZeroDivisionError("personalization sums to 0")
+    if personalization is not None:
+        vectors.setdefault("nstart", np.ones(len(G)))  # as NetworkX starts
     _check_max_iter(max_iter)
     matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}

@@ -181,8 +181,8 @@ class Plan:
     """What a run will take, per worker. Bytes are of arrays; the interpreter, its libraries and what the C library
     keeps of memory that was freed come on top.
 
-    Ranks start uniform, as they do by default: each of `personalization`, `dangling` and `nstart` that is given as a
-    vector takes 8 bytes more for each vertex.
+    Jumps and start are uniform, as they are by default: each of `personalization`, `dangling` and `nstart` that is
+    given as a vector takes 8 bytes more for each vertex; `personalization` without `nstart` 16, for ranks start there.
     """
 
     url: str

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from mgspmv.errors import (
     hide_secrets,
 )
 from mgspmv.files import is_url, write_beside
+from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
@@ -181,7 +182,10 @@ class Solution:
             raise OptionError(
                 f"these are scores already, scaled by {self.scaler!r}; scale the solution that they were made of"
             )
-        return replace(self, values=values, options=self.options | {"scaler": scaler})
+        scaled: dict[str, Any] = {"scaler": scaler}
+        if self._is_pagerank and (n_zero := int(np.count_nonzero(self.values == 0))):
+            scaled["n_zero"] = n_zero  # for `select_highest`
+        return replace(self, values=values, options=self.options | scaled)
 
     def summarize(self, bins: int = BINS) -> Summary:
         """How the values are distributed: moments, percentiles, Gini coefficient, histogram; O(n log n).
@@ -221,7 +225,19 @@ class Solution:
     def top(self, k: int = 10) -> list[tuple[Any, float]]:
         """Give the k highest ranks as (vertex id, rank), highest first.
 
-        Equal ranks come in the order of the vertices, NaN comes last; with k > n all n are given.
+        Equal ranks come in the order of the vertices, NaN comes last; with k > n all n are given. PageRanks of 0 are
+        left out: no path leads to these vertices from where jumps lead, and the list is shorter than k instead.
+
+        Raises
+        ------
+        OptionError : k is less than 1
+        """
+        where = self.select_highest(k)
+        ids = where if self.vertex_ids is None else self.vertex_ids[where]
+        return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
+
+    def select_highest(self, k: int) -> np.ndarray:
+        """int64, (k,) or fewer: the places in `values` of the vertices that `top` gives.
 
         Raises
         ------
@@ -229,9 +245,19 @@ class Solution:
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
+        if not self._is_pagerank:
+            return select_highest(self.values, k)
+        if self.scaler != "none":  # scalers keep the order, so ranks of 0 have the lowest scores
+            k = min(k, len(self.values) - int(self.options.get("n_zero", 0)))
+            return select_highest(self.values, k) if k else np.empty(0, np.int64)
         where = select_highest(self.values, k)
-        ids = where if self.vertex_ids is None else self.vertex_ids[where]
-        return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
+        ranked: np.ndarray = where[self.values[where] != 0]
+        return ranked
+
+    @property
+    def _is_pagerank(self) -> bool:
+        """Whether the values are PageRanks, and not those of another iteration, where 0 may be a high value."""
+        return self.options.get("method", "power") in get_args(Method)
 
     def digest(self) -> str:
         """SHA-256 of the ranks' little-endian bytes, in hexadecimal: same bits, same digest."""

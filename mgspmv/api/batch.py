@@ -15,7 +15,7 @@ from mgspmv.api.arguments import check_threads, ignore, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.api.ranking import _check_graph, _describe_dangling
-from mgspmv.batch_results import BatchSolution
+from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.iterate.batch import Batch, BatchOutcome, Kept, ManyRows, choose_width, count_bytes
@@ -139,7 +139,7 @@ def pagerank_batch(
         report("vectors", n_ended, len(queries))
 
     asked = {"width": width, "top": top, "threads": threads, "run": name_run()}
-    asked |= {"starts_at_jump": isinstance(dangling, str) and dangling == "drop"}
+    asked |= {"drops": isinstance(dangling, str) and dangling == "drop"}
     batch = (queries, options, threshold, start, keeper, emit)
     if distributed is not None:
         outcome = _rank_distributed(distributed, *batch, dtype=dtype, on_progress=report, **asked)
@@ -184,7 +184,7 @@ def _rank_embedded(
     threads: int | None,
     width: int | None,
     top: int | None,
-    starts_at_jump: bool,
+    drops: bool,
     run: str,
 ) -> BatchOutcome:
     """In this process."""
@@ -200,7 +200,7 @@ def _rank_embedded(
     n_dangling, order = int(np.count_nonzero(weight == 0)), A.order
     loaded = time.perf_counter()
     kept: dict[str, Any] = {"top": top, "order": order, "keep": lambda kept: keeper.keep([kept])}
-    made: dict[str, Any] = {"n": n, "n_dangling": n_dangling, "starts_at_jump": starts_at_jump, "run": run}
+    made: dict[str, Any] = {"n_dangling": n_dangling, "drops": drops, "run": run}
     batch = Batch(rows, queries, options, threshold, width, panels, **made, **kept)
     batch.start()
     held_bytes = batch.held_bytes
@@ -358,8 +358,11 @@ class _Keeper:
         assert self.top_ranks is not None
         sources = _join([part.sources for part in parts if part.sources is not None])
         highest = order_highest(ranks, sources, self._top)
-        self.top_ids[number] = sources[highest] if self._ids is None else self._ids[sources[highest]]
-        self.top_ranks[number] = ranks[highest]
+        highest = highest[ranks[highest] != 0]
+        n_kept = len(highest)
+        self.top_ids[number, :n_kept] = sources[highest] if self._ids is None else self._ids[sources[highest]]
+        self.top_ids[number, n_kept:] = fill_id(self.top_ids)
+        self.top_ranks[number, :n_kept], self.top_ranks[number, n_kept:] = ranks[highest], 0
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:

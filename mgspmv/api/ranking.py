@@ -121,7 +121,8 @@ def pagerank(
     dangling : d, where the rank of vertices without out-edges goes: a vector like p; None for p, as in
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
         `error` refuses
-    nstart : the first x, like p; normalised; default uniform. Or a Solution, of the graph as it was before: the ranks
+    nstart : the first x, like p; normalised; default p, so that what no path leads to from there has rank 0 where
+        dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
     follow_changes : first pass on along out-edges, from vertex to vertex, what makes `nstart` differ from the ranks, as
         long as that brings more than iterations do: for a graph of which little changed. In this process on the host,

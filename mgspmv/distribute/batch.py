@@ -53,7 +53,7 @@ def run_batch(
     threads: int | None,
     width: int | None,
     top: int | None,
-    starts_at_jump: bool,
+    drops: bool,
     run: str,
     on_progress: Progress,
 ) -> BatchOutcome:
@@ -76,7 +76,7 @@ def run_batch(
     """
     matrix.check_open()
     _refuse_streaming(matrix)
-    what = (options, threshold, dtype, threads, matrix.transport, starts_at_jump, top)
+    what = (options, threshold, dtype, threads, matrix.transport, drops, top)
     spec = BatchSpec(run, matrix.members, matrix.cluster.patience, *what)
     queued = time.perf_counter()
     with matrix.cluster.lease(lambda: on_progress("queue", 0, None)):

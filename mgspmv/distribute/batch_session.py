@@ -52,7 +52,7 @@ class BatchSpec:
     """Of each worker; None for what the worker was given by its cluster."""
     transport: Literal["peer", "nccl"]
     """How slices go from worker to worker."""
-    starts_at_jump: bool
+    drops: bool
     """As for `Batch`."""
     top: int | None
     """As for `Batch`."""
@@ -121,7 +121,7 @@ class BatchSession(Share):
         """Let the first vectors in, together with all other workers."""
         with self._working("start"):
             assert self._panels is not None
-            spec, piece, n = self._spec, self._piece, self._part.bounds[-1]
+            spec, piece = self._spec, self._piece
             self._batch = Batch(
                 [self._rows],
                 piece.queries,
@@ -129,9 +129,8 @@ class BatchSession(Share):
                 spec.threshold,
                 width,
                 self._panels,
-                n=n,
                 n_dangling=self._n_dangling,
-                starts_at_jump=spec.starts_at_jump,
+                drops=spec.drops,
                 top=spec.top,
                 order=piece.order,
                 keep=partial(_keep, self._kept),

@@ -142,14 +142,14 @@ class Pass:
             r.kernel.fill(x, columns, vectors if vectors.shape[1] == 1 else vectors[:, self._find(r)])
         self._terms = [self._make_terms(r) for r in self._rows]
 
-    def jump(self, column: int, share: float) -> None:
-        """Let the x of a column be share * p."""
-        query = self.queries[column]
-        assert query is not None
-        for r, x in zip(self._rows, self._x, strict=True):
-            r.kernel.fill(x, np.array([column]), r.kernel.put(np.full((1, 1), share * query.base)))
-            own = _cut(query, r)
-            x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
+    def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
+        """Give columns other vectors, whose first x is a share of their p. Needs `scale` before the next step."""
+        bases = np.array([[share * query.base] for query, share in zip(queries, shares, strict=True)])
+        self.enter(columns, queries, self._rows[0].kernel.put(bases))
+        for column, query, share in zip(columns, queries, shares, strict=True):
+            for r, x in zip(self._rows, self._x, strict=True):
+                own = _cut(query, r)
+                x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
 
     def take(self, columns: np.ndarray, out: Any) -> None:
         """out[j] = x of columns[j]: (len(columns), n_rows)."""
@@ -240,9 +240,8 @@ class Batch:
     threshold : of the change, from `PageRankOptions.threshold`
     width : most vectors in a pass
     panels : of all who make the same passes
-    n : vertices of the matrix
     n_dangling : dangling ones among the rows
-    starts_at_jump : whether the first x is (1 - alpha) p; else it is uniform
+    drops : whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p
     top : how many of the highest ranks are kept; None for all ranks
     order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
     keep : takes what is kept of each
@@ -258,16 +257,15 @@ class Batch:
         width: int,
         panels: Panels,
         *,
-        n: int,
         n_dangling: int,
-        starts_at_jump: bool,
+        drops: bool,
         top: int | None,
         order: np.ndarray | None,
         keep: Keep,
         run: str = "",
     ) -> None:
         self._rows, self._queries, self._options, self._threshold = rows, queries, options, threshold
-        self._panels, self._n, self._starts_at_jump, self._keep, self._run = panels, n, starts_at_jump, keep, run
+        self._panels, self._drops, self._keep, self._run = panels, drops, keep, run
         self._top, self._numbers = top, None if order is None or top is None else rows[0].kernel.put(order)
         self._n_rows, self._n_dangling = rows[-1].stop - rows[0].start, n_dangling
         self._x_dtype = np.dtype(np.float32 if options.precision == "float32" else np.float64)
@@ -373,11 +371,8 @@ class Batch:
         free = [c for c in range(self._pass.width) if c not in taken][: len(self._waiting)]
         new = [_Seat(self._waiting.popleft(), column) for column in free]
         queries = [self._queries[seat.number] for seat in new]
-        uniform = self._rows[0].kernel.put(np.full((len(new), 1), 1.0 / self._n))
-        self._pass.enter(np.array(free), queries, uniform)
-        if self._starts_at_jump:
-            for seat, query in zip(new, queries, strict=True):
-                self._pass.jump(seat.column, 1.0 - query.alpha)
+        shares = [1.0 - query.alpha if self._drops else 1.0 for query in queries]
+        self._pass.enter_at_jump(np.array(free), queries, shares)
         sums = self._pass.scale()
         for seat in new:
             own = sums[seat.column]

@@ -126,7 +126,7 @@ def make_start(
             own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
             _refuse_dangling(own, vertex_ids)
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
-    x = (1.0 - options.alpha) * p if _is_dropped(dangling) and nstart is None else distribute("nstart", nstart)
+    x = (1.0 - options.alpha if _is_dropped(dangling) else 1.0) * p if nstart is None else distribute("nstart", nstart)
     x = x.astype(np.float32 if options.precision == "float32" else np.float64)
     return Start(x, d, p, None if weight is None else permute(weight, order), growth, shares)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.kernels.highest import select_highest
 from mgspmv.results import Solution, to_json
 
 MOVED = 20
@@ -36,7 +35,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     """
     old, new = match_vertices(before, now)
     was, is_now = before.values[old], now.values[new]
-    high_before, high_now = select_highest(before.values, k), select_highest(now.values, k)
+    high_before, high_now = before.select_highest(k), now.select_highest(k)
     is_high = np.isin(old, high_before) | np.isin(new, high_now)
     n_same = int(np.count_nonzero(np.isin(old, high_before) & np.isin(new, high_now)))
     said = {

@@ -199,7 +199,7 @@ class RunSection(Section):
     """Where vertices without out-edges lead: `uniform`, `drop`, `error` or a file; default as jumps."""
     nstart: Grid[str] | None = None
     """Ranks to start from: `previous`, those of this run as it was; or a file: saved ranks, .npy, or lines;
-    default uniform."""
+    default where jumps go."""
     follow_changes: Grid[bool] = False
     """First pass on what makes `nstart` differ from the ranks, where little changed; in this process on the host."""
     out_weight: Grid[str] | None = None

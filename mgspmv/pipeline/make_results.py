@@ -122,7 +122,8 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dic
         fields["comparison"] = compared
         write_json(folder / "comparison.json", compared)
     if section.nstart == PREVIOUS:
-        fields["result"]["start"] = PREVIOUS if "nstart" in vectors else "uniform"
+        cold = "personalization" if "personalization" in vectors else "uniform"
+        fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
     save_ranks(solution, folder, output.formats)
     fields["top"] = _save_top(work, step, matrix, {None: solution.top(section.top)}, folder)
     fields["seconds"] |= {"prepare": _left(ranked - started, solution), "save": time.perf_counter() - ranked}

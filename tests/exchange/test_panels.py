@@ -128,8 +128,8 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: 
         own, kept = weight[bounds[rank] : bounds[rank + 1]], []
         rows = ManyRows(CpuMany(blocks[rank], precision, 1), own, np.empty(0))
         batch = Batch(
-            [rows], queries, options, options.threshold(130, A.nnz), 4, panels, n=130,
-            n_dangling=int((own == 0).sum()), starts_at_jump=False, top=None, order=None,
+            [rows], queries, options, options.threshold(130, A.nnz), 4, panels,
+            n_dangling=int((own == 0).sum()), drops=False, top=None, order=None,
             keep=lambda k: kept.append(replace(k, ranks=np.array(k.ranks))),
         )  # fmt: skip
         batch.start()

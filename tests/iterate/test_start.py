@@ -77,8 +77,8 @@ def test_vectors_are_normalised(graph):
 @pytest.mark.parametrize(
     ("rule", "wanted", "x"),
     [
-        (None, [0.25, 0.75, 0.0], [1 / 3]),
-        ("uniform", [1 / 3], [1 / 3]),
+        (None, [0.25, 0.75, 0.0], [0.25, 0.75, 0.0]),
+        ("uniform", [1 / 3], [0.25, 0.75, 0.0]),
         ("drop", [0.0], [0.0625, 0.1875, 0.0]),
     ],
 )
@@ -86,6 +86,11 @@ def test_dangling_rules(graph, rule, wanted, x):
     start = start_of(graph, personalization=np.array([1, 3, 0]), dangling=rule)
     assert start.dangling.tolist() == wanted
     assert start.x.tolist() == x
+
+
+def test_start_is_where_jumps_lead(graph):
+    assert start_of(graph).x.tolist() == [1 / 3]
+    assert start_of(graph, personalization=np.array([1, 3, 0]), nstart=np.ones(3)).x.tolist() == [1 / 3, 1 / 3, 1 / 3]
 
 
 def test_start_given_with_dropped_mass_is_used(graph):

@@ -197,7 +197,7 @@ class TestWhatIsMade:
         assert rows[0] == "vector,id,rank"
         assert len(rows) == len(lines) + 1 == 5
         [record] = [step.record for step in run(overrides={"matrix.web.labels": "names.csv"}).steps[1:]]
-        assert [own["pace"] for own in record.result["vectors"]] == ["slowest", "fastest"]
+        assert [own["pace"] for own in record.result["vectors"]] == ["fastest", "slowest"]
         assert [tuple(own["changes"]) for own in record.result["vectors"]] == list(batch.changes)
         top = Path("out/web/topics/top.csv").read_text().splitlines()
         assert top[0] == "vector,place,id,rank,label"

@@ -1,0 +1,145 @@
+"""Personalized runs start where jumps lead: what no path leads to has rank 0, and is in no list of the highest."""
+
+from __future__ import annotations
+
+import json
+
+import networkx as nx
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from tests.support.commands import invoke
+
+PRECISIONS = ["exact", "float64", "float32"]
+REACHED = ["a", "b", "c"]
+"""A cycle with a sink; everything else is a ring that leads into it and that it never leads to."""
+
+
+def make_edges(n_strangers=400):
+    ring = [(f"s{k}", f"s{(k + 1) % n_strangers}") for k in range(n_strangers)]
+    return [("a", "b"), ("b", "a"), ("b", "c"), ("s0", "a"), *ring]
+
+
+@pytest.fixture(scope="module", params=["none", "degree"])
+def graph(request, tmp_path_factory):
+    """The graph by names, stored in its own order and in another one."""
+    folder = tmp_path_factory.mktemp("graph")
+    lines = "".join(f"{a} {b}\n" for a, b in make_edges())
+    (folder / "g.txt").write_text(lines, encoding="utf-8")
+    mg.ingest(folder / "g.txt", folder / "g.zarr", order=request.param)
+    return mg.open_matrix(folder / "g.zarr")
+
+
+def check_reached(solution):
+    assert {name for name, _ in solution.top(100)} == set(REACHED)
+    strangers = ~np.isin(solution.vertex_ids.astype(str), REACHED)
+    assert not solution.values[strangers].any()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dangling", [None, "drop"])
+def test_strangers_have_rank_0(graph, precision, dangling):
+    solution = mg.pagerank(graph, personalization={"a": 1}, precision=precision, dangling=dangling)
+    check_reached(solution)
+    given = mg.pagerank(graph, personalization={"a": 1}, nstart={"a": 1}, precision=precision)
+    assert dangling == "drop" or given.digest() == solution.digest()
+
+
+def test_ranks_are_those_of_networkx(graph):
+    solution = mg.pagerank(graph, personalization={"a": 1, "c": 3}, tol=1e-12, max_iter=1000)
+    wanted = nx.pagerank(nx.DiGraph(make_edges()), personalization={"a": 1, "c": 3}, tol=1e-16, max_iter=1000)
+    found = dict(zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True))
+    assert found == pytest.approx(wanted, abs=1e-11)
+
+
+def test_a_given_start_and_a_uniform_rule_reach_strangers(graph):
+    assert mg.pagerank(graph, personalization={"a": 1}, nstart=np.ones(graph.shape[0])).values.all()
+    assert len(mg.pagerank(graph, personalization={"a": 1}, dangling="uniform").top(500)) == graph.shape[0]
+    assert len(mg.pagerank(graph).top(500)) == graph.shape[0]
+
+
+@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
+def test_workers_start_there_too(graph, drive, in_process):
+    options = {"personalization": {"a": 1, "b": 2}}
+    found = mg.pagerank(graph, client=in_process(3), drive=drive, **options)
+    assert found.digest() == mg.pagerank(graph, **options).digest()
+    check_reached(found)
+
+
+@pytest.mark.parametrize("scaler", ["minmax", "max", "mean", "log", "stdscore", "l1norm"])
+def test_scores_of_strangers_are_not_listed(graph, scaler):
+    solution = mg.pagerank(graph, personalization={"a": 1})
+    assert [name for name, _ in solution.scale(scaler).top(50)] == [name for name, _ in solution.top(50)]
+
+
+def test_saved_ranks_list_the_same(graph, tmp_path):
+    solution = mg.pagerank(graph, personalization={"a": 1})
+    for saved in (solution, solution.scale("stdscore")):
+        saved.save(tmp_path / "r.parquet", overwrite=True)
+        assert mg.load_solution(tmp_path / "r.parquet").top(9) == saved.top(9)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+SEEDS = {"near": ["a"], "in": {"c": 1.0}, "all": None}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
+def test_vectors_of_a_batch_are_those_alone(graph, precision, dangling):
+    options = {"precision": precision, "dangling": dangling}
+    batch = mg.pagerank_batch(graph, SEEDS, **options)
+    for label, personalization in (("near", {"a": 1}), ("in", {"c": 1}), ("all", None)):
+        alone = mg.pagerank(graph, personalization=personalization, **options)
+        assert (batch[label].digest(), batch[label].changes) == (alone.digest(), alone.changes)
+
+
+def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
+    batch = mg.pagerank_batch(graph, SEEDS, top=8)
+    assert {label: len(own) for label, own in batch.top().items()} == {"near": 3, "in": 1, "all": 8}
+    assert batch.top_ids.shape == batch.top_ranks.shape == (3, 8)
+    assert batch.top_ids[0, 3:].tolist() == [""] * 5
+    assert batch.top_ranks[0, 3:].tolist() == [0.0] * 5
+    for suffix in ("zarr", "parquet"):
+        batch.save(tmp_path / f"b.{suffix}")
+        assert mg.load_batch(tmp_path / f"b.{suffix}").digest() == batch.digest()
+    assert pq.read_table(tmp_path / "b.parquet").num_rows == 3 + 1 + 8
+    assert mg.pagerank_batch(graph, SEEDS, top=8, client=in_process(3)).digest() == batch.digest()
+
+
+def test_integer_ids_end_with_minus_1():
+    mg.ingest((np.array([0, 1, 5]), np.array([1, 0, 1])), place := MemoryStore())
+    batch = mg.pagerank_batch(mg.open_matrix(place), [0], top=5)
+    assert sorted(batch.top_ids[0].tolist()) == [-1, 0, 1]
+
+
+def test_the_command_lists_those_that_are_reached(tmp_path):
+    (tmp_path / "g.txt").write_text("".join(f"{a} {b}\n" for a, b in make_edges()), encoding="utf-8")
+    (tmp_path / "p.txt").write_text("a 1\n", encoding="utf-8")
+    invoke("ingest", str(tmp_path / "g.txt"), str(tmp_path / "g.zarr"))
+    out, _ = invoke("--json", "pagerank", str(tmp_path / "g.zarr"), "--personalization", str(tmp_path / "p.txt"))
+    assert {row["id"] for row in json.loads(out)["top"]} == set(REACHED)
+
+
+# --- digests ---------------------------------------------------------------------------------------------------------
+
+DIGESTS = {
+    (None, None): "4ac2dc34c7d4",
+    (None, "uniform"): "4ac2dc34c7d4",
+    (None, "drop"): "3e65aecc99ee",
+    ("some", None): "35ae14f35d77",
+    ("some", "uniform"): "4f587245c069",
+    ("some", "drop"): "1b21508e8602",
+}
+
+
+@pytest.mark.parametrize(("jumps", "dangling"), DIGESTS)
+def test_digests_stay(jumps, dangling):
+    ends = np.random.default_rng(5).integers(0, 500, (2, 3000))
+    mg.ingest((ends[0], ends[1]), place := MemoryStore())
+    personalization = None if jumps is None else {3: 1, 7: 2}
+    solution = mg.pagerank(mg.open_matrix(place), personalization=personalization, dangling=dangling)
+    assert solution.digest().startswith(DIGESTS[jumps, dangling])
