@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+_DELIMITERS = {" ": "blanks", "\t": "tab"}
+
 
 class SourceColumn(NamedTuple):
     """A column of a source."""
@@ -43,6 +45,8 @@ class IngestReport:
     """Least and greatest finite value of the entries, before those at one place were merged."""
     not_read: tuple[SourceColumn, ...]
     """Columns that the matrix has nothing of."""
+    delimiter: str | None
+    """Character between columns of a text; a space stands for any run of blanks."""
     header: bool | None
     """Whether a line names the columns; None for what has no lines."""
     header_by: str | None
@@ -130,9 +134,11 @@ class IngestReport:
 
     def _describe_lines(self) -> list[str]:
         lines = []
+        if self.delimiter is not None:
+            lines.append(f"delimiter: {_DELIMITERS.get(self.delimiter, repr(self.delimiter))}")
         if self.header is not None:
             by = "" if self.header_by is None else f" ({self.header_by})"
-            lines = [f"header: {_count(self.n_header_lines, 'line') if self.header else 'none'}{by}"]
+            lines.append(f"header: {_count(self.n_header_lines, 'line') if self.header else 'none'}{by}")
         if self.n_comment_lines:
             lines.append(f"comments: {_count(self.n_comment_lines, 'line')}")
         if self.n_blank_lines:

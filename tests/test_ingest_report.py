@@ -13,6 +13,7 @@ PLAIN = IngestReport(
     weight=SourceColumn(3, "w"),
     weight_range=(1.0, 9.0),
     not_read=(SourceColumn(4, "time"), SourceColumn(5, None)),
+    delimiter=",",
     header=True,
     header_by="names",
     n_header_lines=1,
@@ -27,7 +28,7 @@ PLAIN = IngestReport(
     notes=("each edge is read both ways",),
     warnings=("column 3 looks like times",),
 )
-NOTHING = dict.fromkeys(("source", "target", "weight", "weight_range", "header", "header_by"))
+NOTHING = dict.fromkeys(("source", "target", "weight", "weight_range", "delimiter", "header", "header_by"))
 NOTHING |= dict.fromkeys(("n_header_lines", "n_comment_lines", "n_blank_lines", "n_mirrored", "n_loops_dropped"), 0)
 NOTHING |= {"not_read": (), "n_files": 0, "n_merged": 0}
 BARE = IngestReport(name="a", format="csc_array", n_rows=1, duplicates="keep", n_entries=1, **NOTHING)
@@ -38,7 +39,7 @@ SHOWN = {
         PLAIN,
         "read: edges.csv, edge-list, 7 rows; source: column 1 'src'; target: column 2 'dst'; "
         "weight: column 3 'w', 1 .. 9; not read: column 4 'time', column 5; "
-        "header: 1 line (names), comments: 2 lines, blank: 1 line; "
+        "delimiter: ',', header: 1 line (names), comments: 2 lines, blank: 1 line; "
         "3 mirror images added, 2 duplicates merged (sum), 1 loop dropped\n"
         "note: each edge is read both ways\n"
         "warning: column 3 looks like times",
@@ -90,6 +91,11 @@ def test_columns_without_weights():
 @pytest.mark.parametrize(("header", "shown"), [(False, "; header: none; "), (None, "entry; 0 duplicates")])
 def test_header(header, shown):
     assert shown in str(IngestReport(**vars(BARE) | {"header": header}))
+
+
+@pytest.mark.parametrize(("delimiter", "shown"), [("\t", "tab"), (" ", "blanks"), (";", "';'")])
+def test_delimiters(delimiter, shown):
+    assert f"; delimiter: {shown}; " in str(IngestReport(**vars(BARE) | {"delimiter": delimiter}))
 
 
 def test_generated():

@@ -96,8 +96,9 @@ def make_report(
     Parameters
     ----------
     source : provenance of the source, of which `taken` is taken out: what its reader knows of columns and lines, as
-        `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list), `header`
-        and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences. Each may be missing
+        `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
+        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences. Each may
+        be missing
     counts : of all entries
     nnz : entries that were stored
     rule : for entries at one place
@@ -119,6 +120,7 @@ def make_report(
         weight=columns.get("weight"),
         weight_range=None if counts.least is None or counts.greatest is None else (counts.least, counts.greatest),
         not_read=tuple(not_read),
+        delimiter=taken.get("delimiter"),
         header=taken.get("header"),
         header_by=taken.get("header_by"),
         n_header_lines=taken.get("n_header", 0),

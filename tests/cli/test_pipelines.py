@@ -8,6 +8,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tests.support.commands import invoke, invoke_json, start
@@ -93,3 +95,11 @@ def test_run_that_is_interrupted(monkeypatch):
     Path("q.toml").write_text(QUICKSTART)
     _, stderr = invoke("run", "q.toml", code=130)
     assert "interrupted; no step is done yet; run it again to go on" in stderr
+
+
+def test_a_run_shows_what_sources_are_warned_of():
+    table = pa.table({"src": [0, 1], "dst": [1, 2], "when": [1254192988, 1254203000]})
+    pa.parquet.write_table(table, "when.parquet")
+    Path("w.toml").write_text('folder = "w"\n[matrix.g]\npath = "when.parquet"\n[run]\n')
+    lines = invoke("run", "w.toml")[0].splitlines()
+    assert [line for line in lines if "g: warning: column 3 'when' looks like times (2009-09-29 .. " in line]
