@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         spmv,
         stationary,
         subgraph,
+        transpose,
         update,
         verify,
     )
@@ -72,6 +73,7 @@ _HOMES = {
         "spmv",
         "stationary",
         "subgraph",
+        "transpose",
         "update",
         "verify",
     ),
@@ -119,6 +121,7 @@ __all__ = [
     "spmv",
     "stationary",
     "subgraph",
+    "transpose",
     "update",
     "verify",
 ]

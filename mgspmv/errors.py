@@ -186,6 +186,14 @@ class KindError(MgspmvError, ValueError):
 class MissingTransposeError(KindError):
     """The operation needs the transpose, which the store does not hold."""
 
+    @staticmethod
+    def describe(url: str) -> str:
+        """Return the message for a store."""
+        return (
+            f"{url} does not hold the transpose; add it by mgspmv.transpose(store) or `mgspmv transpose STORE`, and "
+            "open the store again"
+        )
+
 
 class CapacityError(MgspmvError, MemoryError):
     """The work does not fit into the memory there is."""

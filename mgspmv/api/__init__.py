@@ -6,7 +6,7 @@ from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import power_iteration
 from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
-from mgspmv.api.stores import export, generate, ingest, reorder, update, verify
+from mgspmv.api.stores import export, generate, ingest, reorder, transpose, update, verify
 from mgspmv.api.subgraphs import subgraph
 from mgspmv.batch_results import load_batch
 from mgspmv.results import load_solution
@@ -33,6 +33,7 @@ __all__ = [
     "spmv",
     "stationary",
     "subgraph",
+    "transpose",
     "update",
     "verify",
 ]

@@ -105,7 +105,7 @@ class Matrix(DescribedMatrix):
 
     @property
     def _missing_transpose(self) -> str:
-        return f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+        return MissingTransposeError.describe(self.info.url)
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.

@@ -17,14 +17,14 @@ from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.ingest.write import Room, find_room, reorder_store, store_source
+from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, transpose_store
 from mgspmv.kernels.select import BACKENDS
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
 from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store
-from mgspmv.store.versions import check_keep, check_target
+from mgspmv.store.versions import check_keep, check_target, drop_versions
 from mgspmv.version import __version__
 
 
@@ -286,6 +286,51 @@ def reorder(
     writing: dict[str, Any] = {"overwrite": overwrite or target is None}
     writing["base"] = info.version if target is None else None
     return reorder_store(stored, place, method, describe, on_progress or ignore, room, **writing)
+
+
+@watched
+def transpose(
+    store: StoreLike,
+    *,
+    keep: int | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    on_progress: Progress | None = None,
+) -> MatrixInfo:
+    """Add the transpose to a store, which `A.T`, `hits` and others need, as `ingest` does with `transpose=True`.
+
+    The store gets a new version, with the same matrix and the same digest; a matrix that is open goes on with the
+    version that was opened. Where the current version holds the transpose already, no other is made.
+
+    Parameters
+    ----------
+    store : of a matrix or graph of any kind
+    keep : how many versions stay in the store, the new one among them; default all of them
+    memory, threads, scratch : as for `ingest`: entries go to files where they do not fit
+    on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    What the current version says; `provenance["transposing"]` has the version that it was made from.
+
+    Raises
+    ------
+    OptionError : an option that makes no sense
+    StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
+    """
+    check_threads(threads)
+    check_keep(keep)
+    stored = open_store(store)
+    info = stored.info
+    if info.has_transpose:
+        if keep is not None:
+            drop_versions(store, keep=keep)
+        return info
+    room = find_room(store, parse_size(memory), threads, scratch)
+    source = {"version": info.version, "digest": info.digest}
+    provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
+    return transpose_store(stored, provenance, on_progress or ignore, room, keep=keep)
 
 
 @watched

@@ -17,12 +17,12 @@ from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
-from mgspmv.cli.stores import export, info, reorder, subgraph, verify, versions
+from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
 
 __all__ = ["app", "main"]
 
 PANELS = {
-    "Matrices": (ingest, generate, update, versions, reorder, subgraph, export, info, verify),
+    "Matrices": (ingest, generate, update, versions, reorder, transpose, subgraph, export, info, verify),
     "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
     "Results": (top, summary, report),
     "Pipelines and measurements": (run, doctor, certificates),

@@ -29,7 +29,7 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_ingested, answer_stored
+from mgspmv.cli.stored import answer_changed, answer_ingested
 from mgspmv.errors import OptionError, ProgressError, SourceError, StoreExistsError
 from mgspmv.ingest_report import IngestReport
 
@@ -95,14 +95,17 @@ def update(
 ) -> Answer:
     """Make a new version of a store, without some entries and with others; who reads the old one goes on."""
     from mgspmv import api
+    from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
     options |= {"ignore_weights": ignore_weights, "keep": keep, "threads": threads, **vars(room), **reading.options}
-    began = time.perf_counter()
+    before, began = open_store(store).info, time.perf_counter()
     note_kept(f"{store} is as it was")
     with open_progress() as progress:
         info = api.update(store, insert=insert, delete=delete, **options, on_progress=progress.on_progress)
-    answer = answer_stored(info, time.perf_counter() - began)
+    answer = answer_changed(info, before, time.perf_counter() - began, "nothing to change")
+    if info.version == before.version:
+        return answer
     made = info.provenance["updates"][-1]
     changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} were not there"
     return replace(answer, parts=[*answer.parts, changes, *_list_reports(made)])

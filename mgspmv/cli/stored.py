@@ -24,6 +24,21 @@ def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
     return replace(answer, parts=[*answer.parts, *str(info.ingest_report).splitlines()])
 
 
+def answer_changed(info: MatrixInfo, before: MatrixInfo, elapsed_s: float, reason: str) -> Answer:
+    """What a command says of a store that got a new version, or of one where there was nothing to change.
+
+    Parameters
+    ----------
+    before : of the version before
+    reason : why there was nothing
+    """
+    if info.version != before.version:
+        answer = answer_stored(info, elapsed_s)
+        return replace(answer, payload=answer.payload | {"changed": True})
+    payload = {"store": asdict(info), "seconds": elapsed_s, "changed": False}
+    return Answer(payload, [f"{info.url}: {reason}; version {info.version} stays"])
+
+
 def describe_order(info: MatrixInfo) -> str:
     made = info.provenance.get("reordering")
     bandwidth = f", bandwidth {made['bandwidth_after']:,}, was {made['bandwidth_before']:,}" if made else ""

@@ -11,7 +11,7 @@ import typer
 from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import Keep, Overwrite, Room, StorePath, Threads, given
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_stored, describe_matrix, describe_order
+from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
 from mgspmv.errors import StoreDamagedError
 
@@ -70,6 +70,18 @@ def reorder(
     with open_progress() as progress:
         info = api.reorder(store, target, **options, on_progress=progress.on_progress)
     return answer_stored(info, time.perf_counter() - began)
+
+
+def transpose(store: StorePath, *, keep: Keep = None, room: Room, threads: Threads = None) -> Answer:
+    """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest stay as they are."""
+    from mgspmv import api
+    from mgspmv.store.read import open_store
+
+    before, began = open_store(store).info, time.perf_counter()
+    note_kept(f"{store} is as it was")
+    with open_progress() as progress:
+        info = api.transpose(store, keep=keep, threads=threads, **vars(room), on_progress=progress.on_progress)
+    return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
 
 
 def subgraph(

@@ -188,8 +188,8 @@ class DistributedMatrix(DescribedMatrix):
 
     def __rmatmul__(self, x: Any) -> Any:
         raise KindError(
-            "x @ D needs the transpose on the cluster: ingest with transpose=True, distribute A.T, and compute "
-            "A.T.distribute(client) @ x"
+            "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
+            "and compute A.T.distribute(client) @ x"
         )
 
     def multiply(
@@ -346,9 +346,7 @@ class DistributedMatrix(DescribedMatrix):
 
     def _distribute_transpose(self) -> DistributedMatrix:
         if not (self.info.has_transpose or self.is_transpose):
-            raise MissingTransposeError(
-                f"{self.info.url} does not hold the transpose; ingest it with transpose=True (--transpose)"
-            )
+            raise MissingTransposeError(MissingTransposeError.describe(self.info.url))
         precision = "float32" if self.info.dtype == "float32" else "float64"
         options: dict[str, Any] = {"precision": precision, "backend": self.backend or "auto", "lay_out": False}
         return distribute_matrix(self.stored.transpose(), self.client, **options, timeout=self.cluster.timeout)

@@ -306,13 +306,15 @@ class EdgeListSource(FileSource):
 
     def _find_empty_format(self) -> TableFormat:
         """A list without edges: only the vertices have ids, if any."""
-        if self._n_vertices is None and self._vertices is None:
+        if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
             where = "this file" if len(self._files) == 1 else "these files"
             raise SourceError(
                 f"there is no edge in {where}; pass n_vertices= or vertices= for a graph without edges",
                 source=self.name,
             )
-        are_names = self._ids == "string" or (self._ids == "auto" and self._n_vertices is None and self._lists_names())
+        are_names = self._ids == "string" or (
+            self._ids == "auto" and self._vertices is not None and self._lists_names()
+        )
         weights = (Column("weight", "float64", finite=True),) if self._weights is True else ()
         return TableFormat((*self._id_columns(are_names), *weights), self._delimiter or " ", _COMMENTS)
 

@@ -19,7 +19,7 @@ from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, 
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, source_from_arrays, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.source import Source
+from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.store_source import StoreSource
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
@@ -112,7 +112,8 @@ def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: 
 def open_update(
     insert: Any, delete: Any, vertex_ids: str | None, **options: Any
 ) -> tuple[Source | None, Source | None]:
-    """Open what is to be inserted into a store and deleted from it; of what is deleted, weights are not looked at.
+    """Open what is to be inserted into a store and deleted from it, which may be nothing; of what is deleted, weights
+    are not looked at.
 
     Parameters
     ----------
@@ -131,11 +132,17 @@ def open_update(
     def open_one(source: Any, given: dict[str, Any], without: dict[str, Any]) -> Source | None:
         if source is None:
             return None
+        if is_frame(source) and not source.shape[1] and not given.get("columns"):
+            return source_from_object(([], []))
         opened = open_source(source, **given)
         if isinstance(opened, EdgeListSource):
             as_names = {"ids": "string"} if vertex_ids == "string" else {}
-            return open_source(source, **(as_names | given | without | {"format": "edge-list"}))
-        return open_source(source, **(given | without)) if isinstance(opened, TableSource) else opened
+            opened = open_source(source, **(as_names | given | without | {"format": "edge-list"}))
+        elif isinstance(opened, TableSource):
+            opened = open_source(source, **(given | without))
+        if isinstance(opened, FileSource):
+            opened.may_be_empty = True
+        return opened
 
     return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
 

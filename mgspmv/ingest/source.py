@@ -114,6 +114,8 @@ class FileSource:
         """Called before the first batch with what codes the ids, if they are coded."""
         self.as_float64 = False
         """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
+        self.may_be_empty = False
+        """Whether it may have no edges, although nothing else says what the vertices are or what their ids are."""
         self.is_kept = False
         """Whether what codes the ids is kept between batches, so that no thread is to code those of later ones yet."""
 

@@ -187,8 +187,10 @@ class TableSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         with contextlib.closing(self._tables()) as tables:
-            parts = self._read(tables)
+            parts = _leave_out_empty(self._read(tables))
             first = next(parts)  # a table gives at least one
+            if self.may_be_empty and not first.rows.num_rows:
+                first = replace(first, rows=_make_untyped(first.rows.schema))
             edges = self._begin(first)
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
@@ -420,6 +422,26 @@ def _refuse_weights(part: _Part, dtype: str, first: _Part, first_dtype: str) -> 
 def make_empty(schema: Any) -> Any:
     """A record batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _make_untyped(schema: Any) -> Any:
+    """A record batch without rows, whose columns have no type unless they hold strings: libraries that see no row guess
+    what a column is of."""
+    fields = [field if _find_kind(field.type) == "string" else field.with_type(pa.null()) for field in schema]
+    return make_empty(pa.schema(fields))
+
+
+def _leave_out_empty(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """The parts that have rows, or else the first one."""
+    empty, n_given = None, 0
+    for part in parts:
+        if part.rows.num_rows:
+            n_given += 1
+            yield part
+        else:
+            empty = empty or part
+    if empty is not None and not n_given:
+        yield empty
 
 
 def _check_there(table: Table, names: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
+from mgspmv.store.versions import drop_versions
 from mgspmv.store.write import begin_version
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
@@ -85,7 +86,7 @@ def update_store(
     missing: Missing,
     keep: int | None,
 ) -> MatrixInfo:
-    """Write a new version of the store that `stored` is the current version of.
+    """Write a new version of the store that `stored` is the current version of, unless nothing changes.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def update_store(
 
     Returns
     -------
-    What the new version says of itself.
+    What the new version says of itself; where it would have the digest of `stored`, none is made, and what that says.
 
     Raises
     ------
@@ -126,6 +127,8 @@ def update_store(
         if added is not None:
             _check_values(added, info)
             _check_growth(added, info)
+        if _is_empty(added, info) and (removed is None or not removed.most_entries):
+            return _stay(stored, keep)
         numbering = _number(stored, None if added is None else added.layout, room.folder)
         merged = _MergedRows(stored, numbering, arrange(added), arrange(removed), missing=missing, threads=room.threads)
         most_columns = max(1, memory // max(1, find_column_bytes(merged)))
@@ -138,7 +141,11 @@ def update_store(
             provenance = describe(sources, merged.changes)
             update = provenance["updates"][-1]
             update["reports"] = _report(sources, read, merged, update["options"])
-            return version.commit(writer.describe(merged, made, provenance, info.order))
+            attributes = writer.describe(merged, made, provenance, info.order)
+            if attributes["digest"] != info.digest:
+                return version.commit(attributes)
+            version.check_base()
+    return _stay(stored, keep)
 
 
 def _report(
@@ -156,6 +163,22 @@ def _report(
         for name, batch in read.items()
         if batch is not None
     }
+
+
+def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
+    """Whether no entry is inserted, and no vertex as far as that is known without the ids of the store."""
+    if added is None or added.most_entries:
+        return added is None
+    layout = added.layout
+    are_numbers = layout.vertex_ids is None and info.vertex_ids is None
+    return layout.shape == (0, 0) or (are_numbers and _join_shapes(info.shape, layout.shape) == info.shape)
+
+
+def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
+    """Leave the store with its versions, but for those that are not to be kept."""
+    if keep is not None:
+        drop_versions(stored.place, keep=keep)
+    return stored.info
 
 
 def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
@@ -223,6 +246,8 @@ def _check_values(added: SortedSource, info: MatrixInfo) -> None:
 
 def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
     """See that rows and columns are called as they are in the store."""
+    if layout.shape == (0, 0):
+        return
     ids, is_matrix = layout.vertex_ids, source.default_kind == "matrix"
     given = "string" if ids is not None and ids.dtype.kind in "OUT" else "int64"
     if is_matrix and info.vertex_ids is not None:
@@ -238,7 +263,7 @@ def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
             source=source.name,
         )
     wanted = info.vertex_ids or "int64"
-    if given != wanted and layout.shape[0]:
+    if given != wanted:
         raise SourceError(
             f"the ids are {_SAID[given]}, and those of the store are {_SAID[wanted]}; give the store's",
             source=source.name,

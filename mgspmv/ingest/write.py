@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import zarr
 
-from mgspmv.errors import CapacityError, OptionError
+from mgspmv.errors import CapacityError, OptionError, StoreDamagedError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
@@ -218,6 +218,43 @@ def reorder_store(
         made = writer.write(matrix, transposed if stored.info.has_transpose else None)
         order = None if method == "none" else method
         return version.commit(writer.describe(matrix, made, describe(reordering), order))
+
+
+def transpose_store(
+    stored: StoredMatrix, provenance: dict[str, Any], report: Report, room: Room, *, keep: int | None
+) -> MatrixInfo:
+    """Write a stored matrix with its transpose as the new version of the store.
+
+    Parameters
+    ----------
+    provenance : of the version
+    keep : as of `begin_version`
+
+    Returns
+    -------
+    What the new version says of itself.
+
+    Raises
+    ------
+    StoreDamagedError : the arrays are not those that the digest of the store is of
+    CapacityError : entries of one column take more than the memory
+    StoreError : the matrix cannot be read or written; as for `begin_version`
+    """
+    info, rows, memory = stored.info, StoredRows(stored, room.threads), room.memory // 2
+    most_columns = max(1, memory // max(1, find_column_bytes(rows)))
+    with (
+        EntrySorter(memory, room.threads, room.folder) as transposed,
+        begin_version(stored.place, overwrite=True, base=info.version, keep=keep) as version,
+    ):
+        writer = VersionWriter(version, report, room.threads, most_columns)
+        made = writer.write(rows, transposed, "read and write")
+        attributes = writer.describe(rows, made, provenance, info.order)
+        if attributes["digest"] != info.digest:
+            raise StoreDamagedError(
+                f"{info.url}: its arrays have the digest {attributes['digest']} and not {info.digest}, which it "
+                "states; run `mgspmv verify`, and ingest again or restore a copy"
+            )
+        return version.commit(attributes)
 
 
 def _reserve_columns(matrix: SortedSource, memory: int) -> int:

@@ -221,7 +221,8 @@ def begin_version(
     store: StoreLike, *, overwrite: bool, base: str | None = None, keep: int | None = 1
 ) -> Iterator[Version]:
     """Open a store for one new version. What an exception leaves unfinished is removed, with the store where there was
-    none before; on success versions that are not kept go, and what others left unfinished.
+    none before; on success versions that are not kept go, and what others left unfinished. A version that is not
+    committed is removed too.
 
     Parameters
     ----------
@@ -261,10 +262,12 @@ def begin_version(
         if isinstance(error, OSError):  # for what was dropped while it was read or written
             version.check_base()
         raise
-    if version.is_named:
-        for other in numbers.keys() - set(version.names):
-            drop_version(versions, other)
-        _remove_broken_off(store)
+    if not version.is_named:
+        del versions[name]
+        return
+    for other in numbers.keys() - set(version.names):
+        drop_version(versions, other)
+    _remove_broken_off(store)
 
 
 def _remove_broken_off(store: StoreLike) -> None:

@@ -118,7 +118,7 @@ def test_hits_without_edges_are_zero():
 
 
 def test_hits_need_the_transpose(in_process, graph, tmp_path):
-    with pytest.raises(MissingTransposeError, match=r"does not hold the transpose; ingest it with transpose=True"):
+    with pytest.raises(MissingTransposeError, match=r"add it by mgspmv\.transpose\(store\)"):
         mg.hits(store_graph(make_graph(), transpose=False))
     _, A = graph
     with pytest.raises(OptionError, match="transpose is for a distributed matrix"):

@@ -37,18 +37,20 @@ def test_update_and_versions(folder):
     assert (answer["store"]["nnz"], answer["store"]["shape"]) == (6, [5, 5])
     assert answer["store"]["provenance"]["updates"][0]["missing"] == 1
     options = "--memory", "64GiB", "--threads", "1", "--keep", "3"
-    stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", *options)
+    (folder / "again.txt").write_text("5 2\n")
+    stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", "--insert", "again.txt", *options)
     lines = stdout.splitlines()
-    assert lines[0].startswith("g.zarr: graph, 5 x 5, 6 entries, a pattern, made in ")
-    assert lines[1] == "0 entries inserted, 0 deleted, 2 were not there"
-    assert [line.startswith("deleted: less.txt, edge-list, 2 ") for line in lines[2:]] == [True]
+    assert lines[0].startswith("g.zarr: graph, 5 x 5, 7 entries, a pattern, made in ")
+    assert lines[1] == "1 entries inserted, 0 deleted, 2 were not there"
+    begins = ["deleted: less.txt, edge-list, 2 ", "inserted: again.txt, edge-list, 1 "]
+    assert [line.startswith(begin) for line, begin in zip(lines[2:], begins, strict=True)] == [True, True]
     assert stderr == ""
     listed = invoke_json("versions", "g.zarr")
     assert listed["dropped"] == []
     assert [(v["number"], v["nnz"], v["shape"], v["current"]) for v in listed["versions"]] == [
         (1, 5, [4, 4], False),
         (2, 6, [5, 5], False),
-        (3, 6, [5, 5], True),
+        (3, 7, [5, 5], True),
     ]
     assert listed["versions"][1]["digest"] == answer["store"]["digest"]
     table = invoke("versions", "g.zarr")[0].rstrip().splitlines()
@@ -61,7 +63,29 @@ def test_update_and_versions(folder):
     assert invoke("verify", "g.zarr")[0] == "g.zarr is whole\n"
 
 
+def test_update_with_nothing_to_change(folder):
+    before = invoke_json("ingest", "edges.txt", "g.zarr")["store"]
+    (folder / "missing.txt").write_text("1 9\n")
+    (folder / "there.txt").write_text((folder / "edges.txt").read_text())
+    (folder / "empty.txt").write_text("# nothing today\n")
+    said = f"g.zarr: nothing to change; version {before['version']} stays\n"
+    for options in (
+        ["--insert", "empty.txt"],
+        ["--delete", "empty.txt"],
+        ["--insert", "empty.txt", "--delete", "empty.txt"],
+        ["--insert", "there.txt"],
+        ["--delete", "missing.txt"],
+    ):
+        assert invoke("update", "g.zarr", *options) == (said, ""), options
+        answer = invoke_json("update", "g.zarr", *options)
+        assert (answer["changed"], answer["store"]) == (False, before)
+    (folder / "more.txt").write_text("5 1\n")
+    assert invoke_json("update", "g.zarr", "--insert", "more.txt")["changed"] is True
+    assert invoke("ingest", "empty.txt", "other.zarr", code=3)[1].startswith("error: empty.txt: there is no edge")
+
+
 def test_options_of_update_are_given_on(folder, monkeypatch):
+    invoke("ingest", "edges.txt", "g.zarr")
     given = {}
 
     def record(store, **options):

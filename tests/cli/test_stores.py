@@ -32,6 +32,23 @@ def test_reorder(folder):
     assert np.load("y.npy").tolist() == (source @ np.arange(6.0)).tolist()
 
 
+def test_transpose():
+    before = invoke_json("ingest", "edges.txt", "t.zarr")["store"]
+    assert "add it by mgspmv.transpose(store) or `mgspmv transpose STORE`" in invoke("hits", "t.zarr", code=2)[1]
+    answer = invoke_json("transpose", "t.zarr")
+    assert (answer["changed"], answer["store"]["has_transpose"]) == (True, True)
+    assert answer["store"]["digest"] == before["digest"]
+    invoke("hits", "t.zarr", "--max-iter", "1000")
+    again = invoke_json("transpose", "t.zarr", "--memory", "64GiB", "--threads", "1", "--scratch", ".")
+    assert (again["changed"], again["store"]) == (False, answer["store"])
+    said = f"t.zarr: the transpose is stored already; version {answer['store']['version']} stays\n"
+    assert invoke("transpose", "t.zarr", "--keep", "1") == (said, "")
+    assert len(invoke_json("versions", "t.zarr")["versions"]) == 1
+    invoke("ingest", "edges.txt", "u.zarr")
+    assert invoke("transpose", "u.zarr")[0].startswith("u.zarr: graph, ")
+    assert invoke("transpose", "none.zarr", code=4)[1].startswith("error: there is no matrix store at ")
+
+
 def test_subgraph():
     invoke("ingest", "edges.txt", "g.zarr", "--transpose")
     Path("ids.txt").write_text("3\n1\n2\n")

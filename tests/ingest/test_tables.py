@@ -50,7 +50,7 @@ def test_tables_follow_each_other():
     )
     batches = list(source.batches())
     layout = source.layout()
-    assert [len(batch.rows) for batch in batches] == [2, 1, 0, 1]
+    assert [len(batch.rows) for batch in batches] == [2, 1, 1]
     assert layout.vertex_ids.tolist() == [2, 5, 7, 9]
     columns = {"source": [1, "src"], "target": [2, "dst"], "weight": [3, "w"]}
     taken = {"columns": columns, "not_read": [], "n_rows": 4}

@@ -82,6 +82,20 @@ class TestUpdates:
         assert record.steps[1].record.comparison["n_new"] == 1
         assert list(find_states(night("tue")).values()) == ["kept", "kept"]
 
+    def test_a_night_without_changes(self, night, folder):
+        (folder / "wed").mkdir()
+        (folder / "wed" / "added.txt").write_text("# nothing today\n")
+        (folder / "wed" / "removed.txt").write_text("")
+        night("mon")
+        before = mg.open_matrix("out/web.zarr").info
+        record = night("wed")
+        assert record.is_success
+        assert mg.open_matrix("out/web.zarr").info == before
+        assert list(find_states(night("wed")).values()) == ["kept", "kept"]
+        assert night("tue").is_success
+        assert read_entries() == TUESDAY
+        assert [info.number for info in mg.list_versions("out/web.zarr")] == [1, 2, 3]
+
     def test_the_ranks_of_the_night_before_are_the_start(self, night):
         text = UPDATE + 'nstart = "previous"\n'
         assert night("mon", text).steps[1].record.result["start"] == "uniform"

@@ -447,7 +447,12 @@ def test_missing_transpose():
     with pytest.raises(MissingTransposeError) as caught:
         mg.open_matrix("a.zarr").T  # noqa: B018  # asking raises
     url = mg.open_matrix("a.zarr").info.url
-    assert str(caught.value) == f"{url} does not hold the transpose; ingest it with transpose=True (--transpose)"
+    assert str(caught.value) == (
+        f"{url} does not hold the transpose; add it by mgspmv.transpose(store) or `mgspmv transpose STORE`, and open "
+        "the store again"
+    )
+    mg.transpose("a.zarr")
+    assert mg.open_matrix("a.zarr").T.shape == mg.open_matrix("a.zarr").shape[::-1]
 
 
 def test_memory_is_freed_and_loaded_again():
@@ -798,5 +803,8 @@ def test_product_from_the_left_is_that_of_the_transpose(tmp_path):
     with mg.open_matrix(tmp_path / "True.zarr") as A:
         np.testing.assert_allclose(x @ A, x @ matrix.toarray())
         np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
-    with mg.open_matrix(tmp_path / "False.zarr") as A, pytest.raises(MissingTransposeError, match="transpose=True"):
+    with (
+        mg.open_matrix(tmp_path / "False.zarr") as A,
+        pytest.raises(MissingTransposeError, match="mgspmv transpose"),
+    ):
         x @ A
