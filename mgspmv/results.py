@@ -550,6 +550,17 @@ def _read_parquet(path: str) -> Solution:
     return _compose(path, table["rank"].to_numpy(), ids, described)
 
 
+def is_rank_table(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a Parquet file is one of ranks, which say how they were reached."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return Path(path).suffix == ".parquet" and PARQUET_KEY in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
+
+
 def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]]:
     """A Parquet table of ranks, and what it says of itself.
 

@@ -1,4 +1,4 @@
-"""Ranks of a graph as it was before, as the start of a run on what it is now."""
+"""Vectors in files that users name, and ranks of a graph as it was before as the start of a run on what it is now."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import Weights, read_weights
-from mgspmv.results import Solution, load_solution
+from mgspmv.results import Solution, is_rank_table, load_solution
 from mgspmv.store.described import DescribedMatrix
 
 RATED = 4
 """Last iterations of a run by which its rate is told."""
 
 
-def read_start(path: str | os.PathLike[str], *, string_ids: bool) -> Solution | Weights:
-    """Ranks to start from: what `Solution.save` wrote as `.zarr` or `.parquet`, or else a file for `read_weights`.
+def read_vector(
+    path: str | os.PathLike[str], vertex_ids: np.ndarray | None, *, aligns: bool = False
+) -> Solution | Weights:
+    """Read a vector over vertices: results that `Solution.save` wrote, or a file for `read_weights`.
+
+    Parameters
+    ----------
+    vertex_ids : of the store, None for 0..n-1
+    aligns : ranks in Parquet are read as a Solution, which `align_ranks` takes; else as ids and numbers
 
     Raises
     ------
     StoreError, SourceError : as of `load_solution` and `read_weights`
     """
-    if Path(path).suffix in (".zarr", ".parquet"):
+    if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)
-    return read_weights(path, string_ids=string_ids)
+    are_strings = vertex_ids is not None and vertex_ids.dtype == object
+    return read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
 
 
 def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:

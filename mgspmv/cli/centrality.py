@@ -58,15 +58,15 @@ class Iteration:
     profile: Profile = None
     overwrite: Overwrite = False
 
-    def compute(self, call: str, files: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
+    def compute(self, call: str, vectors: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
         """Call a function of the API.
 
         Parameters
         ----------
-        files : those of its own options that name files with a number for each vertex
+        vectors : those of its own options that are vectors over vertices
         """
         from mgspmv import api
-        from mgspmv.ingest.weights import read_weights
+        from mgspmv.cli.vectors import read_vectors
 
         place = self.place
         check_drive(self.drive, place)
@@ -75,16 +75,14 @@ class Iteration:
         options |= {"threads": place.threads, "timeout": place.timeout, **vars(self.limits)}
         options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
         with api.open_matrix(self.store) as matrix:
-            given = {"nstart": self.nstart} | {name: options.pop(name) for name in files}
-            strings = matrix.info.vertex_ids == "string"
-            vectors = {k: read_weights(path, string_ids=strings) for k, path in given.items() if path is not None}
-            find = partial(getattr(api, call), matrix, **options, **vectors)
+            given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
+            find = partial(getattr(api, call), matrix, **options, **read_vectors(matrix, **given))
             return listen(find, place, find_change(self.tol, self.tol_mode, matrix.shape[0]), self.max_iter)
 
-    def answer(self, call: str, files: Sequence[str] = (), **own: Any) -> Answer:
+    def answer(self, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
         """Call a function that finds one vector, write that, and say what it is."""
         outputs = self.find_outputs(self.output)
-        solution, failure = self.compute(call, files, **own)
+        solution, failure = self.compute(call, vectors, **own)
         return add_trace(self.write(solution, outputs, failure), solution, self.profile, call)
 
     def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
@@ -125,13 +123,13 @@ def hits(
 def katz(
     iteration: Iteration,
     alpha: Annotated[float, typer.Option(help="Attenuation, below 1 / (the largest eigenvalue).")] = 0.1,
-    beta: Annotated[str, typer.Option(metavar="NUMBER|FILE", help="What each vertex has of itself.")] = "1.0",
+    beta: Annotated[
+        str, typer.Option(metavar="NUMBER|FILE|IDS", help="What each vertex has of itself, or those named.")
+    ] = "1.0",
     normalized: Normalized = True,
 ) -> Answer:
     """Find the Katz centrality of the vertices of a graph."""
-    number = _parse_number(beta)
-    files = () if number is not None else ("beta",)
-    return iteration.answer("katz", files, alpha=alpha, beta=beta if files else number, normalized=normalized)
+    return iteration.answer("katz", ["beta"], alpha=alpha, beta=beta, normalized=normalized)
 
 
 def eigenvector(iteration: Iteration) -> Answer:
@@ -145,10 +143,3 @@ def stationary(
 ) -> Answer:
     """Find the stationary vector of a Markov chain, a store of kind stochastic."""
     return iteration.answer("stationary", lazy=lazy)
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -42,15 +42,22 @@ TolModeName = Annotated[
 MaxIter = Annotated[int, typer.Option(help="Most iterations.")]
 Dangling = Annotated[
     str | None,
-    typer.Option(metavar="uniform|drop|error|FILE", help="Where vertices without out-edges lead; default as jumps."),
+    typer.Option(
+        metavar="uniform|drop|error|FILE|IDS", help="Where vertices without out-edges lead; default as jumps."
+    ),
 ]
 OutWeight = Annotated[
-    str | None, typer.Option(metavar="FILE", help="What all out-edges of a vertex weigh; default the stored ones.")
+    str | None, typer.Option(metavar="FILE|IDS", help="What all out-edges of a vertex weigh; default the stored ones.")
 ]
 Reverse = Annotated[bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")]
 Precision = Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")]
 Transport = Annotated[str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")]
-Start = Annotated[str | None, typer.Option(metavar="FILE", help="Ranks to start from: .npy, or lines `id weight`.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|IDS", help="Start: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy)."
+    ),
+]
 EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")]
 ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
 Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]

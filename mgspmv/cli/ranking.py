@@ -50,13 +50,16 @@ def pagerank(
     ] = "change",
     method: Annotated[str, typer.Option(metavar="power|extrapolation", help="How iterations go on.")] = "power",
     personalization: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where jumps go: .npy, or lines `id weight`.")
+        str | None,
+        typer.Option(
+            metavar="FILE|IDS", help="Where jumps go: `alice`, `alice=2,bob=1`, or a file (.csv, .parquet, text, .npy)."
+        ),
     ] = None,
     dangling: Dangling = None,
     nstart: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Ranks to start from: saved ones (.zarr, .parquet), .npy, or lines `id weight`."
+            metavar="FILE|IDS", help="Ranks to start from: saved ones (.zarr, .parquet, .csv), or as --personalization."
         ),
     ] = None,
     follow_changes: Annotated[
@@ -102,8 +105,7 @@ def pagerank(
 ) -> Answer:
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
     from mgspmv import api
-    from mgspmv.api.warm import read_start
-    from mgspmv.ingest.weights import read_vectors
+    from mgspmv.cli.vectors import read_vectors
     from mgspmv.model import check_choice
     from mgspmv.results import generate_csv
     from mgspmv.scores import Scaler
@@ -121,9 +123,8 @@ def pagerank(
     options |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     options |= {"recover": recover, "elastic": elastic}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
-        strings = matrix.info.vertex_ids == "string"
-        vectors = read_vectors(personalization, dangling, out_weight, string_ids=strings)
-        vectors |= {} if nstart is None else {"nstart": read_start(nstart, string_ids=strings)}
+        given = {"personalization": personalization, "dangling": dangling, "out_weight": out_weight, "nstart": nstart}
+        vectors = read_vectors(matrix, aligns=True, **given)
         rank = partial(api.pagerank, matrix, **options, **vectors)
         change = find_change(tol, tol_mode, matrix.shape[0], stop)
         solution, failure = listen(rank, place, change, max_iter, checkpoint)
@@ -178,8 +179,8 @@ def pagerank_batch(
     """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
     from mgspmv import api
     from mgspmv.batch_results import BATCH_SUFFIXES, generate_csv
+    from mgspmv.cli.vectors import read_vectors
     from mgspmv.ingest.seeds import read_seeds
-    from mgspmv.ingest.weights import read_vectors
     from mgspmv.kernels.many import WIDTHS
     from mgspmv.model import check_choice
 
@@ -194,7 +195,7 @@ def pagerank_batch(
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
-        options |= read_vectors(None, dangling, out_weight, string_ids=string_ids)
+        options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)
         rank = partial(api.pagerank_batch, matrix, table, **options)
         batch, failure = listen(rank, place)
     outputs.save(batch, overwrite=overwrite)

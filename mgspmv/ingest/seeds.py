@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.rules import choose_delimiter, is_plain_integer
+from mgspmv.ingest.streams import TextStream
+from mgspmv.ingest.weights import read_table
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -21,25 +24,56 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
 
     Returns
     -------
-    pyarrow.Table, as `mgspmv.api.pagerank_batch` takes it
+    pyarrow.Table, as `mgspmv.api.pagerank_batch` takes it. Names of vectors in CSV are integers where all of them are
+    written as such, without leading zeros, and else strings.
 
     Raises
     ------
     OptionError : another suffix
-    SourceError : no such file, or it cannot be read as what its suffix says
+    SourceError : no such file, or it cannot be read as what its suffix says; an id that is no integer where ids are
     """
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
         raise OptionError(
             f"{path}: a table of seeds is read from .csv or .parquet, not from {suffix or 'a name without suffix'}"
         )
-    types = csv.ConvertOptions(column_types={"vertex": pa.string()} if string_ids else None)
+    return _read_csv(os.fspath(path), string_ids) if suffix == ".csv" else read_table(path)
+
+
+def _read_csv(name: str, string_ids: bool) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    with TextStream(name) as stream:
+        text = b"".join(chunk.data for chunk in stream.chunks())
+    first = text.partition(b"\n")[0].decode("utf-8", "replace")
+    delimiter = choose_delimiter([first])
+    types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
     try:
-        return csv.read_csv(path, convert_options=types) if suffix == ".csv" else parquet.read_table(path)
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=str(path)) from error
+        parsing = csv.ParseOptions(delimiter=delimiter)
+        table = csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing)
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot be read as {suffix[1:]}: {error}", source=str(path)) from error
+        raise SourceError(f"cannot be read as csv: {error}", source=name) from error
+    if "vertex" in table.column_names and not string_ids:
+        table = _to_integers(table, "vertex", name)
+    if "vector" in table.column_names and all(map(is_plain_integer, _list_words(table["vector"]))):
+        table = _to_integers(table, "vector", name)
+    return table
+
+
+def _list_words(column: Any) -> list[str]:
+    return [word.strip() for word in column.unique().to_pylist()]
+
+
+def _to_integers(table: Any, column: str, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wrong = next((word for word in _list_words(table[column]) if not is_plain_integer(word)), None)
+    if wrong is not None:
+        raise SourceError(f"column {column!r}: wanted an integer id, found {wrong!r}", source=name)
+    try:
+        numbers = pc.utf8_trim_whitespace(table[column]).cast(pa.int64())
+    except pa.ArrowException as error:
+        raise SourceError(f"column {column!r}: wanted 64-bit integers ({error})", source=name) from error
+    return table.set_column(table.column_names.index(column), column, numbers)

@@ -1,68 +1,89 @@
-"""Vectors that users give as files: personalisation, dangling distribution, starting ranks, x and y of a product."""
+"""Vectors that users give as files: numbers by place, numbers by id, or ids; x and y of a product."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.files import is_url
 from mgspmv.ingest.npy import check_header
+from mgspmv.ingest.rules import (
+    COMMENTS,
+    DELIMITERS,
+    Foreign,
+    Undecided,
+    choose_delimiter,
+    choose_list_columns,
+    choose_list_delimiter,
+    find_format_by_bytes,
+    find_format_by_name,
+    has_decimal_comma,
+    is_number,
+    is_plain_integer,
+    names_numbers,
+    names_vertices,
+    split_fields,
+    take_sample,
+)
+from mgspmv.ingest.streams import Line, TextStream, open_bytes
 
 DANGLING_RULES = ("uniform", "drop", "error")
 
-Weights = np.ndarray | dict[int, float] | dict[str, float]
+Weights = Any
+"""A float array of shape (n,), numbers by id or ids, as `mgspmv.ingest.vertex_vectors` takes them."""
+
+_HEAD_BYTES = 512
+_WORD_COMMENT = re.compile(r"[#%]\S+")
 
 
-def read_weights(path: str | os.PathLike[str], *, string_ids: bool = False) -> Weights:
-    """Read a weight for each vertex (`.npy`) or for some by their ids (lines `id weight`).
+def read_weights(
+    path: str | os.PathLike[str], *, string_ids: bool = False, vertex_ids: np.ndarray | None = None
+) -> Weights:
+    """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone (text, Parquet).
 
-    In lines, the two are separated by a comma, a tab or blanks; empty lines and those that begin with `#` or `%` are
-    skipped; the first line may be a header such as `id,weight`.
+    A text has an id and a number a line, or one id a line. `mgspmv.ingest.rules` has the rules for delimiters, headers
+    and columns: a header names them, in any order; without one the id is first. Ids may be quoted as in CSV. In a list
+    of ids the whole line is the id, blanks included. Lines at the head that begin with `#` or `%` are comments.
 
     Parameters
     ----------
+    path : local path or URL; a text may be compressed
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+    vertex_ids : the strings; they tell lines `Route 66` from lines `id number`
 
     Returns
     -------
-    float array of shape (n,), or a mapping of ids to weights
+    float array of shape (n,), a mapping of ids to numbers, a list of ids, or a pyarrow Table
 
     Raises
     ------
-    SourceError : no such file, a malformed line, a weight that is not finite, an id given twice
+    SourceError : no such file, a format that is not read, a malformed line, a number that is not finite, an id given
+        twice, columns that leave open what they are
     """
-    if Path(path).suffix == ".npy":
+    name = os.fspath(path)
+    if name.endswith(".npy"):
         return read_vector(path)
-    weights = {}
-    for order, (line_number, line) in enumerate(_read_lines(path)):
+    form = find_format_by_bytes(_read_head(name)) or find_format_by_name(name)
+    if form == "parquet":
+        return read_table(path)
+    if isinstance(form, Foreign):
+        raise SourceError(f"this is {form.what}; expected ids and numbers as text, Parquet or .npy", source=name)
+    with TextStream(name) as text:
         try:
-            name, weight = _parse_line(line, string_ids)
-        except ValueError as error:
-            if order == 0 and _is_header(line):
-                continue
-            raise SourceError(str(error), source=str(path), line_number=line_number, text=line) from error
-        if name in weights:
-            raise SourceError("this id was given before", source=str(path), line_number=line_number, text=line)
-        weights[name] = weight
-    return weights  # type: ignore[return-value]  # the keys are all of one type
-
-
-def read_dangling(rule_or_path: str, *, string_ids: bool = False) -> Weights | str:
-    """Give back one of `DANGLING_RULES`, or read a file as `read_weights` does.
-
-    Raises
-    ------
-    OptionError : neither a rule nor a file
-    SourceError : as `read_weights`
-    """
-    if check_dangling(rule_or_path) in DANGLING_RULES:
-        return rule_or_path
-    return read_weights(rule_or_path, string_ids=string_ids)
+            lines = [line for chunk in text.chunks() for line in chunk.lines() if line.data.strip()]
+            return _List(lines, string_ids, vertex_ids).read()
+        except Undecided as error:
+            raise SourceError(str(error), source=name) from error
+        except UnicodeDecodeError as error:
+            raise SourceError(f"not a text file in UTF-8 ({error})", source=name) from error
 
 
 def check_dangling(rule_or_path: str) -> str:
@@ -72,24 +93,26 @@ def check_dangling(rule_or_path: str) -> str:
     raise OptionError(f"dangling must be {', '.join(DANGLING_RULES)} or a file; there is no file {rule_or_path!r}")
 
 
-def read_vectors(
-    personalization: str | None,
-    dangling: str | None,
-    out_weight: str | None = None,
-    *,
-    string_ids: bool = False,
-) -> dict[str, Any]:
-    """Read those of PageRank's vectors that are given, but for the start, by the names of its arguments.
+def read_table(path: str | os.PathLike[str]) -> Any:
+    """Read a Parquet file, or a folder of them, as pyarrow Table.
 
     Raises
     ------
-    OptionError, SourceError : as `read_dangling` and `read_weights`
+    SourceError : no such file, or not Parquet
     """
-    files = {"personalization": personalization, "out_weight": out_weight}
-    vectors: dict[str, Any] = {
-        name: read_weights(path, string_ids=string_ids) for name, path in files.items() if path is not None
-    }
-    return vectors if dangling is None else vectors | {"dangling": read_dangling(dangling, string_ids=string_ids)}
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = os.fspath(path)
+    try:
+        if not is_url(name):
+            return pq.read_table(name)
+        with open_bytes(name) as file:
+            return pq.read_table(pa.BufferReader(file.read()))
+    except FileNotFoundError as error:
+        raise SourceError("there is no such file", source=name) from error
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"cannot be read as parquet: {error}", source=name) from error
 
 
 def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarray:
@@ -118,51 +141,198 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     return vector
 
 
-def _read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, numbered from 1."""
+def _read_head(name: str) -> bytes:
+    """The first bytes of a local file; none of what can be read once only."""
+    if is_url(name) or not Path(name).is_file():
+        return b""
+    with open_bytes(name) as file:
+        return file.read(_HEAD_BYTES) or b""
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+class _List:
+    """Lines of ids, or of ids and numbers.
+
+    Parameters
+    ----------
+    lines : without blank ones
+    string_ids, vertex_ids : as of `read_weights`
+    """
+
+    def __init__(self, lines: list[Line], string_ids: bool, vertex_ids: np.ndarray | None) -> None:
+        self._string_ids, self._vertex_ids = string_ids, vertex_ids
+        n_comments = next((k for k, line in enumerate(lines) if not _begins_comment(line.text)), len(lines))
+        self._comments, self._lines = lines[:n_comments], lines[n_comments:]
+        self._texts = [line.data.decode("utf-8").strip() for line in self._lines]
+        sure = [text for text in take_sample(self._texts) if not _begins_comment(text)]
+        self._delimiter = self._choose_delimiter(sure)
+
+    def read(self) -> dict[Any, float] | list[Any]:
+        """A mapping of ids to numbers, or ids."""
+        if not self._lines:
+            self._check_comments(1)
+            return {}
+        if self._delimiter is None:
+            self._check_comments(1)
+            return self._read_ids()
+        first = self._split(0)
+        self._check_comments(len(first))
+        has_header = self._has_header(first)
+        own, other = self._choose_columns(first, has_header)
+        numbers: dict[Any, float] = {}
+        for k in range(has_header, len(self._lines)):
+            fields = self._split(k)
+            fits = len(fields) == len(first) > 1
+            if _begins_comment(self._texts[k]) and not (self._string_ids and fits and is_number(fields[other])):
+                continue
+            if not fits:
+                wanted = "an id and a weight" if len(first) <= 2 else f"{len(first)} fields"
+                raise self._lines[k].refuse(f"wanted {wanted}, found {len(fields)} fields")
+            label = self._parse_id(k, fields[own])
+            if label in numbers:
+                raise self._lines[k].refuse("this id was given before")
+            numbers[label] = self._parse_number(k, fields[other])
+        return numbers
+
+    def _choose_delimiter(self, lines: Sequence[str]) -> str | None:
+        """What separates ids from numbers; None where each line is one id."""
+        if not lines:
+            return None
+        found = choose_list_delimiter(lines, are_integers=not self._string_ids)
+        if not self._string_ids:
+            likely = found or choose_delimiter(lines)
+            return likely if any(len(_try_split(line, likely)) > 1 for line in lines) else None
+        if found is None and _have_numbers_behind_blanks(lines):
+            found = " "
+        if found is None:
+            found = next((each for each in DELIMITERS[:-1] if any(_ends_in_number(line, each) for line in lines)), None)
+        return None if found is None or self._are_vertices(lines, found) else found
+
+    def _are_vertices(self, lines: Sequence[str], delimiter: str) -> bool:
+        """Tell whether whole lines are ids rather than ids and numbers."""
+        if not all(map(self._is_known, lines)):
+            return False
+        if all(self._is_known(_try_split(line, delimiter)[0]) and _ends_in_number(line, delimiter) for line in lines):
+            raise self._lines[0].refuse(
+                "this may be an id, or an id and a number, and both are vertices; quote ids, as in CSV"
+            )
+        return True
+
+    def _is_known(self, label: str) -> bool:
+        if self._vertex_ids is None:
+            return False
+        place = bisect_left(self._vertex_ids, label)
+        return bool(place < len(self._vertex_ids) and self._vertex_ids[place] == label)
+
+    def _split(self, k: int) -> list[str]:
+        assert self._delimiter is not None
+        try:
+            return split_fields(self._texts[k], self._delimiter)
+        except Undecided as error:
+            raise self._lines[k].refuse(str(error)) from error
+
+    def _check_comments(self, n_columns: int) -> None:
+        """Refuse a comment at the head that may be an id, or an id and a number."""
+        for line in self._comments if self._string_ids else ():
+            text = line.text
+            fields = [text] if self._delimiter is None else _try_split(text, self._delimiter)
+            is_word = _WORD_COMMENT.fullmatch(text) is not None and not names_vertices(text[1:])
+            are_fields = len(fields) == n_columns > 1 and is_number(fields[-1]) and text[1:2].strip() != ""
+            if are_fields or (n_columns == 1 and is_word):
+                raise line.refuse(
+                    f"this may be a comment or an id that begins with {text[0]!r}; quote the id, or delete the line"
+                )
+
+    def _read_ids(self) -> list[Any]:
+        ids: dict[Any, None] = {}
+        for k in range(self._has_title(), len(self._lines)):
+            text = self._texts[k]
+            if _begins_comment(text) and (not self._string_ids or (not text[1:2].strip() and not self._is_known(text))):
+                continue
+            label = self._parse_id(k, _unquote(text))
+            if label in ids:
+                raise self._lines[k].refuse("this id was given before")
+            ids[label] = None
+        return list(ids)
+
+    def _has_title(self) -> bool:
+        """Tell whether the first line of a list of ids is a header."""
+        first, *others = map(_unquote, self._texts)
+        if self._string_ids:
+            return names_vertices(first) and first not in others and not self._is_known(first)
+        return not is_number(first) and (names_vertices(first) or any(map(is_plain_integer, others[:1])))
+
+    def _has_header(self, first: Sequence[str]) -> bool:
+        return first[0] == "" or not any(map(is_number, first))
+
+    def _choose_columns(self, first: Sequence[str], has_header: bool) -> tuple[int, int]:
+        """Places of ids and numbers."""
+        if not has_header:
+            if len(first) != 2:
+                raise self._lines[0].refuse(f"wanted an id and a weight, found {len(first)} fields")
+            return 0, 1
+        are_named = any(names_vertices(name) or names_numbers(name) for name in first)
+        if not are_named and not any(_ends_in_number(text, self._delimiter or " ") for text in self._texts[1:2]):
+            if self._string_ids:
+                raise self._lines[0].refuse(
+                    f"wanted a number as weight, found {first[-1]!r}; quote an id that holds {self._delimiter!r}"
+                )
+            raise self._lines[0].refuse(f"wanted an integer id, found {first[0]!r}")
+        try:
+            own, other = choose_list_columns(first, has_numbers=True)
+        except Undecided as error:
+            raise self._lines[0].refuse(str(error)) from error
+        assert other is not None
+        return own, other
+
+    def _parse_id(self, k: int, word: str) -> int | str:
+        if not word:
+            raise self._lines[k].refuse("wanted an id, found an empty field")
+        if self._string_ids:
+            return word
+        if not is_plain_integer(word):
+            raise self._lines[k].refuse(f"wanted an integer id, found {word!r}")
+        if not -(2**63) <= int(word) < 2**63:
+            raise self._lines[k].refuse(f"wanted a 64-bit integer id, found {word!r}")
+        return int(word)
+
+    def _parse_number(self, k: int, word: str) -> float:
+        if not is_number(word):
+            hint = "; write a point for the decimal comma" if has_decimal_comma(word) else ""
+            raise self._lines[k].refuse(f"wanted a number as weight, found {word!r}{hint}")
+        number = float(word.lower().replace("d", "e"))
+        if not math.isfinite(number):
+            raise self._lines[k].refuse(f"wanted a finite weight, found {word!r}")
+        return number
+
+
+def _begins_comment(text: str) -> bool:
+    return text[:1] != "" and text[0] in COMMENTS
+
+
+def _have_numbers_behind_blanks(lines: Sequence[str]) -> bool:
+    """Tell whether each line has a name and a number, but for a header that names both."""
+    rows = [_try_split(line, " ") for line in lines]
+    first = rows[0]
+    if not all(len(row) == 2 and is_number(row[1]) for row in rows[1:]) or len(first) != 2:
+        return False
+    return is_number(first[1]) or (len(rows) > 1 and (names_vertices(first[0]) or names_numbers(first[1])))
+
+
+def _try_split(line: str, delimiter: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            for line_number, line in enumerate(file, 1):
-                if (text := line.strip()) and text[0] not in "#%":
-                    yield line_number, text
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"not a text file in UTF-8 ({error})", source=str(path)) from error
+        return split_fields(line, delimiter)
+    except Undecided:
+        return [line]
 
 
-def _parse_line(line: str, string_ids: bool) -> tuple[int | str, float]:
-    words = _split(line)
-    if len(words) != 2:
-        raise ValueError(f"wanted an id and a weight, found {len(words)} fields")
-    name = words[0] if string_ids else _parse_id(words[0])
-    return name, _parse_weight(words[1])
+def _ends_in_number(line: str, delimiter: str) -> bool:
+    fields = _try_split(line, delimiter)
+    return len(fields) > 1 and is_number(fields[-1])
 
 
-def _split(line: str) -> list[str]:
-    separator = "," if "," in line else "\t" if "\t" in line else None
-    return [word.strip() for word in line.split(separator)]
-
-
-def _parse_id(word: str) -> int:
-    try:
-        number = int(word)
-    except ValueError:
-        raise ValueError(f"wanted an integer id, found {word!r}") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"wanted a 64-bit integer id, found {word!r}")
-    return number
-
-
-def _parse_weight(word: str) -> float:
-    try:
-        weight = float(word)
-    except ValueError:
-        raise ValueError(f"wanted a number as weight, found {word!r}") from None
-    if not math.isfinite(weight):
-        raise ValueError(f"wanted a finite weight, found {word!r}")
-    return weight
-
-
-def _is_header(line: str) -> bool:
-    return len(words := _split(line)) == 2 and all(word.isidentifier() for word in words)
+def _unquote(text: str) -> str:
+    fields = _try_split(text, ",") if text.startswith('"') else [text]
+    return fields[0] if len(fields) == 1 else text

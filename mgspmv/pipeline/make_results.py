@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgspmv.api import pagerank, pagerank_batch, spmv
-from mgspmv.api.warm import read_start
+from mgspmv.api.warm import read_vector as read_given
 from mgspmv.batch_results import load_batch
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, MgspmvError, OptionError, SourceError
 from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
-from mgspmv.ingest.weights import DANGLING_RULES, read_vector, read_weights
+from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
 from mgspmv.pipeline.computing import OpenedMatrix
@@ -146,13 +146,11 @@ def _left(elapsed_s: float, solution: Solution) -> float:
 
 def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[str, Any]:
     """PageRank's vectors that are given, by the names of its arguments."""
-    strings = matrix.info.vertex_ids == "string"
-    readers = dict.fromkeys(("personalization", "out_weight", "dangling"), read_weights) | {"nstart": read_start}
     vectors: dict[str, Any] = {}
-    for name, read in readers.items():
+    for name in ("personalization", "out_weight", "dangling", "nstart"):
         if (path := find_file(section, name)) is not None:
             with fetch_input(path) as local:
-                vectors[name] = read(local, string_ids=strings)
+                vectors[name] = read_given(local, matrix.vertex_ids, aligns=name == "nstart")
     if section.dangling in DANGLING_RULES:
         vectors["dangling"] = section.dangling
     if getattr(section, "nstart", None) == PREVIOUS and before is not None and _suits(before, matrix):

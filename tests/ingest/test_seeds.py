@@ -20,6 +20,27 @@ def test_csv_and_parquet(tmp_path):
     assert read_seeds(tmp_path / "seeds.csv", string_ids=True)["vertex"].to_pylist() == ["1", "2", "1"]
 
 
+@pytest.mark.parametrize(
+    ("text", "string_ids", "wanted"),
+    [
+        ("vector,vertex\n01,007\n1,7\n", True, {"vector": ["01", "1"], "vertex": ["007", "7"]}),
+        ("vector,vertex\n1,7\n2,8\n", True, {"vector": [1, 2], "vertex": ["7", "8"]}),
+        ("vector;vertex;weight\n1; 7;0.5\n", False, {"vector": [1], "vertex": [7], "weight": [0.5]}),
+        ('vertex,vector\n"Smith, J",x\nNA,x\n', True, {"vertex": ["Smith, J", "NA"], "vector": ["x", "x"]}),
+    ],
+)
+def test_ids_in_csv_are_as_they_are_written(tmp_path, text, string_ids, wanted):
+    (tmp_path / "seeds.csv").write_text(text)
+    assert read_seeds(tmp_path / "seeds.csv", string_ids=string_ids).to_pydict() == wanted
+
+
+@pytest.mark.parametrize("word", ["007", "1.0", "x", ""])
+def test_ids_that_are_no_integers(tmp_path, word):
+    (tmp_path / "seeds.csv").write_text(f"vector,vertex,weight\nx,{word},1\n")
+    with pytest.raises(SourceError, match=f"column 'vertex': wanted an integer id, found '{word}'"):
+        read_seeds(tmp_path / "seeds.csv")
+
+
 def test_what_is_refused(tmp_path):
     with pytest.raises(OptionError, match=r"read from .csv or .parquet, not from .txt"):
         read_seeds(tmp_path / "seeds.txt")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.weights import read_dangling, read_vector, read_vectors, read_weights
+from mgspmv.errors import SourceError
+from mgspmv.ingest.weights import read_vector, read_weights
 
 
 def test_lines(tmp_path):
@@ -25,6 +29,122 @@ def test_lines(tmp_path):
 def test_string_ids(tmp_path):
     (tmp_path / "w.csv").write_text("node,weight\nann,1\nb c,2\n")
     assert read_weights(tmp_path / "w.csv", string_ids=True) == {"ann": 1.0, "b c": 2.0}
+
+
+TEXTS = {
+    "header": ("id,rank\nNew York,0.5\nb,2\n", {"New York": 0.5, "b": 2.0}),
+    "another order": ("weight;node\n0.5;New York\n2;b\n", {"New York": 0.5, "b": 2.0}),
+    "other names": ("city,population\nNew York,0.5\nb,2\n", {"New York": 0.5, "b": 2.0}),
+    "more columns": ("label,degree,id,rank\nx,3,New York,0.5\ny,4,b,2\n", None),
+    "saved index": (",id,rank\n0,New York,0.5\n1,b,2\n", {"New York": 0.5, "b": 2.0}),
+    "no header": ("New York,0.5\nb,2\n", {"New York": 0.5, "b": 2.0}),
+    "quotes": ('"Smith, J",0.5\n"say ""hi""",2\n"#ai",1\n', {"Smith, J": 0.5, 'say "hi"': 2.0, "#ai": 1.0}),
+    "quoted header": ('"id","rank"\n"b","2"\n', {"b": 2.0}),
+    "tab beats comma": ("Smith, J\t0.5\nDoe\t2\n", {"Smith, J": 0.5, "Doe": 2.0}),
+    "blanks": ("ann 0.5\nb 2\n", {"ann": 0.5, "b": 2.0}),
+    "blanks and quotes": ('"New York" 0.5\nb 2\n', {"New York": 0.5, "b": 2.0}),
+    "signs below a header": ("id,rank\n#ai,0.5\n%b,2\n", {"#ai": 0.5, "%b": 2.0}),
+    "comments": ("# made today\n\n% 2 lines\nann,0.5\n# and one more\nb,2\n", {"ann": 0.5, "b": 2.0}),
+    "numbers as strings": ("007,0.5\n7,2\n", {"007": 0.5, "7": 2.0}),
+    "ids": ("New York\nYork\nNew\n", ["New York", "York", "New"]),
+    "ids below a header": ("vertex\nNew York\nb\n", ["New York", "b"]),
+    "a word that comes again is an id": ("alice\nbob\n", ["alice", "bob"]),
+    "quoted ids": ('"Smith, J"\n"#ai"\nDoe\n', ["Smith, J", "#ai", "Doe"]),
+    "ids with commas": ("Smith, J\nDoe\n", ["Smith, J", "Doe"]),
+    "ids and comments": ("# my friends\nalice\n# and\n#ml\n", ["alice", "#ml"]),
+    "an id": ("alice", ["alice"]),
+}
+
+
+@pytest.mark.parametrize(("text", "wanted"), TEXTS.values(), ids=TEXTS)
+def test_texts_of_names(tmp_path, text, wanted):
+    (tmp_path / "w.csv").write_text(text)
+    with gzip.open(tmp_path / "w.csv.gz", "wt") as file:
+        file.write(text)
+    for name in ("w.csv", "w.csv.gz"):
+        if wanted is None:
+            with pytest.raises(SourceError, match="keep two, of ids and numbers, named `id` and `weight`"):
+                read_weights(tmp_path / name, string_ids=True)
+        else:
+            assert read_weights(tmp_path / name, string_ids=True) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("5\n7\n", [5, 7]),
+        ("id\n5\n7\n", [5, 7]),
+        ("user\n5\n7\n", [5, 7]),
+        ("# two\n5\n% more\n7", [5, 7]),
+        ("rank,id\n0.5,5\n2,7\n", {5: 0.5, 7: 2.0}),
+        ("id\tvalue\n5\t1e-3\n-7\t2\n", {5: 1e-3, -7: 2.0}),
+        ("user,visits\n5,1\n7,2\n", {5: 1.0, 7: 2.0}),
+    ],
+)
+def test_texts_of_integers(tmp_path, text, wanted):
+    (tmp_path / "w.txt").write_text(text)
+    assert read_weights(tmp_path / "w.txt") == wanted
+
+
+def test_whole_lines_that_are_vertices_are_ids(tmp_path):
+    (tmp_path / "w.txt").write_text("Area 51\nRoute 66\n")
+    known = np.array(["Area 51", "Route 66"], object)
+    assert read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=known) == ["Area 51", "Route 66"]
+    assert read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=known[:1]) == {"Area": 51.0, "Route": 66.0}
+    both = np.array(["Area", "Area 51", "Route", "Route 66"], object)
+    with pytest.raises(SourceError, match="an id, or an id and a number, and both are vertices; quote ids"):
+        read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=both)
+    (tmp_path / "w.txt").write_text("Smith, J\nDoe, A\n")
+    known = np.array(["Doe, A", "Smith, J"], object)
+    assert read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=known) == ["Smith, J", "Doe, A"]
+
+
+@pytest.mark.parametrize(
+    ("text", "string_ids", "number", "message"),
+    [
+        ("#ai,0.5\nbob,2\n", True, 1, "a comment or an id that begins with '#'; quote the id"),
+        ("#ai\nbob\n", True, 1, "a comment or an id that begins with '#'; quote the id"),
+        ("Smith, J\nDoe, A\n", True, 1, "wanted a number as weight, found 'J'; quote an id that holds ','"),
+        ("Smith, J\n", True, 1, "wanted a number as weight, found 'J'"),
+        ("ann,1\nbob\n", True, 2, "wanted an id and a weight, found 1 fields"),
+        ("ann,1\nbob,x\n", True, 2, "wanted a number as weight, found 'x'"),
+        ("ann;0,5\n", True, 1, "wanted a number as weight, found '0,5'"),
+        ("ann;1\nbob;0,5\n", True, 2, "write a point for the decimal comma"),
+        ("ann,1\nann,1\n", True, 2, "this id was given before"),
+        ("ann\nbob\nann\n", True, 3, "this id was given before"),
+        ("id,rank\n,1\n", True, 2, "wanted an id, found an empty field"),
+        (",rank\nann,1\n", True, 1, "the columns are '', rank; keep two"),
+        ("id,name\nann,1\n", True, 1, "keep two, of ids and numbers"),
+        ('"ann,1\nbob,1\n', True, 1, "not well quoted"),
+        ("007,1\n7,2\n", False, 1, "wanted an integer id, found '007'"),
+        ("5.0,1\n", False, 1, "wanted an integer id, found '5.0'"),
+        ("5\nbob\n", False, 2, "wanted an integer id, found 'bob'"),
+    ],
+)
+def test_texts_that_are_refused(tmp_path, text, string_ids, number, message):
+    (tmp_path / "w.txt").write_text(text)
+    with pytest.raises(SourceError, match=message) as caught:
+        read_weights(tmp_path / "w.txt", string_ids=string_ids)
+    assert caught.value.line_number == number
+
+
+def test_parquet_is_read_by_name_and_by_its_first_bytes(tmp_path):
+    table = pa.table({"rank": [0.5, 2.0], "id": ["New York", "b"]})
+    for name in ("w.parquet", "w"):
+        pq.write_table(table, tmp_path / name)
+        assert read_weights(tmp_path / name, string_ids=True).equals(table)
+    pq.write_table(table, tmp_path / "folder.parquet", row_group_size=1)
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match="cannot be read as parquet"):
+        read_weights(tmp_path / "damaged.parquet")
+    with pytest.raises(SourceError, match="there is no such file"):
+        read_weights(tmp_path / "none.parquet")
+
+
+def test_other_formats_are_named(tmp_path):
+    (tmp_path / "w.xlsx").write_bytes(b"PK\x03\x04" + bytes(600))
+    with pytest.raises(SourceError, match="this is a zip archive; expected ids and numbers as text"):
+        read_weights(tmp_path / "w.xlsx")
 
 
 def test_empty_file_is_an_empty_mapping(tmp_path):
@@ -53,25 +173,6 @@ def test_malformed_line(tmp_path, lines, number, message):
     assert caught.value.line_number == number
     assert caught.value.text == lines.splitlines()[number - 1]
     assert f"w.txt, line {number}: '{caught.value.text}': " in str(caught.value)
-
-
-def test_dangling_is_a_rule_or_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert read_dangling("drop") == "drop"
-    (tmp_path / "d.txt").write_text("1 0.5\n")
-    assert read_dangling("d.txt") == {1: 0.5}
-    assert read_dangling("d.txt", string_ids=True) == {"1": 0.5}
-    with pytest.raises(OptionError, match="must be uniform, drop, error or a file; there is no file 'unifrom'"):
-        read_dangling("unifrom")
-
-
-def test_vectors_of_pagerank(tmp_path):
-    path = str(tmp_path / "w.txt")
-    (tmp_path / "w.txt").write_text("1 0.5\n")
-    assert read_vectors(None, None) == {}
-    assert read_vectors(path, "drop") == {"dangling": "drop", "personalization": {1: 0.5}}
-    assert read_vectors(None, None, path) == {"out_weight": {1: 0.5}}
-    assert read_vectors(path, path, string_ids=True) == {"personalization": {"1": 0.5}, "dangling": {"1": 0.5}}
 
 
 def test_missing_and_binary_files(tmp_path):

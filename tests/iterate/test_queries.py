@@ -156,6 +156,12 @@ def test_what_was_given_is_not_changed():
             OptionError,
             "the columns vector, id; it needs vector and vertex, and may",
         ),
+        (
+            pa.table({"vector": [1], "vertex": [10], "rank": [2.0]}),
+            OptionError,
+            "a column 'rank', and weights are in one named weight; rename it",
+        ),
+        (np.array([10, 20, 30, 40]), OptionError, "may be one vector by place or 4 vectors of one id each"),
         (pa.table({"vector": [1, None], "vertex": [10, 20]}), OptionError, "1 missing values in vector"),
     ],
 )

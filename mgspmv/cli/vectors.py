@@ -1,0 +1,135 @@
+"""Options that are vectors over vertices: a file, or ids, each maybe with a number."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mgspmv.errors import OptionError, SourceNotFoundError
+from mgspmv.files import is_url
+from mgspmv.ingest.rules import is_plain_integer
+from mgspmv.ingest.weights import DANGLING_RULES
+
+FILE, IDS = "file:", "id:"
+"""Beginnings of a value that say which of both it is."""
+
+_QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?:=\s*([^,]*?)\s*)?(?=,|$)')
+_PLAIN = re.compile(r"[^,]*")
+
+
+def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> dict[str, Any]:
+    """Read the vectors that are given, by the names of arguments of functions that take them.
+
+    Parameters
+    ----------
+    matrix : that they are over
+    aligns : `nstart` may be ranks of the graph as it was, as of `mgspmv.api.warm.read_vector`
+    given : what the command line has for each; None for nothing
+
+    Raises
+    ------
+    OptionError : ids that are not well written or, after `id:`, not of the store
+    SourceNotFoundError : neither a file nor ids of the store
+    SourceError, StoreError : a file that cannot be read
+    """
+    return {name: _read(name, text, matrix, aligns) for name, text in given.items() if text is not None}
+
+
+def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
+    from mgspmv.api.warm import read_vector
+
+    if name == "dangling" and text in DANGLING_RULES:
+        return text
+    if name == "beta" and (number := _to_number(text)) is not None:
+        return number
+    aligns = aligns and name == "nstart"
+    if text.startswith(IDS):
+        return _read_ids(name, text.removeprefix(IDS), matrix)
+    if text.startswith(FILE) and not text.startswith(f"{FILE}//"):
+        return read_vector(text.removeprefix(FILE), matrix.vertex_ids, aligns=aligns)
+    if not is_url(text) and Path(text).exists():
+        return read_vector(text, matrix.vertex_ids, aligns=aligns)
+    try:
+        return _read_ids(name, text, matrix)
+    except OptionError as error:
+        if is_url(text):  # which vertices may have as ids
+            return read_vector(text, matrix.vertex_ids, aligns=aligns)
+        rules = f"expected {', '.join(DANGLING_RULES)}, a file or ids; " if name == "dangling" else ""
+        raise SourceNotFoundError(f"{rules}there is no such file, and {error}", source=text) from error
+
+
+def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
+    """As `parse_ids`, of ids that the store has."""
+    from mgspmv.iterate.vectors import find_positions
+
+    ids = matrix.vertex_ids
+    found = parse_ids(name, text, string_ids=ids is not None and ids.dtype == object)
+    find_positions(name, list(found), matrix.shape[0], ids)
+    return found
+
+
+def _to_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | list[Any]:
+    """Read ids between commas, such as `alice`, `alice=2,bob=1` or `"Smith, J"=2`.
+
+    Parameters
+    ----------
+    name : of the argument, for messages
+    string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+
+    Returns
+    -------
+    A mapping of ids to numbers, or a list of ids where none has a number.
+
+    Raises
+    ------
+    OptionError : an empty id, an id that is no integer where ids are, one that comes again; some with numbers and some
+        without
+    """
+    entries: list[tuple[Any, float | None]] = []
+    place = 0
+    while place <= len(text):
+        label, number, place = _parse_entry(name, text, place)
+        entries.append((_to_id(name, label, string_ids), number))
+    ids = [label for label, _ in entries]
+    repeated = next((label for k, label in enumerate(ids) if label in ids[:k]), None)
+    if repeated is not None:
+        raise OptionError(f"{name} has the id {repeated!r} more than once; give each id one number")
+    numbers = {label: number for label, number in entries if number is not None}
+    if numbers and len(numbers) < len(ids):
+        bare = next(label for label in ids if label not in numbers)
+        raise OptionError(f"{name} has numbers for some ids and none for {bare!r}; give each a number, or none")
+    return numbers or ids
+
+
+def _parse_entry(name: str, text: str, place: int) -> tuple[str, float | None, int]:
+    """An id, its number if it has one, and where the next one begins."""
+    quoted = _QUOTED.match(text, place)
+    if quoted is not None:
+        label, number = quoted[1].replace('""', '"'), quoted[2]
+        if number is not None and _to_number(number) is None:
+            raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
+        return label, None if number is None else _to_number(number), quoted.end() + 1
+    plain = _PLAIN.match(text, place)
+    assert plain is not None
+    label, sign, number = plain[0].strip().rpartition("=")
+    if sign and _to_number(number) is not None:
+        return label.strip(), _to_number(number), plain.end() + 1
+    return plain[0].strip(), None, plain.end() + 1
+
+
+def _to_id(name: str, label: str, string_ids: bool) -> int | str:
+    if not label:
+        raise OptionError(f"{name} has an empty id; write ids between commas, such as a,b or a=2,b=1")
+    if string_ids:
+        return label
+    if not is_plain_integer(label):
+        raise OptionError(f"{name} has the id {label!r}, which no vertex has; ids of this store are integers")
+    return int(label)
