@@ -97,8 +97,8 @@ def make_report(
     ----------
     source : provenance of the source, of which `taken` is taken out: what its reader knows of columns and lines, as
         `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
-        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences. Each
-        may be missing
+        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences.
+        Each may be missing
     counts : of all entries
     nnz : entries that were stored
     rule : for entries at one place
