@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -97,15 +96,9 @@ def check_drive(drive: str, place: Place) -> None:
 
 @contextmanager
 def quieten_dask() -> Iterator[None]:
-    """Keep its loggers off stderr and make warnings short; what ends a run is raised, and printed once."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        with _mute_others() if MODE.get().log else _mute_all():
-            yield
+    """Keep its loggers off stderr; what ends a run is raised, and printed once."""
+    with _mute_others() if MODE.get().log else _mute_all():
+        yield
 
 
 @contextmanager

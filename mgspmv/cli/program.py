@@ -6,16 +6,20 @@ import json as json_format
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, NoReturn, get_args
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode
+from mgspmv.cli.messages import OTHERS, UNTRANSLATED, find_options, translate
+from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
 from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
 from mgspmv.detached import EXIT_INTERRUPTED
 from mgspmv.errors import MgspmvError, OptionError, hide_secrets
@@ -39,6 +43,10 @@ _SPOKEN: dict[str, tuple[Any, Any]] = {
 """Options of all commands, which `find_mode` finds, and their defaults."""
 
 
+_CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
+"""Click's context of the command that runs."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command found."""
@@ -53,6 +61,15 @@ class Answer:
     """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
     exit_code: int = 0
     """Where there is no error: that of the run or the cluster which the answer is of."""
+
+
+class Command(TyperCommand):
+    """One command, whose options messages name."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        _CONTEXT.set(ctx)
+        return super().invoke(ctx)
 
 
 class Group(TyperGroup):
@@ -74,8 +91,9 @@ class Group(TyperGroup):
         MODE.set(mode)
         ARGS.set(tuple(args))
         KEPT.set("")
+        _CONTEXT.set(None)
         try:
-            with mode.open_log():
+            with mode.open_log(), _shorten_warnings():
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
                 raise KeyboardInterrupt
@@ -86,7 +104,7 @@ class Group(TyperGroup):
             code = EXIT_INTERRUPTED
             print("; ".join(filter(None, ("interrupted", KEPT.get()))), file=sys.stderr)
         except MgspmvError as error:
-            code = _fail(error, str(error), error.exit_code, mode)
+            code = _fail(error, translate_message(str(error)), error.exit_code, mode)
         except Exception as error:
             hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
             code = _fail(error, f"{type(error).__name__}: {error}{hint}", EXIT_UNEXPECTED, mode)
@@ -121,7 +139,7 @@ def add_command(
     flat = _take_groups(command)
     takes_cluster = "scheduler" in signature(flat).parameters
     own = _take_tls(flat) if takes_cluster else flat
-    group.command(name, **options)(_take_spoken(_take_detach(own) if detaches else own))
+    group.command(name, cls=Command, **options)(_take_spoken(_take_detach(own) if detaches else own))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,11 +263,40 @@ def _accept_version(
     pass
 
 
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def translate_message(message: str) -> str:
+    """Return a message of the package with options of the command that runs in place of arguments."""
+    context = _CONTEXT.get()
+    if context is None or context.command.name in UNTRANSLATED:
+        return message
+    commands = context.find_root().command.commands
+    others = {name: find_options(commands[name].params) for name in OTHERS}
+    return translate(message, find_options(context.command.params), others)
+
+
+@contextmanager
+def _shorten_warnings() -> Iterator[None]:
+    """Show warnings as one line, with options in place of arguments."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning: {translate_message(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
 def _finish(answer: Answer, mode: Mode) -> int:
-    payload = answer.payload if answer.error is None else answer.payload | _describe_error(answer.error, mode)
+    payload = (
+        answer.payload
+        if answer.error is None
+        else answer.payload | _describe_error(answer.error, translate_message(str(answer.error)), mode)
+    )
     parts = () if mode.is_quiet else answer.parts
     if answer.lines is None:
         code = _give(payload, parts, mode.as_json)
@@ -258,13 +305,13 @@ def _finish(answer: Answer, mode: Mode) -> int:
         sys.stderr.write(_render(parts))
     if answer.error is None:
         return code or answer.exit_code
-    _print_error(answer.error, str(answer.error), mode)
+    _print_error(answer.error, translate_message(str(answer.error)), mode)
     return code or answer.error.exit_code
 
 
 def _fail(error: BaseException, message: str, exit_code: int, mode: Mode) -> int:
     _print_error(error, message, mode)
-    return _give(_describe_error(error, mode), (), mode.as_json) or exit_code
+    return _give(_describe_error(error, message, mode), (), mode.as_json) or exit_code
 
 
 def _fail_usage(error: Any, mode: Mode) -> int:
@@ -323,8 +370,8 @@ def _print_error(error: BaseException, message: str, mode: Mode) -> None:
     print(f"{said} {hide_secrets(message)}", file=sys.stderr)
 
 
-def _describe_error(error: BaseException, mode: Mode) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+def _describe_error(error: BaseException, message: str, mode: Mode) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": type(error).__name__, "message": message}
     if mode.shows_origin:
         described["traceback"] = traceback.format_exception(error)
     return {"error": described}

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.program import Answer
+from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
 from mgspmv.errors import ConvergenceError, OptionError
 
@@ -32,7 +32,7 @@ def answer_ranks(
     seconds = seconds or solution.seconds
     payload = solution.to_dict() | {"seconds": seconds, "top": list_top(highest), "saved": saved}
     fields = {
-        "status": f"{solution.status}: {solution.status.advice}",
+        "status": f"{solution.status}: {translate_message(solution.status.advice)}",
         "iterations": f"{solution.iterations}",
         "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
         **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),

@@ -1,0 +1,211 @@
+"""Messages of the package as the command line shows them: with options in place of Python's arguments."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from ast import literal_eval
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Options = Mapping[str, "Option"]
+"""Parameters of a command by their names."""
+
+UNTRANSLATED = ("run",)
+"""Commands whose arguments are in a file: keys there are called as in Python."""
+
+_RENAMED = {"personalization": "seeds"}
+"""Parameters of commands that are called otherwise than the argument, in commands without a parameter of that name."""
+
+OTHERS = ("ingest", "reorder")
+"""Commands that messages of other commands advise."""
+
+_MASKED = re.compile(r"""(?<![\w=])(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|--[a-z-]+ \w+=\S+)""")
+_MARK = re.compile(r"\0(\d+)\0")
+_ARGUMENT = re.compile(
+    r"""
+    (?<![\w./?&=$-])(?P<name>[a-z]\w*)=(?![=>])
+    (?P<value>
+        \.\.\.
+        | (?P<text>"[^"]*"|'[^']*')
+        | \([^()]*\)
+        | \[[^\[\]]*\]
+        | (?!\.(?:[\s,;:)]|$))[^\s,;:()\[\]"'=]+?(?=\.?(?:[\s,;:)]|$))
+    )?
+    (?(text)(?P<more>(?:(?:,?[ ](?:or|and)[ ]|,[ ])\0\d+\0)*))
+    """,
+    re.VERBOSE,
+)
+"""With its value, and other values that may be given instead."""
+
+_SEPARATOR = r"(?:,? (?:or|and) |, )"
+_CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
+_VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call"
+_ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
+_SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is|has|sums|holds|are)\b)")
+_BARE = re.compile(r"(?<!ended as )(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
+_ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
+_NEGATED = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter of a command."""
+
+    name: str
+    """As `--weights`; of what has no option the name in the synopsis, as `STORE`."""
+    negation: str | None = None
+    """As `--no-weights`."""
+    is_flag: bool = False
+    is_positional: bool = False
+
+
+def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
+    """Return the options of a command by the names of its parameters.
+
+    Parameters
+    ----------
+    parameters : of a command of click
+    """
+    found = {}
+    for own in parameters:
+        if own.param_type_name == "argument":
+            metavar = (own.metavar or own.name.upper()).strip("[].")
+            found[own.name] = Option(metavar, is_positional=True)
+        else:
+            names = [max(each, key=len) for each in (own.opts, own.secondary_opts) if each]
+            found[own.name] = Option(names[0], names[1] if len(names) > 1 else None, bool(own.is_flag))
+    if "scheduler" in found and "cluster" in found:
+        found.setdefault("client", Option("--cluster or --scheduler"))
+    for name, other in _RENAMED.items():
+        if other in found:
+            found.setdefault(name, found[other])
+    if "ignore_weights" in found:
+        found.setdefault("weights", Option("", found["ignore_weights"].name, is_flag=True))
+    return found
+
+
+def translate(message: str, options: Options, others: Mapping[str, Options] | None = None) -> str:
+    """Return a message with a command's options in place of arguments.
+
+    `ids="string"` becomes `--ids string` and `weights=False` becomes `--no-weights`. Advice that the command cannot
+    follow, as it has no such option, is left out. Text in quotes stays.
+
+    Parameters
+    ----------
+    options : of the command that runs
+    others : options of commands that messages may advise, by the name of the command
+    """
+    masked: list[str] = []
+
+    def mask(found: re.Match[str]) -> str:
+        masked.append(found[0])
+        return f"\0{len(masked) - 1}\0"
+
+    first, *advice = _MASKED.sub(mask, message).split("; ")
+    first = _SUBJECT.sub(lambda found: _rename(found[1], options) or found[0], first)
+    own = _Translator(options, others or {}, masked)
+    segments = [own.translate(first)[0], *filter(None, map(own.translate_advice, advice))]
+    return own.unmask("; ".join(segments))
+
+
+def _rename(name: str, options: Options) -> str | None:
+    option = options.get(name)
+    return None if option is None or option.is_positional else option.name or option.negation
+
+
+@dataclass(frozen=True)
+class _Translator:
+    options: Options
+    others: Mapping[str, Options]
+    masked: list[str]
+
+    def unmask(self, text: str) -> str:
+        return _MARK.sub(lambda found: self.masked[int(found[1])], text)
+
+    def translate_advice(self, text: str) -> str:
+        """The alternatives that the command has; empty where it has none of them."""
+        first, *rest = _ALTERNATIVE.split(text)
+        kept = ""
+        for joint, part in zip(["", *rest[::2]], [first, *rest[1::2]], strict=True):
+            translated, is_known = self.translate(part)
+            if is_known or not _ADVICE.search(part):
+                kept = f"{kept}{joint}{translated}" if kept else translated
+        return kept
+
+    def translate(self, text: str) -> tuple[str, bool]:
+        """A part of a message, and whether all of it can be said of commands."""
+        text, n_removed = self._drop_unknown(text)
+        is_known = not _CALL.search(text) and (not n_removed or _ARGUMENT.search(text) is not None)
+        done, end = "", 0
+        for found in _ARGUMENT.finditer(text):
+            option = self._find(found["name"], text[: found.start()])
+            done += text[end : found.start()]
+            end = found.end()
+            if option is None:
+                done += found[0]
+                is_known = False
+            else:
+                done = self._write(done, option, found)
+        done += text[end:]
+        return _BARE.sub(lambda found: _rename(found[0], self.options) or found[0], done), is_known
+
+    def _find(self, name: str, before: str) -> Option | None:
+        """The option of the command that the text before it names, else of the one that runs."""
+        words = re.findall(r"\w+", before)
+        named = [self.others[word] for word in words if word in self.others]
+        return next((each[name] for each in (*named[::-1], self.options) if name in each), None)
+
+    def _drop_unknown(self, text: str) -> tuple[str, int]:
+        """Drop arguments that the command lacks from lists with others that it has."""
+        unknown = [
+            found for found in _ARGUMENT.finditer(text) if self._find(found["name"], text[: found.start()]) is None
+        ]
+        n_known = len(_ARGUMENT.findall(text)) - len(unknown)
+        if not n_known:
+            return text, 0
+        for found in reversed(unknown):
+            before = re.search(f"{_SEPARATOR}$", text[: found.start()])
+            after = re.match(_SEPARATOR, text[found.end() :])
+            if before:
+                text = text[: before.start()] + text[found.end() :]
+            elif after:
+                text = text[: found.start()] + text[found.end() + after.end() :]
+        return text, len(unknown)
+
+    def _write(self, done: str, option: Option, found: re.Match[str]) -> str:
+        value, more = found["value"] or "", found["more"] or ""
+        if value in ("", "...", "(...)", "[...]"):
+            return done + (option.name or option.negation or "")
+        if option.is_flag or value in ("True", "False", "None"):
+            return _write_flag(done, option, is_on=value not in ("False", "None"))
+        more = _MARK.sub(lambda mark: self.masked[int(mark[1])][1:-1], more)
+        return f"{done}{option.name} {_write_value(self.unmask(value))}{more}"
+
+
+def _write_flag(done: str, option: Option, *, is_on: bool) -> str:
+    name = option.name if is_on else option.negation
+    if name:
+        return done + name
+    # There is no such option, for it is so without the opposite one.
+    opposite = option.negation if is_on else option.name
+    verb = _NEGATED.search(done)
+    if verb and verb[1] not in ("with", "leave"):
+        return f"{done[: verb.start()]}leave out {opposite}"
+    if verb and verb[1] == "leave":
+        return f"{done}out {opposite}"
+    return f"{done[: verb.start()] if verb else done}without {opposite}"
+
+
+def _write_value(value: str) -> str:
+    """A Python literal as an argument of a shell."""
+    try:
+        literal = literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value
+    if isinstance(literal, tuple | list):
+        return shlex.quote(",".join(map(str, literal)))
+    if isinstance(literal, str):
+        return "$'\\t'" if literal == "\t" else shlex.quote(literal)
+    return value
