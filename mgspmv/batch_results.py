@@ -109,7 +109,9 @@ class BatchSolution:
         """
         k = self._find(label)
         if self.values is None:
-            raise OptionError(f"of vector {label!r} only the highest ranks were kept: see top(); leave top out for all")
+            raise OptionError(
+                f"of vector {label!r} only the highest ranks were kept: see top(); leave out top= for all"
+            )
         options = self.options | {"alpha": float(self.alphas[k])}
         reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
         return Solution(

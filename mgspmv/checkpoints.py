@@ -298,8 +298,8 @@ class Checkpoints:
             return found
         if damaged:
             raise CheckpointError(
-                f"{self.url} holds no checkpoint that is whole: {'; '.join(damaged)}; run without resume (--resume), "
-                "which starts from the beginning"
+                f"{self.url} holds no checkpoint that is whole: {'; '.join(damaged)}; leave out resume=True, which "
+                "starts from the beginning"
             )
         return None
 
@@ -346,8 +346,8 @@ class Checkpoints:
         missing = sum(own.n > 0 and own.name not in there for own in slices)
         if missing:
             raise CheckpointError(
-                f"{missing} of the {len(slices)} slices that workers wrote are not there; name a place that all of "
-                "them reach (--checkpoint)"
+                f"{missing} of the {len(slices)} slices that workers wrote are not there; name a place by "
+                "checkpoint= that all of them reach"
             )
 
     def drop(self, address: StateAddress) -> None:

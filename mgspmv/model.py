@@ -341,7 +341,7 @@ _ADVICE = {
     Status.CONVERGED: "the change fell below the tolerance",
     Status.COMPLETED: "the fixed number of iterations was made",
     Status.STABLE: "the highest vertices can no longer change",
-    Status.MAX_ITER: "max_iter was reached first; raise max_iter, or tol to a change seen in the history",
+    Status.MAX_ITER: "max_iter was reached first; raise max_iter=, or tol= to a change seen in the history",
     Status.NON_FINITE: "a rank became NaN or infinite; look for non-finite or huge weights with `mgspmv verify`",
 }
 

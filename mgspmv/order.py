@@ -249,6 +249,6 @@ def check_room(need_bytes: int, room_bytes: int, name: str) -> None:
     if need_bytes > room_bytes:
         raise CapacityError(
             f"reordering {name} needs {need_bytes / 1e9:.3g} GB of host memory while the order is found, of which "
-            f"{room_bytes / 1e9:.3g} GB may be taken; allow more (memory=, --memory), or use it in the order that it "
+            f"{room_bytes / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it "
             "has"
         )

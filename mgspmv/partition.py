@@ -443,7 +443,7 @@ def check_watch(need: int, have: int, top: int | None) -> None:
     if need > have:
         raise CapacityError(
             f"stop='topk:{top}' needs {need / 1e9:.3g} GB of host memory beside the matrix, to prove which vertices are"
-            f" highest, and {have / 1e9:.3g} GB are free; pass stop='change' (--stop change), which does without, or "
+            f" highest, and {have / 1e9:.3g} GB are free; pass stop='change', which does without, or "
             "use more memory, or more workers"
         )
 
@@ -468,7 +468,7 @@ def check_copy(need: int, have: int) -> None:
     if need > have:
         raise CapacityError(
             f"checkpoints need {need / 1e9:.3g} GB of host memory beside the matrix, for a copy of the ranks, and "
-            f"{have / 1e9:.3g} GB are free; leave out checkpoint (--checkpoint), or use more memory, or more workers"
+            f"{have / 1e9:.3g} GB are free; leave out checkpoint=, or use more memory, or more workers"
         )
 
 

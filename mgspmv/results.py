@@ -405,7 +405,7 @@ def check_target(
     if not _is_taken(path):
         return
     if not overwrite:
-        raise StoreExistsError(f"{path} exists already; choose another name or say overwrite")
+        raise StoreExistsError(f"{path} exists already; choose another name or pass overwrite=True")
     if not (_is_solution_group(str(path)) if suffix == ".zarr" else Path(path).is_file()):
         raise StoreExistsError(f"{path} is not a {suffix} of results and is not overwritten; choose another name")
 

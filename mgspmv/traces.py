@@ -64,7 +64,7 @@ def write_trace(
             "there is nothing to trace, as no iteration was noted; vectors of a batch share theirs: trace the batch"
         )
     if not overwrite and exists(path):
-        raise StoreExistsError(f"{os.fspath(path)} exists already; choose another name or say overwrite")
+        raise StoreExistsError(f"{os.fspath(path)} exists already; choose another name or pass overwrite=True")
     about: dict[str, Any] = {"run": events[0].run, "laid out": LAID_OUT, **said}
     head = {"displayTimeUnit": "ms", "otherData": {name: str(value) for name, value in about.items()}}
     with create_file(path) as file:

@@ -34,8 +34,8 @@ def check_memory(is_free: bool, device_memory: str | int | None, host_memory: st
     """
     if not is_free and (device_memory is not None or host_memory is not None):
         raise OptionError(
-            "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
-            "them to distribute where the matrix is on a cluster already"
+            "device_memory= and host_memory= limit what a run on CUDA takes; leave them out with backend='cpu', and "
+            "pass them to distribute() where the matrix is on a cluster already"
         )
 
 

@@ -245,13 +245,12 @@ def _check_place(client: Any, transport: str, device_memory: str | int | None, h
     check_choice("transport", transport, ("auto", "nccl", "peer"))
     if client is None and transport != "auto":
         raise OptionError(
-            "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
-            "it to distribute"
+            "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
         )
     if client is None and (device_memory is not None or host_memory is not None):
         raise OptionError(
-            "device_memory and host_memory are for the rows of workers; pass client too (--cluster or --scheduler), or "
-            "pass them to distribute"
+            "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
+            "distribute()"
         )
 
 
@@ -340,7 +339,7 @@ class _Keeper:
             if needed > free:
                 raise CapacityError(
                     f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass top=k "
-                    "(--top) to keep the k highest of each, or rank fewer vectors at a time"
+                    "to keep the k highest of each, or rank fewer vectors at a time"
                 )
             self.values = np.empty(self._shape, self._dtype)
         else:

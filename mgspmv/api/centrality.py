@@ -161,8 +161,8 @@ def katz(
 
 _KATZ_ADVICE = dict.fromkeys(
     (Status.MAX_ITER, Status.NON_FINITE),
-    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha, or, where changes "
-    "become less, a larger max_iter or tol",
+    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha=, or, where "
+    "changes become less, a larger max_iter= or tol=",
 )
 
 
@@ -248,8 +248,8 @@ def stationary(
 
 
 _PERIODIC_ADVICE = (
-    "max_iter was reached first; where changes do not become less the chain is periodic: pass lazy=0.5 (--lazy 0.5), "
-    "which has the same stationary vector; else raise max_iter or tol"
+    "max_iter was reached first; where changes do not become less the chain is periodic: pass lazy=0.5, which has "
+    "the same stationary vector; else raise max_iter= or tol="
 )
 
 
@@ -264,8 +264,8 @@ def _check_graph(A: Any, run: Run, what: str) -> None:
     kind = (A.stored.original or A.stored).info.kind
     if kind == "matrix":
         raise KindError(
-            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {what} ingest its source "
-            "again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to power_iteration"
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {what} ingest its "
+            "source again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to power_iteration()"
         )
     check_vertices(A, what)
 
@@ -280,7 +280,7 @@ def _check_chain(A: Any, run: Run) -> None:
             "with kind='stochastic', or use pagerank for a graph"
         )
     if not run.weights:
-        raise OptionError("a stochastic matrix is its weights; leave weights=True")
+        raise OptionError("a stochastic matrix is its weights; pass weights=True")
     if A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
             f"{A.info.url} has negative entries, the least is {A.info.min_weight}, which are no probabilities; ingest "

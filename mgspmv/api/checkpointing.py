@@ -39,13 +39,11 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
     if checkpoint is None:
         if every is not None:
             raise OptionError(
-                "checkpoint_every (--checkpoint-every) says how often checkpoints are made; pass checkpoint too "
-                "(--checkpoint), the place where they are kept"
+                "checkpoint_every= says how often checkpoints are made; pass checkpoint= too, the place where they "
+                "are kept"
             )
         if resume:
-            raise OptionError(
-                "resume goes on from a checkpoint; pass checkpoint too (--checkpoint), the place where it is"
-            )
+            raise OptionError("resume=True goes on from a checkpoint; pass checkpoint= too, the place where it is")
         return
     if every is not None and read_number("checkpoint_every", every) < 0:
         raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
@@ -56,8 +54,7 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
     }
     if given := [name for name, is_given in others.items() if is_given]:
         raise OptionError(
-            f"a checkpoint has the ranks, and {given[0]} goes by more than these; leave out either, checkpoint "
-            "(--checkpoint) or that"
+            f"a checkpoint has the ranks, and {given[0]} goes by more than these; leave out either, checkpoint= or that"
         )
 
 
@@ -82,7 +79,7 @@ def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
         if keeper is None or kept is None:
             raise
         said = f"the checkpoint of iteration {kept.iteration} in {keeper.checkpoints.url} is kept"
-        raise say_more(error, f"{said}: go on from it with resume=True (--resume)") from error
+        raise say_more(error, f"{said}: go on from it with resume=True") from error
 
 
 def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
@@ -154,8 +151,8 @@ def restore_run(
     difference = _compare(restored.reached, identity, options, threshold)
     if difference is not None:
         raise CheckpointError(
-            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or run without resume "
-            "(--resume), which starts from the beginning"
+            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
+            "starts from the beginning"
         )
     return restored
 

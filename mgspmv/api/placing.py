@@ -26,7 +26,7 @@ def find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
 
         if isinstance(A, DistributedMatrix):
             if client is not None:
-                raise OptionError("the matrix is on a cluster already; leave client out")
+                raise OptionError("the matrix is on a cluster already; leave out client=")
             return A
     what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
     raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
@@ -41,8 +41,8 @@ def choose_computing(backend: str, A: Any, client: Any) -> Backend:
     if client is None and backend != "auto" and backend != there:
         where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
         raise OptionError(
-            f"the matrix was distributed for {where}, and now backend={backend!r} is asked for; leave backend out, or "
-            f"distribute it with backend={backend!r}"
+            f"the matrix was distributed for {where}, and now backend={backend!r} is asked for; leave out backend=, "
+            "or pass it to distribute()"
         )
     return "cpu"
 
@@ -58,7 +58,9 @@ def choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
     if drive == "auto":
         return "superstep" if is_on_cluster else "embedded"
     if is_on_cluster and drive == "embedded":
-        raise OptionError("drive='embedded' computes in this process; leave client out and pass an opened matrix")
+        raise OptionError(
+            "drive='embedded' computes in this process; leave out client=, and call it with a matrix of open_matrix()"
+        )
     if not is_on_cluster and drive != "embedded":
-        raise OptionError(f"drive={drive!r} needs a cluster; pass client, or a distributed matrix")
+        raise OptionError(f"drive={drive!r} needs a cluster; pass client=, or pass a matrix of distribute()")
     return drive

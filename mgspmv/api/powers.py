@@ -211,7 +211,7 @@ def _choose_rounds(drive: Drive) -> Drive:
     if drive == "superstep":
         raise OptionError(
             "drive='superstep' makes the steps on the workers, and update is a function of whole vectors in this "
-            "process; pass drive='scheduler', or leave drive out"
+            "process; pass drive='scheduler', or leave out drive="
         )
     return "scheduler"
 

@@ -128,9 +128,9 @@ def gemv(
 
 def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
     if tune and kernel != "auto":
-        raise OptionError(f"tune chooses the kernel by timing, and kernel is {kernel!r}; leave one of the two out")
+        raise OptionError(f"tune=True chooses the kernel by timing, and kernel={kernel!r} names one; leave out either")
     if tune and is_on_cluster:
         raise OptionError(
-            "tune times kernels in this process, and the workers of a cluster would have to; leave tune out, or name a "
-            "kernel"
+            "tune times kernels in this process, and the workers of a cluster would have to; leave out tune=, or "
+            "pass kernel="
         )

@@ -184,8 +184,7 @@ def pagerank(
     check_threads(threads)
     if transport != "auto" and client is None:
         raise OptionError(
-            "transport says how workers send slices to each other; pass client too (--cluster or --scheduler), or pass "
-            "it to distribute"
+            "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
         )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
@@ -278,22 +277,22 @@ def _check_method(method: str, is_on_cluster: bool, backend: Backend) -> None:
     if method != "power" and (is_on_cluster or backend == "cuda"):
         where = "on a cluster" if is_on_cluster else "on CUDA"
         raise OptionError(
-            f"method={method!r} computes in this process on the host, not {where}; pass method='power', or an opened "
-            "matrix without client and backend='cpu'"
+            f"method={method!r} computes in this process on the host, not {where}; pass method='power', or leave out "
+            "client= and pass backend='cpu'"
         )
 
 
 def _check_following(has_start: bool, is_on_cluster: bool, backend: Backend) -> None:
     if not has_start:
         raise OptionError(
-            "follow_changes=True begins at the ranks of the graph as it was; pass nstart too, such as the Solution of "
+            "follow_changes=True begins at the ranks of the graph as it was; pass nstart= too, such as the ranks of "
             "that time"
         )
     if is_on_cluster or backend == "cuda":
         where = "on a cluster" if is_on_cluster else "on CUDA"
         raise OptionError(
-            f"follow_changes=True computes in this process on the host, not {where}; leave it out, or pass an opened "
-            "matrix without client and backend='cpu'"
+            f"follow_changes=True computes in this process on the host, not {where}; leave it out, or leave out "
+            "client= and pass backend='cpu'"
         )
 
 
@@ -436,11 +435,11 @@ def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
     if A.kind == "stochastic" and not weights:
-        raise OptionError("a stochastic matrix is its weights; leave weights=True, or ingest it with kind='graph'")
+        raise OptionError("a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'")
     if weights and A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
-            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False "
-            "(--ignore-weights) to count every edge as 1"
+            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False to "
+            "count every edge as 1"
         )
     return weights and not A.is_pattern
 

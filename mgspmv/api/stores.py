@@ -115,7 +115,7 @@ def ingest(
         from mgspmv.distribute.ingesting import ingest_on_cluster
 
         if resume:
-            raise OptionError("resume is for an ingest in this process; leave out the client, or resume")
+            raise OptionError("resume=True is for an ingest in this process; leave out client=, or resume=")
         folder = None if scratch is None else os.path.abspath(scratch)
         working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
         describe = partial(_describe_making, options=options, reading=asked)
@@ -189,7 +189,7 @@ def generate(
         room = find_room(store, parse_size(memory), threads, scratch)
         return _store(source, store, options, {}, room, overwrite, on_progress)
     if memory is not None or scratch is not None:
-        raise OptionError("memory and scratch are for making in this process; leave out the client, or these")
+        raise OptionError("memory= and scratch= are for making in this process; leave out client=, or these")
     from mgspmv.distribute.making import make_on_cluster
 
     provenance = _describe_making(source.layout().provenance, options, {})
@@ -388,7 +388,7 @@ def update(
     check_choice("missing", missing, get_args(Missing))
     check_keep(keep)
     if insert is None and delete is None:
-        raise OptionError("nothing is to be inserted or deleted; pass insert (--insert), delete (--delete) or both")
+        raise OptionError("nothing is to be inserted or deleted; pass insert=, delete= or both")
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
     stored, asked = open_store(store), {"format": format, **edge_list_options}
     room = find_room(store, parse_size(memory), threads, scratch)

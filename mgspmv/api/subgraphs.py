@@ -84,8 +84,7 @@ def subgraph(
     check_threads(threads)
     if all(given is None for given in (vertices, min_weight, max_weight, edges, without_edges)):
         raise OptionError(
-            "nothing is to be left out; pass vertices (--vertices), min_weight (--min-weight), max_weight "
-            "(--max-weight), edges (--edges) or without_edges (--without-edges)"
+            "nothing is to be left out; pass vertices=, min_weight=, max_weight=, edges= or without_edges="
         )
     stored = open_store(store)
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)

@@ -107,7 +107,7 @@ class Group(TyperGroup):
             code = _fail(error, translate_message(str(error)), error.exit_code, mode)
         except Exception as error:
             hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
-            code = _fail(error, f"{type(error).__name__}: {error}{hint}", EXIT_UNEXPECTED, mode)
+            code = _fail(error, str(error), EXIT_UNEXPECTED, mode, f"{type(error).__name__}: {error}{hint}")
         if own is not None:
             own.end(code)
         sys.exit(code)
@@ -309,8 +309,8 @@ def _finish(answer: Answer, mode: Mode) -> int:
     return code or answer.error.exit_code
 
 
-def _fail(error: BaseException, message: str, exit_code: int, mode: Mode) -> int:
-    _print_error(error, message, mode)
+def _fail(error: BaseException, message: str, exit_code: int, mode: Mode, shown: str | None = None) -> int:
+    _print_error(error, message if shown is None else shown, mode)
     return _give(_describe_error(error, message, mode), (), mode.as_json) or exit_code
 
 

@@ -196,8 +196,8 @@ def serve_at(address: str) -> Iterator[Serving]:
     is_encrypted = is_tls_required()
     if not is_encrypted and not ipaddress.ip_address(address).is_loopback:
         warnings.warn(
-            f"whoever reaches {address} or the ports of workers can run code there; --tls DIR lets in nobody without a "
-            "certificate",
+            f"whoever reaches {address} or the ports of workers can run code there; pass tls= to let in nobody "
+            "without a certificate",
             stacklevel=3,
         )
     dashboard = address if is_encrypted else Serving.dashboard_host
@@ -312,7 +312,7 @@ def list_devices() -> list[str]:
 
 def _no_devices(why: str) -> ClusterError:
     return ClusterError(
-        f"there is no GPU on this machine for workers: {why}; use --cluster local, or a machine with GPUs",
+        f"there is no GPU on this machine for workers: {why}; use cluster='local', or a machine with GPUs",
         phase="start",
     )
 

@@ -216,13 +216,13 @@ def ingest_on_cluster(
     """
     if options.order != "none":
         raise OptionError(
-            "on a cluster a source is ingested in its own order; leave order out and use `mgspmv reorder` afterwards, "
-            "or ingest without client"
+            "on a cluster a source is ingested in its own order; leave out order= and reorder it afterwards, or "
+            "leave out client="
         )
     if not isinstance(source, FileSource):
         raise OptionError(
-            f"{source.name} is read by this process alone; the workers of a cluster read edge lists, Matrix Market and "
-            "Parquet files and Dask DataFrames. Ingest it without client"
+            f"{source.name} is read by this process alone; the workers of a cluster read edge lists, Matrix Market "
+            "and Parquet files and Dask DataFrames. Leave out client="
         )
     check_memory(memory)
     report = on_progress or (lambda phase, done, total: None)

@@ -201,7 +201,7 @@ def _ask_slurm(job: Job, cores: int | None, memory: int | None) -> dict[str, Any
 def _ask_pbs(job: Job, cores: int | None, memory: int | None) -> dict[str, Any]:
     if cores is None:
         raise OptionError(
-            "PBS must be told what a node has: add cores=N and memory=SIZE to the job, or to jobqueue.yaml"
+            "PBS must be told what a node has: give cores and memory of the job, or write them into jobqueue.yaml"
         )
     gpus = f":ngpus={job.gpus}" if job.gpus else ""
     spec = f"select=1:ncpus={cores}:mem={-(-(memory or 0) // 2**20)}mb{gpus}"
@@ -299,7 +299,7 @@ def _describe(
     """Arguments of dask-jobqueue's class."""
     cores, memory = job.cores or _get(system, "cores"), job.memory or _get(system, "memory")
     if (cores is None) != (memory is None):
-        raise OptionError("cores=N and memory=SIZE of a node go together; give both or neither")
+        raise OptionError("cores and memory of a job go together; give both or neither")
     asked = system.ask_node(job, cores, parse_bytes(memory) if memory else None)
     share = f"$((SLURM_CPUS_ON_NODE / {n_workers}))" if cores is None else max(1, cores // n_workers)
     options = ["--nthreads", str(threads or share), "--memory-limit", "0"]
@@ -381,7 +381,7 @@ def _submit(system: System, cluster: Any, n_nodes: int) -> None:
         said = str(error).partition("stderr:")[2] or str(error)
         lines = [line.strip().removeprefix(f"{system.submit}: ").removeprefix("error: ") for line in said.splitlines()]
         raise ClusterError(
-            f"{system.name} refuses the job: {' / '.join(filter(None, lines))}; correct --job, or what jobqueue.yaml "
+            f"{system.name} refuses the job: {' / '.join(filter(None, lines))}; correct job=, or what jobqueue.yaml "
             "of Dask has",
             phase="start",
         ) from error
@@ -396,8 +396,8 @@ def _await_joined(
     while (joined := len(cluster.scheduler.workers)) < wanted:
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"after {wait_s:g} s still {told}, so the jobs are cancelled; ask for less, wait longer with --job "
-                "wait=SECONDS, or queue the whole command as a job, which deploy/ has scripts for",
+                f"after {wait_s:g} s still {told}, so the jobs are cancelled; ask for less, wait longer by the job's "
+                "key wait, or queue the whole command as a job, which deploy/ has scripts for",
                 phase="start",
             )
         if time.monotonic() > next_look:
@@ -425,6 +425,6 @@ def _explain_end(system: System, job: str, logs: Path) -> ClusterError:
     said = " / ".join(exceptions[-1:] or lines[-SAID_LINES:]) or "nothing"
     return ClusterError(
         f"job {job} of {system.name} ended before its workers joined (said: {said}); nodes need the same mgspmv and "
-        "Python as here, at the same path or that of --remote-python, and must reach this machine",
+        "Python as here, at the same path or that of remote_python=, and must reach this machine",
         phase="start",
     )

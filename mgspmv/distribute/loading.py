@@ -174,8 +174,8 @@ def _arrange(
     places = choose_places(workers, request.backend, request.transport)
     if request.device_memory is not None and all(memory is None for memory in places.device_memory):
         raise OptionError(
-            "device_memory limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
-            "pass host_memory"
+            "device_memory= limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
+            "pass host_memory="
         )
     precision = request.precision or _default_precision(info)
     dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"

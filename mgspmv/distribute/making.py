@@ -162,8 +162,8 @@ def make_on_cluster(
     """Let the workers of a cluster make a generated matrix; see `mgspmv.api.generate`."""
     if options.transpose or options.order != "none" or options.duplicates == "error" or options.kind == "stochastic":
         raise OptionError(
-            "on a cluster a graph is made without transpose, order, duplicates='error' and kind='stochastic'; leave "
-            "them out and use `mgspmv reorder` afterwards, or make it without client"
+            "on a cluster a graph is made without transpose=, order=, duplicates='error' and kind='stochastic'; "
+            "leave them out and reorder it afterwards, or leave out client="
         )
     report = on_progress or (lambda phase, done, total: None)
     cluster = Cluster(client, timeout)

@@ -84,12 +84,14 @@ def _choose_transport(
     if on_hosts:
         member, problem = on_hosts[0].member, on_hosts[0].device.problem or "backend='cpu'"
         what = f"worker {member} computes on its host ({problem})"
-        raise ClusterError(f"transport='nccl' needs a GPU on each worker, and {what}; pass 'auto'", phase="join")
+        raise ClusterError(
+            f"transport='nccl' needs a GPU on each worker, and {what}; pass transport='auto'", phase="join"
+        )
     if len(workers) == 1:
         return "nccl"
     if shared:
         what = f"{len(shared)} workers share GPUs, such as worker {shared[0].member} its {shared[0].device.name}"
-        how = "start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+        how = "start one for each GPU, as `dask cuda worker` does"
         if transport == "nccl":
             raise ClusterError(
                 f"transport='nccl' needs a GPU of its own for each worker, and {what}; {how}", phase="join"

@@ -295,10 +295,10 @@ class _HostProcess:
             return self.fail(f"{self._python} there has another version of mgspmv; install the one that is here")
         if "No module named 'mgspmv" in said:
             return self.fail(
-                f"{self._python} there has no mgspmv; install it, or name a Python that has it with --remote-python"
+                f"{self._python} there has no mgspmv; install it, or name a Python that has it by remote_python="
             )
         if code in (126, 127):
-            return self.fail(f"{self._python} cannot be run there; name its Python with --remote-python")
+            return self.fail(f"{self._python} cannot be run there; name its Python by remote_python=")
         return self.fail(f"its workers ended with {code}")
 
     def _explain_ssh(self, said: str) -> ClusterError:

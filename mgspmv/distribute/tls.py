@@ -53,7 +53,7 @@ class Certificates:
         for path in (self.ca, self.cert, self.key):
             if not path.is_file():
                 raise OptionError(
-                    f"{self.folder} has no {path.name}; a folder for --tls has ca.pem, cert.pem and key.pem, as "
+                    f"{self.folder} has no {path.name}; a folder for tls= has ca.pem, cert.pem and key.pem, as "
                     "`mgspmv certificates DIR` makes them"
                 )
         if self.key.stat().st_mode & 0o077:

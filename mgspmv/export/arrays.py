@@ -96,7 +96,7 @@ def _find_memory(entries: SourceEntries, room: Room) -> int:
     if room.memory - need_bytes < LEAST_SORTING:
         raise CapacityError(
             f"{entries.stored.info.url} is renumbered, and its order and row pointers take {need_bytes / 1e9:.3g} GB, "
-            f"beside which {room.memory / 1e9:.3g} GB leave nothing to sort with; allow more (memory=, --memory), or "
+            f"beside which {room.memory / 1e9:.3g} GB leave nothing to sort with; allow more by memory=, or "
             "export it as matrix-market or parquet, for which nothing is sorted"
         )
     return room.memory - need_bytes

@@ -39,7 +39,7 @@ def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
         if unfit >= 0:
             raise OptionError(
                 f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot stand in a list of vertices, where blanks, "
-                "commas and quotes end it and # and % begin comments; leave out vertices (--vertices)"
+                "commas and quotes end it and # and % begin comments; leave out vertices="
             )
         if len(names):
             file.write(b"\n".join(name.encode() for name in names.to_pylist()) + b"\n")

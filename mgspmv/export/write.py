@@ -53,9 +53,7 @@ def choose_format(target: str | os.PathLike[str], format: Format | None) -> Form
     if format is not None and format in suited:
         return format
     if format is None and suited:
-        raise OptionError(
-            f"{name} may become {' or '.join(suited)}; say which by format={suited[0]!r} (--format {suited[0]})"
-        )
+        raise OptionError(f"{name} may become {' or '.join(suited)}; pass format={suited[0]!r}")
     wanted = SUFFIXES if format is None else {format: SUFFIXES[format]}
     known = "; ".join(f"{', '.join(suffixes)} ({each})" for each, suffixes in wanted.items())
     raise OptionError(f"{name}: the name must end in {known}")
@@ -72,7 +70,7 @@ def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: b
     if not exists(target):
         return
     if not overwrite:
-        raise StoreExistsError(f"{target} exists already; pass overwrite=True (--overwrite) or choose another name")
+        raise StoreExistsError(f"{target} exists already; pass overwrite=True or choose another name")
     if format not in GROUPS and (is_url(target) or Path(target).is_file()):
         return
     if format not in GROUPS or not _is_export(os.fspath(target)):
@@ -84,11 +82,10 @@ def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwr
     n_rows, n_cols = stored.info.shape
     if n_rows != n_cols:
         raise OptionError(
-            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, which are no vertices; leave out vertices "
-            "(--vertices)"
+            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, which are no vertices; leave out vertices="
         )
     if exists(path) and (not overwrite or (not is_url(path) and not Path(path).is_file())):
-        raise StoreExistsError(f"{path} exists already; choose another name for the list of vertices, or say overwrite")
+        raise StoreExistsError(f"{path} exists already; choose another name by vertices=, or pass overwrite=True")
 
 
 def export_matrix(
@@ -145,8 +142,8 @@ def _export_anndata(stored: StoredMatrix, target: str, room: Room, report: Repor
 def _export_binsparse(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
     if (place := find_repeated(stored)) is not None:
         raise OptionError(
-            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds one; "
-            "choose another format, or ingest with duplicates='sum' or 'first'"
+            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds "
+            "one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
         )
     with open_arrays(stored, room, report) as arrays, _create_group(target, "binsparse") as group:
         write_binsparse(group, arrays, room.threads, report)

@@ -99,12 +99,12 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
     SourceError : a mask whose index arrays are damaged
     """
     if edges is not None and without_edges is not None:
-        raise OptionError("edges are those that stay and without_edges those that go; pass one of them")
+        raise OptionError("edges= are those that stay and without_edges= those that go; pass one of them")
     name: Literal["edges", "without_edges"] = "edges" if without_edges is None else "without_edges"
     given = edges if without_edges is None else without_edges
     if given is None:
         if symmetrize:
-            raise OptionError("symmetrize is of edges or without_edges; pass one of them, or leave it out")
+            raise OptionError("symmetrize=True is of edges= or without_edges=; pass one of them, or leave it out")
         return None
     if is_sparse(given):
         return ListedEdges(name, _list_mask(name, given, info), True, symmetrize)
@@ -113,7 +113,9 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
     if not callable(given):
         raise OptionError(f"{name} must be pairs of ids, a SciPy sparse matrix, or a function, not {given!r}")
     if symmetrize:
-        raise OptionError(f"symmetrize is for edges that are listed, and {name} is a function; have it say so of both")
+        raise OptionError(
+            f"symmetrize=True is for edges that are listed, and {name} is a function; have it say so of both"
+        )
     return PickedEdges(name, given)
 
 
@@ -369,7 +371,7 @@ class VertexNames:
             if self.nbytes > memory:
                 raise CapacityError(
                     f"the ids of the vertices of {name}, which a function that picks edges is given, take more than the"
-                    f" {memory / 1e9:.3g} GB of memory that they may take; allow more (memory=, --memory)"
+                    f" {memory / 1e9:.3g} GB of memory that they may take; allow more by memory="
                 )
         if parts:
             self._ids = pa.concat_arrays(parts) if are_names else np.concatenate(parts)

@@ -147,8 +147,8 @@ class SortedSource:
         if (ids := self.layout.vertex_ids) is not None:
             ends = ids[ends[0]], ids[ends[1]]
         raise SourceError(
-            f"the entry ({ends[0]}, {ends[1]}) is there more than once and duplicates='error'; "
-            "choose 'sum', 'first' or 'keep', or clean the source",
+            f"the entry ({ends[0]}, {ends[1]}) is there more than once and duplicates='error'; pass "
+            "duplicates='sum', 'first' or 'keep', or clean the source",
             source=self.name,
         )
 
@@ -387,8 +387,8 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
         values = convert_values(values, options.dtype, source.name)
     elif options.duplicates == "sum":
         raise OptionError(
-            f"{source.name} is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a "
-            "multigraph, or 'first'"
+            f"{source.name} is read without values, so duplicates='sum' has nothing to sum; pass duplicates='keep' "
+            "for a multigraph, or 'first'"
         )
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
@@ -415,7 +415,7 @@ def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
     if layout.names is not None:
         label = layout.names.find(code)
     raise SourceError(
-        f"vertex {label} has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source",
+        f"vertex {label} has a self loop and self_loops='error'; pass self_loops='keep' or 'drop', or clean the source",
         source=source.name,
     )
 

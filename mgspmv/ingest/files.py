@@ -126,8 +126,8 @@ def _list_folder(folder: str, entries: Iterable[tuple[str, bool]]) -> list[str]:
     there = dict(entries)
     if there.keys() & _ZARR:
         raise UnsupportedSourceError(
-            "this folder is a Zarr group, and no folder of edge lists or Parquet files; name what it is by format= "
-            "(--format anndata, binsparse or csr)",
+            "this folder is a Zarr group, and no folder of edge lists or Parquet files; pass format='anndata', "
+            "'binsparse' or 'csr'",
             source=folder,
         )
     for log in there.keys() & _TABLE_LOGS.keys():

@@ -96,7 +96,7 @@ class FrameSource(TableSource):
         if self._library != "dask":
             raise OptionError(
                 f"{self.name} is in this process, and a cluster reads files or a Dask DataFrame; write it to Parquet "
-                "files, or ingest without client"
+                "files, or leave out client="
             )
         from distributed import futures_of
 

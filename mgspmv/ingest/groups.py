@@ -95,8 +95,8 @@ class GroupSource:
         found = _Group(name.rstrip("/"), group)
         if is_version(group):
             raise found.refuse(
-                "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the store, "
-                "without format, in no .zip file"
+                "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the "
+                "store, without format=, in no .zip file"
             )
         chosen = format or _find_format(found)
         if n_cols is not None and chosen != "csr":
@@ -441,7 +441,7 @@ def _describe_csr(found: _Group, n_cols: int | None) -> _Matrix:
     if n_cols is not None and n_cols < 0:
         raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
     if stated is None and n_cols is None:
-        raise found.refuse("how many columns there are is said nowhere; pass n_cols=... (--n-cols)")
+        raise found.refuse("how many columns there are is said nowhere; pass n_cols=")
     if stated is None:
         shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
     else:

@@ -253,8 +253,8 @@ class ArraysSource:
         if wrong.any():
             k = int(np.argmax(wrong))
             raise SourceError(
-                f"arc {k} is {self._src[k]} -> {self._dst[k]}, outside 0..{self._n - 1}; "
-                "raise n_vertices, or leave it out to number the ids that occur",
+                f"arc {k} is {self._src[k]} -> {self._dst[k]}, outside 0..{self._n - 1}; raise n_vertices=, or leave "
+                "it out to number the ids that occur",
                 source=self.name,
             )
 

@@ -204,13 +204,12 @@ def keep_journal(folder: Path | None, source: Source, options: dict[str, Any]) -
     """
     if not isinstance(source, FileSource) or not source.files:
         raise OptionError(
-            f"{source.name} is read from its begin only: resume is for edge lists, Matrix Market and Parquet files; "
-            "leave resume (--resume) out"
+            f"{source.name} is read from its begin only: resume=True is for edge lists, Matrix Market and Parquet "
+            "files; leave it out"
         )
     if folder is None:
         raise OptionError(
-            "resume keeps progress beside the store, which is in no local folder; name a folder for it by scratch= "
-            "(--scratch)"
+            "resume=True keeps progress beside the store, which is in no local folder; name a folder for it by scratch="
         )
     claims = {"source": [_identify(name) for name in source.files], "options": _normalise(options)}
     with _lock(folder):
@@ -284,7 +283,7 @@ def _try_lock(folder: Path) -> int | None:
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot keep progress in {folder}: {error.strerror or error}; name another place (scratch=, --scratch)"
+                f"cannot keep progress in {folder}: {error.strerror or error}; name another place by scratch="
             ) from error
     return None
 
@@ -311,7 +310,7 @@ def _identify(name: str) -> dict[str, Any]:
     except OSError as error:
         raise SourceNotFoundError(f"there is no such file ({error.strerror}); check the path", source=name) from error
     if not stat.S_ISREG(found.st_mode):
-        raise OptionError(f"{name} can be read once only, so that nobody goes on with it; leave resume (--resume) out")
+        raise OptionError(f"{name} can be read once only, so that nobody goes on with it; leave out resume=True")
     return {"name": os.path.abspath(name), "bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
 
 
@@ -395,8 +394,8 @@ def _compare_options(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]
 
 def _refuse(folder: Path, why: str) -> ProgressError:
     return ProgressError(
-        f"the ingest that was broken off cannot be gone on with: {why}. Nothing is lost: undo that, or ingest without "
-        f"resume (--resume), or remove {folder}, which starts from the beginning"
+        f"the ingest that was broken off cannot be gone on with: {why}. Nothing is lost: undo that, or leave out "
+        f"resume=True, or remove {folder}, which starts from the beginning"
     )
 
 

@@ -95,7 +95,7 @@ class ScratchFile:
         except OSError as error:
             raise StoreError(
                 f"cannot write what is sorted to {self._folder or tempfile.gettempdir()}: {error.strerror or error}; "
-                "make room, name another folder (scratch=, --scratch), or allow more memory (memory=, --memory)"
+                "make room, name another folder by scratch=, or allow more memory by memory="
             ) from error
 
 

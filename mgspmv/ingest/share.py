@@ -244,7 +244,7 @@ class Share:
             raise CapacityError(
                 f"the {n_ids:,} ids that one worker reads, or merges of those that all read, take about "
                 f"{need / 1e9:.3g} GB, and it has {self.memory / 2e9:.3g} GB for them; use more workers, allow more "
-                "memory (memory=, --memory), or ingest without a cluster"
+                "by memory=, or leave out client="
             )
 
     # --- numbering

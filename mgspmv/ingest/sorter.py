@@ -378,7 +378,7 @@ class EntrySorter:
             row, col = positions[[row, col]].tolist()
         raise CapacityError(
             f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
-            "allow more (memory=, --memory), or clean the source of what comes again"
+            "allow more by memory=, or clean the source of what comes again"
         )
 
     @contextlib.contextmanager

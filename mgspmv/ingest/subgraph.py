@@ -102,8 +102,8 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
     info = stored.info
     if info.kind == "matrix":
         raise KindError(
-            f"{info.url} is a store of kind 'matrix', whose rows and columns are no vertices; leave vertices out, or "
-            "ingest its source with kind='graph'"
+            f"{info.url} is a store of kind 'matrix', whose rows and columns are no vertices; leave out vertices=, "
+            "or ingest its source with kind='graph'"
         )
     if isinstance(vertices, str | bytes) or not hasattr(vertices, "__iter__"):
         raise OptionError(f"vertices must be a mask or a list of ids, not {vertices!r}")
@@ -396,7 +396,7 @@ def _check_room(info: MatrixInfo, edges: EdgeChoice | None, memory: int, *, sele
         listed = f" and the places of {of_edges // EDGE_BYTES:,} edges" if of_edges else ""
         raise CapacityError(
             f"the numbers of the vertices of {info.url}{listed} take {need / 1e9:.3g} GB of memory while some are left "
-            f"out, of which {memory / 1e9:.3g} GB may be taken; allow more (memory=, --memory)"
+            f"out, of which {memory / 1e9:.3g} GB may be taken; allow more by memory="
         )
     return need
 

@@ -193,7 +193,7 @@ def _check_tables(need: int, room: int, name: str) -> None:
     if need > room:
         raise CapacityError(
             f"the numbers of the vertices of {name} take {need / 1e9:.3g} GB of memory while they are updated, of which"
-            f" {room / 1e9:.3g} GB may be taken; allow more (memory=, --memory), or ingest the edited list"
+            f" {room / 1e9:.3g} GB may be taken; allow more by memory=, or ingest the edited list"
         )
 
 
@@ -233,7 +233,7 @@ def _check_values(added: SortedSource, info: MatrixInfo) -> None:
     if given == info.dtype or not added.sorter.n_entries:
         return
     if info.is_pattern:
-        message = "has weights, and the store holds none; pass ignore_weights=True (--ignore-weights) to leave them out"
+        message = "has weights, and the store holds none; pass ignore_weights=True to leave them out"
     elif given is None:
         message = f"has no weights, and the store holds some, of {info.dtype}; give each entry its weight"
     else:
@@ -284,7 +284,7 @@ def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
     if highest >= GROWTH * (n + len(ids)) + GROWTH_ROOM:
         raise SourceError(
             f"the ids of the store are 0..{n - 1}, and {highest} would make them 0..{highest}; pass "
-            f"n_vertices={highest + 1} (--n-vertices) if that is meant, else ingest all edges together",
+            f"n_vertices={highest + 1} if that is meant, else ingest all edges together",
             source=added.name,
         )
 
@@ -623,8 +623,7 @@ class _MergedRows:
         assert self._removed is not None
         entry = self._removed.name_entry(int(gone.rows[k]), int(gone.cols[k]))
         raise SourceError(
-            f"the entry {entry} is to be deleted and is not there; pass missing='ignore' (--missing ignore) if that is "
-            "no error",
+            f"the entry {entry} is to be deleted and is not there; pass missing='ignore' if that is no error",
             source=self._removed.entries.name,
         )
 

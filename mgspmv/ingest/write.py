@@ -104,7 +104,7 @@ def make_room(memory: int | None, free: int, threads: int, folder: Path | None) 
     left = total - taken - n_threads * BATCH_BYTES
     if left < LEAST_SORTING:
         raise CapacityError(
-            f"this process takes {taken / 1e9:.3g} GB already, and with memory={total:,} nothing is left to sort with; "
+            f"this process takes {taken / 1e9:.3g} GB already, and with memory={total} nothing is left to sort with; "
             "allow more, or work in a process of its own"
         )
     return Room(left, n_threads, folder)

@@ -25,7 +25,7 @@ from mgspmv.model import CHANGE_POINT, RowCheck
 
 ADVICE = (
     "memory, a processor or a link failed; look at the machines' logs of hardware errors, see with `mgspmv verify` "
-    "that the store is sound, and run again, from the last checkpoint if there is one (resume=True, --resume)"
+    "that the store is sound, and run again, from the last checkpoint by resume=True if there is one"
 )
 LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
 """How far a number near 0 may be rounded, by the precision of z."""

@@ -74,8 +74,8 @@ def check_feeding(start: Start, weight: np.ndarray) -> bool:
         return False
     if not np.array_equal(start.dangling, start.personalization):
         raise OptionError(
-            "follow_changes=True is for ranks of dangling vertices that go where jumps lead, or nowhere; leave "
-            "dangling out or pass dangling='drop', or leave follow_changes out"
+            "follow_changes=True is for ranks of dangling vertices that go where jumps lead, or nowhere; leave out "
+            "dangling= or pass dangling='drop', or leave out follow_changes="
         )
     return True
 
@@ -190,7 +190,7 @@ def _check_room(blocks: Sequence[CsrBlock]) -> None:
     if needed > free:
         raise CapacityError(
             f"following changes takes {needed:,} bytes for the edges that leave each vertex, and {free:,} are free; "
-            "leave follow_changes out"
+            "leave out follow_changes="
         )
 
 

@@ -48,7 +48,7 @@ class PageRankOptions:
         if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
             raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
         if self.tol_mode == "fixed" and self.tol is not None:
-            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
+            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
         if self.tol is not None and not (_is_real(self.tol) and 0 < self.tol < math.inf):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
         if self.top is not None and self.tol_mode == "fixed":
@@ -108,7 +108,8 @@ class PageRankOptions:
         """
         if self.top is not None and self.top >= n:
             raise OptionError(
-                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or 'change'"
+                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or "
+                "stop='change'"
             )
         return self.top
 

@@ -78,7 +78,7 @@ class PowerOptions:
         if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
             raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
         if self.tol_mode == "fixed" and self.tol is not None:
-            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out")
+            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
         if self.tol is not None and not _is_positive(self.tol):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
         if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:

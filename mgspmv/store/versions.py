@@ -91,7 +91,7 @@ def check_target(store: StoreLike, *, overwrite: bool) -> bool:
     if not isinstance(ours := attributes.get(KEY), dict) or "format_version" not in ours:
         raise StoreExistsError(f"{url} is a Zarr group that mgspmv did not write; choose another place")
     if ours.get("current") is not None and not overwrite:
-        raise StoreExistsError(f"{url} holds a matrix; pass overwrite=True (--overwrite) or choose another place")
+        raise StoreExistsError(f"{url} holds a matrix; pass overwrite=True or choose another place")
     return False
 
 
@@ -162,7 +162,7 @@ def list_named(root: zarr.Group, url: str) -> list[str]:
     if attributes["format_version"] != FORMAT_VERSION:
         raise StoreFormatError(
             f"{url} has store format {attributes['format_version']} and this program reads format {FORMAT_VERSION}; "
-            f"convert it with `mgspmv ingest SOURCE {url} --overwrite` from its source"
+            "ingest its source again with overwrite=True"
         )
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
