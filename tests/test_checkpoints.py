@@ -77,7 +77,9 @@ def test_slices_that_workers_wrote_elsewhere(tmp_path):
         write_slice(replace(address, place=tmp_path / "there"), 600, x[600:]),
         write_slice(replace(address, place=tmp_path / "there"), N, x[N:]),
     ]
-    with pytest.raises(CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place that"):
+    with pytest.raises(
+        CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place by checkpoint= that"
+    ):
         checkpoints.commit(address, slices, reach(2))
     assert checkpoints.restore().reached.iteration == 1
 
@@ -201,7 +203,7 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         restored = Checkpoints(tmp_path).restore()
     assert restored.x.tobytes() == make_x(5).tobytes()
     damage(find_state(tmp_path, 0))
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint that is whole: state s0.* run without resume"):
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint that is whole: state s0.* leave out resume=True"):
         Checkpoints(tmp_path).restore()
 
 

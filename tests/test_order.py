@@ -471,7 +471,7 @@ def test_the_order_there_was_does_not_matter():
 def test_a_target_is_overwritten_on_request_only(tmp_path):
     for name, n in (("a", 20), ("b", 9)):
         store_matrix(make_scipy(n, n), tmp_path / name)
-    message = r"b holds a matrix; pass overwrite=True \(--overwrite\) or choose another place"
+    message = r"b holds a matrix; pass overwrite=True or choose another place"
     with pytest.raises(StoreExistsError, match=message):
         mg.reorder(tmp_path / "a", tmp_path / "b")
     with pytest.raises(StoreExistsError, match=r"a holds a matrix"):

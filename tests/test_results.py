@@ -235,7 +235,7 @@ def test_shapes_are_checked():
 def test_existing_needs_overwrite(tmp_path, suffix):
     path = tmp_path / "new" / f"ranks{suffix}"
     make_solution().save(path)
-    with pytest.raises(StoreExistsError, match="exists already; choose another name or say overwrite"):
+    with pytest.raises(StoreExistsError, match="exists already; choose another name or pass overwrite=True"):
         make_solution().save(path)
     make_solution((0.5, 0.5)).save(path, overwrite=True)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

@@ -25,13 +25,13 @@ _MASKED = re.compile(r"""(?<![\w=])(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|--[a-z-]+ \w
 _MARK = re.compile(r"\0(\d+)\0")
 _ARGUMENT = re.compile(
     r"""
-    (?<![\w./?&=$-])(?P<name>[a-z]\w*)=(?![=>])
+    (?<![\w./?&=$-])(?P<name>[a-z]\w*)=(?![=>]|[A-Z]+\b)
     (?P<value>
         \.\.\.
         | (?P<text>"[^"]*"|'[^']*')
         | \([^()]*\)
         | \[[^\[\]]*\]
-        | (?!\.(?:[\s,;:)]|$))[^\s,;:()\[\]"'=]+?(?=\.?(?:[\s,;:)]|$))
+        | (?!\.(?:[\s,;:)]|$))[^\s,;:()\[\]"'=]+?(?=\.?(?:[\s,;:)\]]|$))
     )?
     (?(text)(?P<more>(?:(?:,?[ ](?:or|and)[ ]|,[ ])\0\d+\0)*))
     """,
@@ -43,7 +43,7 @@ _SEPARATOR = r"(?:,? (?:or|and) |, )"
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
-_SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is|has|sums|holds|are)\b)")
+_SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is 0|has the id|has shape|sums to|holds) )")
 _BARE = re.compile(r"(?<!ended as )(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
 _NEGATED = re.compile(r"\b(pass|give|set|use|say|with|leave) $")

@@ -93,7 +93,7 @@ class Group(TyperGroup):
         KEPT.set("")
         _CONTEXT.set(None)
         try:
-            with mode.open_log(), _shorten_warnings():
+            with mode.open_log(), shorten_warnings():
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
                 raise KeyboardInterrupt
@@ -277,7 +277,7 @@ def translate_message(message: str) -> str:
 
 
 @contextmanager
-def _shorten_warnings() -> Iterator[None]:
+def shorten_warnings() -> Iterator[None]:
     """Show warnings as one line, with options in place of arguments."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -297,7 +297,7 @@ def test_periodic_chain():
         mg.stationary(A, nstart={0: 1.0})
     lazy = mg.stationary(A, nstart={0: 1.0}, lazy=0.5, **SURE)
     np.testing.assert_allclose(lazy.values, [1 / 3] * 3, rtol=1e-12)
-    with pytest.raises(ConvergenceError, match="raise max_iter, or tol to a change seen"):
+    with pytest.raises(ConvergenceError, match="raise max_iter=, or tol= to a change seen"):
         mg.stationary(A, nstart={0: 1.0}, lazy=0.5, max_iter=2)
 
 

@@ -172,7 +172,7 @@ OTHERS = {
 @pytest.mark.parametrize(("options", "said"), OTHERS.values(), ids=OTHERS.keys())
 def test_another_run_is_refused(graph, tmp_path, options, said):
     run_until(graph, tmp_path, 5)
-    with pytest.raises(CheckpointError, match=f"is {said}; ask for the same, or run without resume"):
+    with pytest.raises(CheckpointError, match=f"is {said}; ask for the same, or leave out resume=True"):
         mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True)
     assert Checkpoints(tmp_path).restore().reached.iteration == 5
 
@@ -204,10 +204,10 @@ REFUSED = {
     "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
     "extrapolation": ({"method": "extrapolation"}, "method='extrapolation' goes by more than these"),
     "following": ({"follow_changes": True, "nstart": P}, "follow_changes=True goes by more than these"),
-    "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint too"),
+    "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint= too"),
     "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
     "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),
-    "nowhere": ({"checkpoint": None, "resume": True}, r"pass checkpoint too \(--checkpoint\)"),
+    "nowhere": ({"checkpoint": None, "resume": True}, r"pass checkpoint= too"),
 }
 
 

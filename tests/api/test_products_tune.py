@@ -81,14 +81,16 @@ def test_what_tune_does_not_go_with(store, in_process):
     A = mg.open_matrix(store)
     with pytest.raises(OptionError) as caught:
         mg.spmv(A, np.ones(200), tune=True, kernel="csr-rows")
-    assert str(caught.value) == "tune chooses the kernel by timing, and kernel is 'csr-rows'; leave one of the two out"
+    assert (
+        str(caught.value) == "tune=True chooses the kernel by timing, and kernel='csr-rows' names one; leave out either"
+    )
     with A.distribute(in_process(1)) as distributed:
         for matrix, options in ((A, {"client": in_process(1)}), (distributed, {})):
             with pytest.raises(OptionError) as caught:
                 mg.spmv(matrix, np.ones(200), tune=True, **options)
             assert str(caught.value) == (
-                "tune times kernels in this process, and the workers of a cluster would have to; leave tune out, or "
-                "name a kernel"
+                "tune times kernels in this process, and the workers of a cluster would have to; leave out tune=, or "
+                "pass kernel="
             )
 
 
@@ -102,4 +104,4 @@ def test_the_command_keeps_its_choice(store, cache, tmp_path):
     assert kept["milliseconds"].keys() == {"csr-rows", "csr-serial"}
     assert kept["kernel"] in kept["milliseconds"]
     _, stderr = invoke(*command, "--tune", "--kernel", "csr-rows", "--overwrite", code=2)
-    assert "tune chooses the kernel by timing, and kernel is 'csr-rows'" in stderr
+    assert "--tune chooses the kernel by timing, and --kernel csr-rows names one" in stderr

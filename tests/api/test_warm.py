@@ -140,4 +140,4 @@ def test_the_command_follows_changes(tmp_path):
     said, _ = invoke("pagerank", store, "--nstart", str(tmp_path / "same.zarr"), "--follow-changes")
     assert "no, iterations are as soon there; took as much as " in said
     _, said = invoke("pagerank", store, "--follow-changes", code=2)
-    assert "pass nstart too" in said
+    assert "pass --nstart too" in said

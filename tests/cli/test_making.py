@@ -113,7 +113,7 @@ def test_what_update_refuses(folder):
     (folder / "names.txt").write_text("a b\n")
     (folder / "none.txt").write_text("1 5\n")
     for args, code, said in (
-        (["g.zarr"], 2, "pass insert (--insert), delete (--delete) or both"),
+        (["g.zarr"], 2, "pass --insert, --delete or both"),
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
         (["g.zarr", "--insert", "names.txt"], 3, "names.txt: the ids are names, and those of the store are integers"),
         (

@@ -66,6 +66,8 @@ TABLE = {
     "give it --job memory=4GB": "give it --job memory=4GB",
     "memory of the vertices' store": "memory of the vertices' store",
     "store is not there": "store is not there",
+    "memory is a folder": "memory is a folder",
+    "a line is [memory=N] [ids=N]": "a line is [memory=N] [ids=N]",
     "a == b, and memory == 4": "a == b, and memory == 4",
     # advice that the command cannot follow
     "wrong; pass ids='int', or pass A=open_matrix(store)": "wrong; pass --ids int",

@@ -25,6 +25,7 @@ from distributed import Client
 import mgspmv.distribute.connect
 from mgspmv.batch_results import load_batch
 from mgspmv.cli.place import quieten_dask
+from mgspmv.cli.program import shorten_warnings
 from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
 from tests.support.clusters import find_left, start_cluster
@@ -143,7 +144,7 @@ def test_ingest_on_a_running_cluster(cluster, client):
     made = invoke_json("ingest", "edges.txt", "made.zarr", "--transpose", *on_cluster)
     assert made["store"]["digest"] == one["store"]["digest"]
     _, stderr = invoke("ingest", "edges.txt", "other.zarr", "--order", "degree", *on_cluster, code=2)
-    assert "use `mgspmv reorder` afterwards" in stderr
+    assert "leave out --order and reorder it afterwards, or leave out --cluster or --scheduler" in stderr
 
 
 def test_plan_for_a_running_cluster(cluster, client):
@@ -376,7 +377,7 @@ def read_all(terminal: int, into: list[bytes]) -> None:
 
 def test_warnings_are_short_and_loggers_silent(capsys):
     log = logging.getLogger("distributed.worker")
-    with quieten_dask():
+    with shorten_warnings(), quieten_dask():
         warnings.warn("worker a does not answer", stacklevel=1)
         log.error("Compute Failed")
         assert not log.isEnabledFor(logging.CRITICAL)

@@ -179,7 +179,7 @@ def test_a_partition_that_there_is_not_is_one_line(slurm):
     options = ("--cluster", "slurm", "--nodes", "2", "--job", "queue=nowhere")
     [*_, line] = invoke("pagerank", "r.zarr", *options, code=7)[1].splitlines()
     assert line.startswith("error: Slurm refuses the job: invalid partition specified: nowhere / ")
-    assert line.endswith("; correct --job, or what jobqueue.yaml of Dask has")
+    assert line.endswith("; correct job=, or what jobqueue.yaml of Dask has")
 
 
 @needs_slurm
@@ -265,7 +265,7 @@ def test_pbs(pbs, tmp_path):
     assert told == ["waiting for 1 of 1 workers, jobs of PBS: 1 RUNNING"]
     with pytest.raises(ClusterError, match=r"job \d+ of PBS ended before its workers joined \(said: .*/no/python"):
         enter("pbs", 1, job, python="/no/python")
-    with pytest.raises(OptionError, match="PBS must be told what a node has: add cores=N and memory=SIZE"):
+    with pytest.raises(OptionError, match="PBS must be told what a node has: give cores and memory of the job"):
         enter("pbs", 1, Job())
 
 

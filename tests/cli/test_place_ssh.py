@@ -171,7 +171,7 @@ def test_pagerank_on_three_hosts(known, graph):
     assert answer["digest"] == graph
     assert answer["matrix"]["hardware"] == "3 workers of 1 threads"
     assert "dashboard: http://127.0.0.1:" in stderr
-    assert ("can run code there; --tls DIR lets in nobody" in stderr) == (not why_not_split())
+    assert ("can run code there; pass --tls to let in nobody" in stderr) == (not why_not_split())
     assert known.list_left() == []
 
 
@@ -269,7 +269,7 @@ def test_hosts_that_ssh_does_not_reach(known, monkeypatch):
 @pytest.mark.filterwarnings("ignore:whoever reaches")
 def test_hosts_that_cannot_start_workers(known, tmp_path, monkeypatch):
     [host, *_] = read_hosts(known.write())
-    assert "/no/python cannot be run there; name its Python with --remote-python" in refuse([host], python="/no/python")
+    assert "/no/python cannot be run there; name its Python by remote_python=" in refuse([host], python="/no/python")
 
     bare = known.write_program("bare", "unset PYTHONPATH", f'exec {sys.executable} -S "$@"')
     assert f"{bare} there has no mgspmv; install it" in refuse([host], python=bare)
@@ -296,7 +296,7 @@ def test_hosts_that_cannot_start_workers(known, tmp_path, monkeypatch):
     assert "No module named 'no_such_module'" in message
 
     monkeypatch.setattr(ssh, "Asked", lambda **given: Asked(**given | {"certificates": "/nowhere"}))
-    assert "/nowhere has no ca.pem; a folder for --tls has" in refuse([host], OptionError)
+    assert "/nowhere has no ca.pem; a folder for tls= has" in refuse([host], OptionError)
 
 
 @needs_sshd

@@ -90,7 +90,7 @@ def test_out_weights_and_relative_changes():
     assert sum(entry["rank"] for entry in given["top"]) < 0.95
     Path("w.txt").write_text("1 0.5\n")
     _, stderr = invoke("pagerank", "g.zarr", "--out-weight", "w.txt", code=2)
-    assert stderr.startswith("error: out_weight of vertex 1 is 0.5 and its stored out-edges weigh ")
+    assert stderr.startswith("error: --out-weight of vertex 1 is 0.5 and its stored out-edges weigh ")
 
 
 def test_ignore_weights():

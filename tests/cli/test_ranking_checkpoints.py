@@ -75,9 +75,9 @@ def test_another_run_is_refused_in_a_line():
     invoke(*TINY_RMAT)
     invoke(*list_options("--alpha", "0.9"))
     _, stderr = invoke(*list_options("--resume"), code=4)
-    assert "the checkpoint in c.zarr is of alpha=0.9, and alpha=0.85 was asked for; ask for the same" in stderr
+    assert "the checkpoint in c.zarr is of --alpha 0.9, and --alpha 0.85 was asked for; ask for the same" in stderr
     _, stderr = invoke("pagerank", "r.zarr", "--resume", code=2)
-    assert "pass checkpoint too (--checkpoint)" in stderr
+    assert "pass --checkpoint too" in stderr
 
 
 def test_a_run_that_had_ended_has_no_trace():

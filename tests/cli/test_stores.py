@@ -65,7 +65,7 @@ def test_subgraph():
     assert f"3 of 4 rows, {part.number_of_edges()} of {len(EDGES)} entries\n" in stdout
     assert invoke_json("info", "h.zarr")["digest"] == answer["store"]["digest"]
     _, stderr = invoke("subgraph", "g.zarr", "i.zarr", "--min-weight", "2", code=2)
-    assert "g.zarr is a pattern, which has no weights; leave min_weight out" in stderr
+    assert "g.zarr is a pattern, which has no weights; leave --min-weight out" in stderr
     Path("ids.txt").write_text("3\n8\n")
     _, stderr = invoke("subgraph", "g.zarr", "i.zarr", "--vertices", "ids.txt", code=2)
     assert "vertices has the id 8, which no vertex has; near: 5" in stderr
@@ -121,7 +121,7 @@ def test_what_reorder_refuses():
     for source, store in (("a.mtx", "wide.zarr"), ("edges.txt", "g.zarr"), ("edges.txt", "h.zarr")):
         invoke("ingest", source, store)
     for args, code, said in (
-        (["g.zarr", "h.zarr"], 4, "h.zarr holds a matrix; pass overwrite=True (--overwrite) or choose another place"),
+        (["g.zarr", "h.zarr"], 4, "h.zarr holds a matrix; pass --overwrite or choose another place"),
         (["wide.zarr"], 2, "must be square; wide.zarr has 2 rows and 3 columns"),
         (["g.zarr", "--method", "amd"], 2, "method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"),
         (["none.zarr"], 4, "there is no matrix store at none.zarr"),

@@ -289,10 +289,10 @@ def test_what_is_refused(named, placed, client, in_process):
     for options, message in (
         ({"width": 3}, "width must be one of"),
         ({"backend": "cuda"}, "was distributed for backend='cpu', and now backend='cuda' is asked for"),
-        ({"client": client}, "the matrix is on a cluster already; leave client out"),
+        ({"client": client}, "the matrix is on a cluster already; leave out client="),
         ({"transport": "ucx"}, "transport must be one of 'auto', 'nccl', 'peer', not 'ucx'"),
-        ({"transport": "peer"}, "transport says how workers send slices to each other; pass client too"),
-        ({"host_memory": "1GB"}, "device_memory and host_memory are for the rows of workers"),
+        ({"transport": "peer"}, "transport= says how workers send slices to each other; pass client= too"),
+        ({"host_memory": "1GB"}, "device_memory= and host_memory= are for the rows of workers"),
     ):
         with pytest.raises(OptionError, match=message):
             mg.pagerank_batch(placed, [["v01"]], **options)

@@ -282,7 +282,7 @@ def test_no_device_is_visible(started, monkeypatch, visible):
         start_cuda(1)
     assert str(caught.value) == (
         f"there is no GPU on this machine for workers: it has 4, of which CUDA_VISIBLE_DEVICES={visible!r} leaves "
-        "none; use --cluster local, or a machine with GPUs"
+        "none; use cluster='local', or a machine with GPUs"
     )
     assert caught.value.phase == "start"
     assert started == []

@@ -285,9 +285,9 @@ def test_values_that_were_not_read_at_first_are_read_when_they_are_used(named, i
         (
             {"drive": "embedded"},
             OptionError,
-            "drive='embedded' computes in this process; leave client out and pass an opened matrix",
+            "drive='embedded' computes in this process; leave out client=, and call it with a matrix of open_matrix()",
         ),
-        ({"client": "tcp://127.0.0.1:1"}, OptionError, "the matrix is on a cluster already; leave client out"),
+        ({"client": "tcp://127.0.0.1:1"}, OptionError, "the matrix is on a cluster already; leave out client="),
         ({"kernel": "csr"}, OptionError, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         ({"personalization": np.ones(3)}, ShapeError, None),
         ({"nstart": {"nobody": 1}}, OptionError, None),

@@ -347,7 +347,7 @@ def test_weights_that_are_not_finite_are_counted_over_all_rows(in_process, tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "degree"}, "use `mgspmv reorder` afterwards"),
+        ({"order": "degree"}, "reorder it afterwards"),
         ({"memory": "1MiB"}, "memory must be at least 1GiB"),
         ({"scratch": "/no/such/folder"}, "scratch must be a folder that is there"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
@@ -361,7 +361,7 @@ def test_options_that_do_not_suit(options, message, sources, in_process, tmp_pat
 
 
 def test_what_only_this_process_has(client, tmp_path):
-    with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Ingest it without client"):
+    with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Leave out client="):
         mg.ingest(sp.eye_array(5), tmp_path / "graph", client=client)
     table = pa.table({"a": [1], "b": [2]})
     with pytest.raises(OptionError, match=r"is in this process.*write it to Parquet"):

@@ -105,15 +105,15 @@ def test_overwriting(client, tmp_path):
 
 def test_what_a_cluster_does_not_make(client, tmp_path):
     for options, message in [
-        ({"transpose": True}, "on a cluster a graph is made without transpose, order"),
-        ({"order": "degree"}, "use `mgspmv reorder` afterwards"),
+        ({"transpose": True}, "on a cluster a graph is made without transpose=, order="),
+        ({"order": "degree"}, "reorder it afterwards"),
         ({"duplicates": "error"}, "duplicates='error'"),
         ({"kind": "stochastic"}, "kind='stochastic'"),
         ({"scale": 99}, "scale must be an integer from 1 to 40, not 99"),
         ({"backend": "gpu"}, "backend must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
-        ({"memory": "4GiB"}, "memory and scratch are for making in this process; leave out the client, or these"),
-        ({"scratch": "."}, "memory and scratch are for making in this process; leave out the client, or these"),
+        ({"memory": "4GiB"}, "memory= and scratch= are for making in this process; leave out client=, or these"),
+        ({"scratch": "."}, "memory= and scratch= are for making in this process; leave out client=, or these"),
     ]:
         with pytest.raises(OptionError) as caught:
             mg.generate("rmat", tmp_path / "graph", client=client, **({"scale": 8} | options))

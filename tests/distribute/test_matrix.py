@@ -273,7 +273,7 @@ def test_the_transpose_is_distributed_by_itself(rectangle, client):
 def test_a_distributed_matrix_is_not_distributed_again(spread, client):
     with pytest.raises(OptionError) as caught:
         mg.spmv(spread, np.ones(170), client=client)
-    assert str(caught.value) == "the matrix is on a cluster already; leave client out"
+    assert str(caught.value) == "the matrix is on a cluster already; leave out client="
 
 
 # --- how long it is held ---------------------------------------------------------------------------------------------
@@ -528,7 +528,7 @@ def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
         for work, limits in product(WORKS.values(), ({"device_memory": "1GB"}, {"host_memory": 10**9})):
             with pytest.raises(OptionError) as caught:
                 work(D, **limits)
-            assert str(caught.value).endswith("pass them to distribute where the matrix is on a cluster already")
+            assert str(caught.value).endswith("pass them to distribute() where the matrix is on a cluster already")
 
 
 def test_what_is_no_size_is_refused(graph, in_process):
@@ -569,6 +569,6 @@ def test_rows_that_come_by_are_warned_of(graph):
 def test_memory_of_devices_that_no_worker_has_is_not_limited(graph, in_process):
     for name in ALL_WORKS:
         with pytest.raises(
-            OptionError, match="device_memory limits what is taken of GPUs, and none of the workers computes"
+            OptionError, match="device_memory= limits what is taken of GPUs, and none of the workers computes"
         ):
             ALL_WORKS[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")

@@ -110,7 +110,7 @@ def test_devices_that_workers_share():
     assert places == Places(("cuda",) * 4, "peer", (1000, 333, 300, 33))
     assert [str(w.message) for w in warned] == [
         "3 workers share GPUs, such as worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
-        "slices go through their hosts; start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+        "slices go through their hosts; start one for each GPU, as `dask cuda worker` does"
     ]
 
 
@@ -142,7 +142,7 @@ def test_nccl_between_workers_that_share_a_device():
     message, _ = refused(make_workers(gpu(0), gpu(1), gpu(1)), "auto", "nccl")
     assert message == (
         "transport='nccl' needs a GPU of its own for each worker, and 2 workers share GPUs, such as worker 1 "
-        "(tcp://10.0.0.1:40) its NVIDIA H200; start one for each GPU, as `dask cuda worker` and --cluster cuda do"
+        "(tcp://10.0.0.1:40) its NVIDIA H200; start one for each GPU, as `dask cuda worker` does"
     )
 
 
@@ -154,7 +154,7 @@ def test_nccl_between_hosts():
     ]:
         message, _ = refused(make_workers(*devices), backend, "nccl")
         assert message.startswith(f"transport='nccl' needs a GPU on each worker, and {what}"), (devices, backend, what)
-        assert message.endswith("); pass 'auto'"), (devices, backend, what)
+        assert message.endswith("); pass transport='auto'"), (devices, backend, what)
 
 
 def test_a_worker_without_nccl_is_named_with_what_to_do():

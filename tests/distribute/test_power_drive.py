@@ -221,7 +221,7 @@ def test_an_error_of_the_listener_ends_the_run(drive, stores, placed):
 
 def test_what_is_refused(stores, placed, in_process):
     D, _ = placed("graph", 3)
-    with pytest.raises(OptionError, match="drive='embedded' computes in this process; leave client out and"):
+    with pytest.raises(OptionError, match="drive='embedded' computes in this process; leave out client=, and"):
         mg.katz(D, drive="embedded")
     with pytest.raises(ClusterError, match="the matrix and its transpose are not on the same workers, which"):
         mg.hits(D, transpose=placed("graph", 2)[1])

@@ -305,7 +305,7 @@ def test_files_that_are_missing_or_none(certificates, tmp_path):
         assert f"the certificates in {copied} are not whole: " in refuse(copied), name
         (copied / name).unlink()
         assert refuse(copied) == (
-            f"{copied} has no {name}; a folder for --tls has ca.pem, cert.pem and key.pem, as `mgspmv certificates "
+            f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem, as `mgspmv certificates "
             "DIR` makes them"
         ), name
 

@@ -239,8 +239,8 @@ def test_sums_of_floats_are_those_of_floats(one, other):
 
 def test_duplicates_without_values_cannot_be_summed():
     message = (
-        "the list is read without values, so duplicates='sum' has nothing to sum; choose 'keep' for a multigraph, "
-        "or 'first'"
+        "the list is read without values, so duplicates='sum' has nothing to sum; pass duplicates='keep' for a "
+        "multigraph, or 'first'"
     )
     for source, ignore in ((ListSource(TWICE, (2, 3), values=None), False), (ListSource(TWICE, (2, 3)), True)):
         with pytest.raises(OptionError) as caught:
@@ -261,7 +261,7 @@ def test_duplicates_are_an_error(kind, ids, wanted):
         build(ListSource(TWICE, (3, 3), vertex_ids=ids), kind=kind, duplicates="error")
     assert str(caught.value) == (
         f"the list: the entry {wanted} is there more than once and duplicates='error'; "
-        "choose 'sum', 'first' or 'keep', or clean the source"
+        "pass duplicates='sum', 'first' or 'keep', or clean the source"
     )
 
 
@@ -293,7 +293,7 @@ def test_self_loops(values):
 
 def test_self_loops_are_an_error():
     source = ListSource(HARD["self loops"].entries, (5, 5))
-    wanted = " has a self loop and self_loops='error'; choose 'keep' or 'drop', or clean the source"
+    wanted = " has a self loop and self_loops='error'; pass self_loops='keep' or 'drop', or clean the source"
     with pytest.raises(SourceError) as caught:
         build(source, self_loops="error")
     assert str(caught.value) == "the list: vertex 0" + wanted
@@ -387,8 +387,7 @@ def test_weights_that_are_not_finite(wrong, kind):
     with pytest.raises(SourceError) as caught:
         build(source, kind=kind)
     assert str(caught.value) == (
-        f"the list: a {kind} needs finite weights, 2 are NaN or infinite; clean the source, or "
-        "pass ignore_weights=True (--ignore-weights)"
+        f"the list: a {kind} needs finite weights, 2 are NaN or infinite; clean the source, or pass ignore_weights=True"
     )
     assert build(source, kind="graph", ignore_weights=True).data is None
     assert len(build(source, kind="matrix").data) == 3

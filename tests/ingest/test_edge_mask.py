@@ -389,9 +389,9 @@ def damage():
 REFUSED = {
     "weighted": [
         ({}, r"\(--max-weight\), edges \(--edges\) or without_edges \(--without-edges\)$"),
-        ({"edges": [], "without_edges": []}, "^edges are those that stay and without_edges those that go; pass one"),
-        ({"min_weight": 1, "symmetrize": True}, "^symmetrize is of edges or without_edges; pass one of them"),
-        ({"edges": len, "symmetrize": True}, "^symmetrize is for edges that are listed, and edges is a function"),
+        ({"edges": [], "without_edges": []}, "^edges= are those that stay and without_edges= those that go; pass one"),
+        ({"min_weight": 1, "symmetrize": True}, "^symmetrize=True is of edges= or without_edges=; pass one of them"),
+        ({"edges": len, "symmetrize": True}, "^symmetrize=True is for edges that are listed, and edges is a function"),
         ({"edges": 3}, "^edges must be pairs of ids, a SciPy sparse matrix, or a function, not 3$"),
         ({"without_edges": "e.txt"}, "^without_edges must be pairs of ids, .*, not 'e.txt'$"),
         ({"edges": [1, 2]}, r"^edges must be pairs \(source, target\) of ids, and 1 is none$"),

@@ -500,7 +500,7 @@ def test_weights_become_those_of_the_store(dtype):
 
 def test_weights_where_there_are_none():
     mg.ingest(arrays([(0, 1)]), place := MemoryStore())
-    with pytest.raises(SourceError, match=r"has weights, and the store holds none; pass ignore_weights=True \("):
+    with pytest.raises(SourceError, match=r"has weights, and the store holds none; pass ignore_weights=True to"):
         mg.update(place, insert=arrays([(1, 0, 2.0)]))
     assert mg.update(place, insert=arrays([(1, 0, 2.0)]), ignore_weights=True).nnz == 2
     assert mg.update(place, delete=arrays([(1, 0, np.nan)])).nnz == 1
@@ -763,7 +763,7 @@ def test_a_renumbering_does_not_lose_it_either(tmp_path, name):
 
 
 REFUSED = {
-    "nothing": ({}, "nothing is to be inserted or deleted; pass insert"),
+    "nothing": ({}, "nothing is to be inserted or deleted; pass insert="),
     "no version": ({"insert": arrays([(0, 1)]), "keep": 0}, "keep must be at least 1, the current version is never"),
     "no number": ({"insert": arrays([(0, 1)]), "keep": "all"}, "keep must be at least 1, .* not 'all'"),
     "a wish": ({"insert": arrays([(0, 1)]), "missing": "warn"}, "missing must be one of 'ignore', 'error', not 'warn'"),

@@ -219,11 +219,11 @@ def test_the_rate_is_that_of_the_last_iterations(old_and_new):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nstart": None}, "begins at the ranks of the graph as it was; pass nstart too"),
+        ({"nstart": None}, "begins at the ranks of the graph as it was; pass nstart= too"),
         ({"stop": "topk:3"}, "goes on to the tolerance, and stop='topk:3' ends elsewhere; leave out either"),
         ({"tol_mode": "fixed"}, "goes on to the tolerance, and tol_mode='fixed' ends elsewhere"),
-        ({"dangling": {3: 1.0}}, "where jumps lead, or nowhere; leave dangling out or pass dangling='drop'"),
-        ({"dangling": "uniform", "personalization": {3: 1.0}}, "leave dangling out or pass dangling='drop'"),
+        ({"dangling": {3: 1.0}}, "where jumps lead, or nowhere; leave out dangling= or pass dangling='drop'"),
+        ({"dangling": "uniform", "personalization": {3: 1.0}}, "leave out dangling= or pass dangling='drop'"),
         ({"client": "tcp://127.0.0.1:1"}, "computes in this process on the host, not on a cluster; leave it out"),
     ],
 )
@@ -249,5 +249,5 @@ def test_any_dangling_goes_where_no_vertex_is(old_and_new):
 
 def test_edges_that_do_not_fit_twice(old_and_new, monkeypatch):
     monkeypatch.setattr(follow, "free_memory", lambda: 1000)
-    with pytest.raises(CapacityError, match="and 1,000 are free; leave follow_changes out"):
+    with pytest.raises(CapacityError, match="and 1,000 are free; leave out follow_changes="):
         rank_again(*old_and_new)

@@ -38,7 +38,7 @@ def test_defaults():
         ({"precision": "float16"}, "precision must be one of 'exact', 'float64', 'float32', not 'float16'"),
         (
             {"tol_mode": "fixed", "tol": 1e-6},
-            "tol_mode='fixed' makes max_iter iterations and has no tolerance; leave tol out",
+            "tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=",
         ),
         ({"tol": 0.0}, "tol must be a positive number, not 0.0; tol_mode='fixed' stops by count alone"),
         ({"tol": -1e-6}, "tol must be a positive number, not -1e-06; tol_mode='fixed' stops by count alone"),

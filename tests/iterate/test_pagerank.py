@@ -436,7 +436,8 @@ def test_converging_on_the_last_iteration_is_converging(weighted, precision):
     assert reached.changes == free.changes[:-1]
     assert str(caught.value) == (
         f"PageRank ended as max_iter after {reached.iterations} iterations, the last change was "
-        f"{reached.changes[-1]:.3g}: max_iter was reached first; raise max_iter, or tol to a change seen in the history"
+        f"{reached.changes[-1]:.3g}: max_iter was reached first; raise max_iter=, or tol= to a change seen in the "
+        "history"
     )
     kept = mg.pagerank(A, precision=precision, max_iter=free.iterations - 1, throw=False)
     assert (kept.status, kept.digest()) == (Status.MAX_ITER, reached.digest())
@@ -653,8 +654,7 @@ def test_negative_weights():
     with pytest.raises(OptionError) as caught:
         mg.pagerank(A)
     assert str(caught.value) == (
-        "PageRank needs weights that are not negative, the least is -0.5; pass weights=False (--ignore-weights) to "
-        "count every edge as 1"
+        "PageRank needs weights that are not negative, the least is -0.5; pass weights=False to count every edge as 1"
     )
     assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
 
@@ -884,7 +884,7 @@ def test_no_vertices_have_no_ranks():
 
 
 def test_a_stochastic_matrix_is_its_weights():
-    message = "^a stochastic matrix is its weights; leave weights=True, or ingest it with kind='graph'$"
+    message = "^a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'$"
     with pytest.raises(OptionError, match=message):
         mg.pagerank(make_graph(np.eye(3), kind="stochastic"), weights=False)
 
@@ -896,11 +896,11 @@ def test_a_stochastic_matrix_is_its_weights():
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
         ({"precision": "double"}, "precision must be one of 'exact', 'float64', 'float32', not 'double'"),
         ({"drive": "lockstep"}, "drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'lockstep'"),
-        ({"drive": "scheduler"}, "drive='scheduler' needs a cluster; pass client, or a distributed matrix"),
-        ({"drive": "superstep"}, "drive='superstep' needs a cluster; pass client, or a distributed matrix"),
+        ({"drive": "scheduler"}, "drive='scheduler' needs a cluster; pass client=, or pass a matrix of distribute()"),
+        ({"drive": "superstep"}, "drive='superstep' needs a cluster; pass client=, or pass a matrix of distribute()"),
         (
             {"drive": "embedded", "client": "tcp://127.0.0.1:1"},
-            "drive='embedded' computes in this process; leave client out and pass an opened matrix",
+            "drive='embedded' computes in this process; leave out client=, and call it with a matrix of open_matrix()",
         ),
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         (

@@ -359,7 +359,7 @@ class Together:
         ({"stop": "topk:-3"}, "not 'topk:-3'"),
         ({"stop": "top:3"}, "not 'top:3'"),
         ({"stop": 3}, "not 3"),
-        ({"stop": "topk:5"}, "stop='topk:5' asks for the 5 highest of 5 vertices; pass less than 5, or 'change'"),
+        ({"stop": "topk:5"}, "stop='topk:5' asks for the 5 highest of 5 vertices; pass less than 5, or stop='change'"),
         ({"stop": "topk:2", "tol_mode": "fixed"}, "stop='topk:2' stops before; leave out either"),
     ],
 )

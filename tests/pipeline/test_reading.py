@@ -148,7 +148,7 @@ class TestOverrides:
             (
                 {"run.tol_mode": "fixed"},
                 "p.toml, line 7, as overridden: run.a: tol_mode='fixed' makes max_iter iterations and has no tolerance"
-                "; leave tol out",
+                "; leave out tol=",
             ),
             (
                 {"cluster.kind": "address"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -183,7 +182,7 @@ def test_other_format_version_is_named_with_the_remedy(damaged, version):
     with pytest.raises(
         StoreFormatError,
         match=rf"has store format {version} and this program reads format {FORMAT_VERSION}; "
-        rf"convert it with `mgspmv ingest SOURCE {re.escape(str(damaged))} --overwrite` from its source",
+        "ingest its source again with overwrite=True",
     ):
         open_store(damaged)
     write_store(damaged, make_arrays(make_scipy(3, 3)), overwrite=True)

@@ -156,7 +156,7 @@ def test_errors_by_rule_from_every_source(route):
         loops = any(i == j for i, j, _ in hard.entries)
         for options, is_wrong in (({"duplicates": "error"}, twice), ({"self_loops": "error"}, loops)):
             if is_wrong:
-                with pytest.raises(SourceError, match="='error'; choose"):
+                with pytest.raises(SourceError, match="='error'; pass"):
                     store_matrix(source, **options)
             else:
                 store_matrix(source, **options)
@@ -581,8 +581,8 @@ def test_memory_is_limited_on_cuda_only(work):
         with pytest.raises(OptionError) as caught:
             work(A, backend="cpu", **limits)
         assert str(caught.value) == (
-            "device_memory and host_memory limit what a run on CUDA takes; leave them out with backend='cpu', and pass "
-            "them to distribute where the matrix is on a cluster already"
+            "device_memory= and host_memory= limit what a run on CUDA takes; leave them out with backend='cpu', and "
+            "pass them to distribute() where the matrix is on a cluster already"
         )
     assert not A._loaded
 
