@@ -78,7 +78,7 @@ def test_slices_that_workers_wrote_elsewhere(tmp_path):
         write_slice(replace(address, place=tmp_path / "there"), N, x[N:]),
     ]
     with pytest.raises(
-        CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place by checkpoint= that"
+        CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place by checkpoint="
     ):
         checkpoints.commit(address, slices, reach(2))
     assert checkpoints.restore().reached.iteration == 1

@@ -189,7 +189,7 @@ def test_a_graph_is_made_on_a_running_cluster(cluster, client):
         "generate", "rmat", "d.zarr", *options, "--order", "degree", "--scheduler", cluster.scheduler_address, code=2
     )
     assert stdout == ""
-    assert "on a cluster a graph is made without transpose, order" in stderr
+    assert "on a cluster a graph is made without --transpose, --order" in stderr
 
 
 def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):

@@ -323,7 +323,7 @@ def test_no_driver(started, monkeypatch):
         start_cuda()
     assert str(caught.value) == (
         "there is no GPU on this machine for workers: NVIDIA's driver finds none (NVML Shared Library Not Found); use "
-        "--cluster local, or a machine with GPUs"
+        "cluster='local', or a machine with GPUs"
     )
     assert caught.value.phase == "start"
     assert isinstance(caught.value.__cause__, PlayedDriver.NVMLError)
