@@ -189,10 +189,7 @@ class MissingTransposeError(KindError):
     @staticmethod
     def describe(url: str) -> str:
         """Return the message for a store."""
-        return (
-            f"{url} does not hold the transpose; add it by mgspmv.transpose(store) or `mgspmv transpose STORE`, and "
-            "open the store again"
-        )
+        return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
 
 
 class CapacityError(MgspmvError, MemoryError):

@@ -18,8 +18,8 @@ UNTRANSLATED = ("run",)
 _RENAMED = {"personalization": "seeds"}
 """Parameters of commands that are called otherwise than the argument, in commands without a parameter of that name."""
 
-OTHERS = ("ingest", "reorder")
-"""Commands that messages of other commands advise."""
+_ADVISED = ("ingest", "reorder")
+"""Commands that messages advise by a verb; a word such as update or report has other meanings too."""
 
 _MASKED = re.compile(r"""(?<![\w=])(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|--[a-z-]+ \w+=\S+)""")
 _MARK = re.compile(r"\0(\d+)\0")
@@ -40,6 +40,7 @@ _ARGUMENT = re.compile(
 """With its value, and other values that may be given instead."""
 
 _SEPARATOR = r"(?:,? (?:or|and) |, )"
+_COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(([^()]*)\)")
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
@@ -86,16 +87,16 @@ def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
     return found
 
 
-def translate(message: str, options: Options, others: Mapping[str, Options] | None = None) -> str:
+def translate(message: str, options: Options, commands: Mapping[str, Options] | None = None) -> str:
     """Return a message with a command's options in place of arguments.
 
-    `ids="string"` becomes `--ids string` and `weights=False` becomes `--no-weights`. Advice that the command cannot
-    follow, as it has no such option, is left out. Text in quotes stays.
+    `ids="string"` becomes `--ids string`, `weights=False` becomes `--no-weights`, and `mgspmv.transpose(store)` the
+    command. Advice that the command cannot follow, as it has no such option, is left out. Text in quotes stays.
 
     Parameters
     ----------
     options : of the command that runs
-    others : options of commands that messages may advise, by the name of the command
+    commands : options of all commands, by the name of the command
     """
     masked: list[str] = []
 
@@ -103,11 +104,25 @@ def translate(message: str, options: Options, others: Mapping[str, Options] | No
         masked.append(found[0])
         return f"\0{len(masked) - 1}\0"
 
-    first, *advice = _MASKED.sub(mask, message).split("; ")
+    called = _COMMAND.sub(lambda found: _write_command(found, commands or {}), message)
+    first, *advice = _MASKED.sub(mask, called).split("; ")
     first = _SUBJECT.sub(lambda found: _rename(found[1], options) or found[0], first)
-    own = _Translator(options, others or {}, masked)
+    own = _Translator(options, {name: commands[name] for name in _ADVISED if commands and name in commands}, masked)
     segments = [own.translate(first)[0], *filter(None, map(own.translate_advice, advice))]
     return own.unmask("; ".join(segments))
+
+
+def _write_command(found: re.Match[str], commands: Mapping[str, Options]) -> str:
+    """A call of a function of the package as a command, where there is one of its name."""
+    name = found[1].replace("_", "-")
+    if name not in commands:
+        return found[0]
+    given = [_rename_any(argument, commands[name]) for argument in filter(None, found[2].split(", "))]
+    return f"`{' '.join(['mgspmv', name, *given])}`"
+
+
+def _rename_any(argument: str, options: Options) -> str:
+    return options[argument].name if argument in options else translate(argument, options)
 
 
 def _rename(name: str, options: Options) -> str | None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mgspmv.cli.messages import OTHERS, UNTRANSLATED, find_options, translate
+from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
 from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
 from mgspmv.detached import EXIT_INTERRUPTED
@@ -272,8 +272,8 @@ def translate_message(message: str) -> str:
     if context is None or context.command.name in UNTRANSLATED:
         return message
     commands = context.find_root().command.commands
-    others = {name: find_options(commands[name].params) for name in OTHERS}
-    return translate(message, find_options(context.command.params), others)
+    known = {name: find_options(command.params) for name, command in commands.items()}
+    return translate(message, find_options(context.command.params), known)
 
 
 @contextmanager

@@ -25,7 +25,11 @@ OPTIONS = {
     "store": Option("STORE", is_positional=True),
 }
 RANKING = {"weights": Option("", "--ignore-weights", is_flag=True)}
-OTHERS = {"ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind")}}
+STORE = Option("STORE", is_positional=True)
+COMMANDS = {
+    "ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind"), "store": STORE},
+    "bench-it": {"store": STORE, "kind": Option("--kind")},
+}
 
 TABLE = {
     'pass ids="string"': "pass --ids string",
@@ -83,12 +87,15 @@ TABLE = {
     "no transpose; ingest it with transpose=True": "no transpose; ingest it with --transpose",
     "no graph; ingest its source again with kind='graph'": "no graph; ingest its source again with --kind graph",
     "no transpose; pass transpose=True": "no transpose",
+    "none; add it by mgspmv.bench_it(store), and try again": "none; add it by `mgspmv bench-it STORE`, and try again",
+    "none; run mgspmv.bench_it(store, kind='graph')": "none; run `mgspmv bench-it STORE --kind graph`",
+    "none; call mgspmv.other(store)": "none",
 }
 
 
 @pytest.mark.parametrize("message", TABLE)
 def test_messages_name_options(message):
-    assert translate(message, OPTIONS, OTHERS) == TABLE[message]
+    assert translate(message, OPTIONS, COMMANDS) == TABLE[message]
 
 
 @pytest.mark.parametrize(
