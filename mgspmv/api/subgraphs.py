@@ -50,7 +50,8 @@ def subgraph(
     ----------
     store : where it is
     target : where the part goes
-    vertices : which stay, of a graph: an (n,) mask of bool in the order of the store's vertices, or ids
+    vertices : which stay, of a graph: an (n,) mask of bool in the order of the store's vertices, a mapping or
+        pandas Series of ids to bool, or ids
     min_weight, max_weight : least and greatest value that stays, as numbers of the stored dtype; NaN does not
     edges : which stay, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
         pairs of ids, a tuple (src, dst) of arrays of ids, or what iterates over pairs, as NetworkX's `G.edges`, all of

@@ -21,7 +21,7 @@ RATED = 4
 def read_vector(
     path: str | os.PathLike[str], vertex_ids: np.ndarray | None, *, aligns: bool = False
 ) -> Solution | Weights:
-    """Read a vector over vertices: results that `Solution.save` wrote, or a file for `read_weights`.
+    """Read a vector over vertices: results that `Solution.save` wrote, or a file for `read_weights`; ids alone have 1.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def read_vector(
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)
     are_strings = vertex_ids is not None and vertex_ids.dtype == object
-    return read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
+    found = read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
+    return dict.fromkeys(found, 1.0) if isinstance(found, list) else found
 
 
 def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:

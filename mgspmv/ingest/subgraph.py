@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Real
@@ -41,6 +41,7 @@ from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import Room, VersionWriter
@@ -91,7 +92,7 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
 
     Parameters
     ----------
-    vertices : (n,) bool, or ids
+    vertices : (n,) bool by place; ids; or flags by id, as a mapping or a pandas Series of bool, whose index has ids
 
     Raises
     ------
@@ -107,13 +108,27 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
         )
     if isinstance(vertices, str | bytes) or not hasattr(vertices, "__iter__"):
         raise OptionError(f"vertices must be a mask or a list of ids, not {vertices!r}")
-    given: Any = np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
+    given = _list_flagged(vertices, info)
     if _is_mask(given):
         return _check_mask(given, info)
     numbers = VertexLookup(stored).find_all("vertices", given)
     is_kept = np.zeros(info.shape[0], bool)
     is_kept[numbers] = True
     return is_kept
+
+
+def _list_flagged(vertices: Any, info: MatrixInfo) -> Any:
+    """A mask by place, or ids; of flags by id those ids whose flag is set."""
+    is_labeled = isinstance(vertices, Mapping) or is_class(vertices, "pandas", "Series")
+    if not is_labeled or not _is_mask(list(vertices.values() if isinstance(vertices, Mapping) else vertices)):
+        return np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
+    flags = classify_vector("vertices", vertices)
+    assert isinstance(flags, ById)
+    if flags.is_default_index and info.vertex_ids is not None:
+        raise OptionError(f"vertices has the index that pandas makes, and the vertices have other ids; {flags.advice}")
+    if len(set(flags.ids)) != len(flags.ids):
+        raise OptionError("vertices has an id more than once; give each id one flag")
+    return [label for label, flag in zip(flags.ids, flags.numbers, strict=True) if flag]
 
 
 def _is_mask(given: Any) -> bool:

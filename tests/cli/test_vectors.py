@@ -77,12 +77,12 @@ def test_ids_that_are_not_well_written(text, string_ids, message):
 def test_a_file_comes_before_ids(names):
     Path("alice").write_text("bob\n")
     for text, wanted in {
-        "alice": ["bob"],
-        "file:alice": ["bob"],
+        "alice": {"bob": 1.0},
+        "file:alice": {"bob": 1.0},
         "id:alice": ["alice"],
         "bob": ["bob"],
         "http://example.org/": ["http://example.org/"],
-        f"file://{Path('alice').resolve()}": ["bob"],
+        f"file://{Path('alice').resolve()}": {"bob": 1.0},
     }.items():
         assert read_vectors(names, personalization=text) == {"personalization": wanted}, text
 
@@ -90,9 +90,9 @@ def test_a_file_comes_before_ids(names):
 def test_words_of_dangling_and_numbers_of_beta_come_first(names):
     Path("drop").write_text("bob\n")
     Path("7").write_text("bob\n")
-    given = {"drop": "drop", "file:drop": ["bob"], "alice": ["alice"]}
+    given = {"drop": "drop", "file:drop": {"bob": 1.0}, "alice": ["alice"]}
     assert {text: read_vectors(names, dangling=text)["dangling"] for text in given} == given
-    given = {"7": 7.0, "file:7": ["bob"], "id:7": ["7"], "alice=2": {"alice": 2.0}, "1e-3": 1e-3}
+    given = {"7": 7.0, "file:7": {"bob": 1.0}, "id:7": ["7"], "alice=2": {"alice": 2.0}, "1e-3": 1e-3}
     assert {text: read_vectors(names, beta=text)["beta"] for text in given} == given
     assert read_vectors(names, nstart=None) == {}
 

@@ -7,6 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
@@ -190,7 +191,10 @@ def test_all_ways_to_name_vertices(small):
     graph = nx.gnp_random_graph(20, 0.3, seed=1, directed=True)
     place, kept = ingest(graph), [3, 5, 7, 11, 19]
     ways = [kept, (3, 19, 7, 5, 11, 11), {*kept}, np.array(kept), np.array(kept, np.uint8), graph.subgraph(kept).nodes]
-    ways += [pd.Series(kept), dict.fromkeys(kept), np.isin(range(20), kept), np.isin(range(20), kept).tolist()]
+    flags = {k: k in kept for k in reversed(range(20))}
+    ways += [pd.Series(kept), pl.Series(kept), pa.array(kept), pd.Series(kept, index=range(9, 4, -1)), flags]
+    ways += [pd.Series(flags), pd.Series(flags, dtype="boolean"), pl.Series(np.isin(range(20), kept))]
+    ways += [dict.fromkeys(kept), np.isin(range(20), kept), np.isin(range(20), kept).tolist()]
     digests = {cut(place, vertices=way)[1].digest for way in ways}
     assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).digest}
 
@@ -206,6 +210,19 @@ def test_ids_that_stay(small):
     assert cut(named, vertices=[0, 1])[1].vertex_ids is None
     names = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
     assert (cut(names, vertices=[])[1].shape, cut(names, vertices=["b"])[1].vertex_ids) == ((0, 0), "string")
+
+
+def test_flags_by_id(small):
+    place = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
+    for flags in ({"c": True, "a": False}, pd.Series([False, True], index=["a", "c"])):
+        assert mg.open_matrix(cut(place, vertices=flags)[0]).vertex_ids.tolist() == ["c"]
+    for flags, message in (
+        (pd.Series([True, False, True]), "vertices has the index that pandas makes, and the vertices have other ids"),
+        (pd.Series([True, False], index=["a", "a"]), "vertices has an id more than once"),
+        ({"a": True, "x": True}, "vertices has the id 'x', which no vertex has"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            cut(place, vertices=flags)
 
 
 def test_the_part_of_a_part(small):
