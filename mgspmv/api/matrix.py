@@ -26,7 +26,7 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
-from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
+from mgspmv.kernels.operands import IntegerProduct, check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import (
@@ -525,8 +525,9 @@ class Matrix(DescribedMatrix):
         computes = choose_backend(backend)
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
-        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        integers = IntegerProduct.find(self.info, x, y, alpha, beta, precision, weights=weights)
+        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
         binding: dict[str, Any] = {"kernel": kernel, "threads": threads, "weights": weights}
@@ -546,10 +547,18 @@ class Matrix(DescribedMatrix):
                 bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
             product = kernels[0].get(out)
         restored: np.ndarray = restore(product, self.order)
+        if integers is not None:
+            options: dict[str, Any] = {"kernel": kernel, "backend": computes, "threads": threads, **limits}
+            integers.check(restored, partial(self.multiply, precision="float64", **({"weights": weights} | options)))
         return restored
 
     def __matmul__(self, x: Any) -> np.ndarray:
-        """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64."""
+        """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
+
+        Raises
+        ------
+        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.api.spmv`
+        """
         return self.multiply(x)
 
     def __rmatmul__(self, x: Any) -> np.ndarray:

@@ -55,7 +55,9 @@ def spmv(
     backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
         `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
-        csr-rows and csr-serial, and in `precision` by the others
+        csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
+        alpha and, unless beta is 0, y and beta whole) the product is exact without it, or refused, as float64 holds
+        all integers below 2^53; with `float64`, or x in float64, it is rounded
     threads : default: the processors this process may use; on a cluster, those that it gave each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
         process, or where A is
@@ -72,7 +74,7 @@ def spmv(
     Raises
     ------
     ShapeError : x or y does not fit the matrix
-    OptionError : complex numbers, or an option that makes no sense
+    OptionError : complex numbers; a product of integers that may reach 2^53; an option that makes no sense
     BackendError : `cuda` and no device, or CuPy is not installed
     FormatError : the kernel cannot do this matrix; the message says why and names others
     CapacityError : the matrix does not fit into the memory that is free

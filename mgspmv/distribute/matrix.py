@@ -30,7 +30,15 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
-from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
+from mgspmv.kernels.operands import (
+    IntegerProduct,
+    check_form,
+    check_lazy_product,
+    check_shape,
+    check_vectors,
+    choose_precision,
+    start_product,
+)
 from mgspmv.model import Progress, Recovery, check_choice, describe_entries, list_facts
 from mgspmv.order import permute, restore
 from mgspmv.partition import Plan, list_shares
@@ -231,8 +239,9 @@ class DistributedMatrix(DescribedMatrix):
         x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
-        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        integers = IntegerProduct.find(self.info, x, y, alpha, beta, precision, weights=weights)
+        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
         slices = list(pairwise(self.bounds))
@@ -250,6 +259,9 @@ class DistributedMatrix(DescribedMatrix):
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         product = restore(out, self.order)
+        if integers is not None:
+            again: dict[str, Any] = {"kernel": kernel, "precision": "float64", "threads": threads, "weights": weights}
+            integers.check(product, lambda x, **given: self.multiply(x, **(again | given)))
         return put(product) if is_on_device else product
 
     def as_linear_operator(
@@ -374,6 +386,7 @@ class DistributedMatrix(DescribedMatrix):
         keys = self.part_keys
         self.cluster.check_members(self.members, "product")  # nobody watches the tasks of this product
         check_form("x", x, self.shape[1], "columns")
+        check_lazy_product(self.info, x.dtype, precision, weights=options[2])
         chosen = choose_precision(precision, x.dtype, self.info)
         shape = (self.shape[0], *x.shape[1:])
         rows = tuple(int(n) for n in np.diff(self.bounds))

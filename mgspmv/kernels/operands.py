@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import MatrixInfo, check_choice
+
+EXACT_LIMIT = 2.0**53
+"""Of the integers below it, float64 holds each."""
+_INEXACT = 'pass x.astype("float64"), or precision="float64", for a product that is rounded as those of float64 are'
 
 
 def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: MatrixInfo) -> Literal["float32", "float64"]:
@@ -90,3 +96,92 @@ def check_form(name: str, array: Any, length: int, unit: str) -> None:
         raise ShapeError(
             f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {wanted}"
         )
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """The check of a product of integers, alpha * A @ x + beta * y, which is made in float64: exact, or refused.
+
+    A sum is exact as long as its terms, each without its sign, add up to less than 2^53:
+
+        |alpha| (|A| |x|)_i + |beta| |y_i| < 2^53 for each row i
+
+    Where nothing is negative the product is that sum, and a float64 below 2^53 says that no step to it was rounded, as
+    rounding does not change the order of numbers. Where A has negative values, whose least is -m, it is bounded by
+
+        |A| |x| <= A |x| + 2 m P |x|, where P is the pattern of A
+    """
+
+    alpha: float
+    beta: float
+    x: np.ndarray
+    y: np.ndarray | None
+    least: float
+    """Least value of the matrix, 1 of a pattern."""
+
+    @classmethod
+    def find(
+        cls, info: MatrixInfo, x: np.ndarray, y: Any, alpha: float, beta: float, precision: str | None, *, weights: bool
+    ) -> IntegerProduct | None:
+        """Return the check of a product; None where a number is a floating-point one, or `precision` is asked for.
+
+        Parameters
+        ----------
+        weights : False takes each stored entry as 1
+        """
+        y = None if beta == 0 else np.asarray(y)
+        are_whole = float(alpha).is_integer() and float(beta).is_integer() and (y is None or y.dtype.kind in "biu")
+        if not are_whole or not _has_integers(info, x.dtype, precision, weights=weights):
+            return None
+        least = 1.0 if info.is_pattern or not weights or info.min_weight is None else info.min_weight
+        return cls(alpha, beta, x, y, least)
+
+    def check(self, product: np.ndarray, multiply: Callable[..., np.ndarray]) -> None:
+        """
+        Parameters
+        ----------
+        product : of these
+        multiply : called with a vector of float64, or columns, and maybe `weights=False`: A, or its pattern, times it
+
+        Raises
+        ------
+        OptionError : it may not be exact
+        """
+        is_plain, limit = self.alpha == 1 and self.beta == 0, EXACT_LIMIT
+        if is_plain and self.least >= 0 and (self.x.dtype.kind != "i" or self.x.min(initial=0) >= 0):
+            total = product
+        else:
+            x = np.abs(self.x.astype(np.float64))
+            total = multiply(x)
+            if self.least < 0:
+                total = total - 2 * self.least * multiply(x, weights=False)
+                limit /= 2  # A |x| cancels, and may be rounded
+            total = abs(self.alpha) * total
+            if self.y is not None:
+                total = total + abs(self.beta) * np.abs(self.y.astype(np.float64))
+        if not float(np.max(total, initial=0)) < limit:
+            raise OptionError(
+                "a product of integers is made in float64, which holds all integers below 2^53, and a sum of this one "
+                f"may reach that; {_INEXACT}"
+            )
+
+
+def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
+    """Check a product with integers that stay where they are, of which the type alone is known.
+
+    Raises
+    ------
+    OptionError : it may not be exact, see `IntegerProduct`
+    """
+    if not _has_integers(info, dtype, precision, weights=weights):
+        return
+    greatest = 1 if dtype.kind == "b" else max(abs(np.iinfo(dtype).min), np.iinfo(dtype).max)
+    if not (info.is_pattern or not weights) or greatest * info.nnz >= EXACT_LIMIT:
+        raise OptionError(
+            f"x holds integers ({dtype}) and so does the matrix; their product is made in float64, which holds all "
+            f"integers below 2^53, and stays on the workers unchecked; {_INEXACT}"
+        )
+
+
+def _has_integers(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> bool:
+    return precision is None and dtype.kind in "biu" and (info.dtype in (None, "int64") or not weights)

@@ -1,0 +1,173 @@
+"""Products of integers: exact, or refused; Python's own integers say what is exact."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError
+from tests.support.commands import invoke
+
+REFUSED = r"float64, which holds all integers below 2\^53.* pass x.astype\(\"float64\"\), or precision=\"float64\""
+BIG = 2**53
+
+
+def store(dense, place=None, **options):
+    dense = np.asarray(dense)
+    place = MemoryStore() if place is None else place
+    mg.ingest(sp.coo_array(dense), place, kind="matrix", **options)
+    return mg.open_matrix(place)
+
+
+def multiply_exactly(dense, x):
+    return [sum(int(a) * int(b) for a, b in zip(row, x, strict=True)) for row in np.asarray(dense).tolist()]
+
+
+EXACT = {
+    "small": ([[1, 2], [3, 4]], [5, 6]),
+    "just below": ([[BIG - 2, 1]], [1, 1]),
+    "a large value that meets 0": ([[BIG + 1, 1]], [0, 7]),
+    "mixed signs": ([[1, -2], [3, -4]], [-5, 6]),
+    "negative x": ([[BIG // 4, 1]], [-1, 1]),
+    "unsigned": ([[3]], np.array([7], np.uint64)),
+    "truth": ([[3, 4]], np.array([True, False])),
+    "no rows": (np.zeros((0, 2), int), [1, 2]),
+}
+INEXACT = {
+    "a value": ([[BIG + 1]], [1]),
+    "a sum": ([[BIG - 1, 2]], [1, 1]),
+    "a product": ([[3]], [BIG // 3 + 1]),
+    "x": ([[1]], [BIG + 1]),
+    "unsigned": ([[1]], np.array([2**64 - 1], np.uint64)),
+    "terms that cancel": ([[BIG + 1, -BIG]], [1, 1]),
+    "x that cancels": ([[BIG, BIG]], [1, -1]),
+    "negative": ([[-BIG - 1]], [1]),
+    "the least int64": ([[1]], [-(2**63)]),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_products(name):
+    dense, x = EXACT[name]
+    found = store(dense) @ np.asarray(x)
+    assert found.dtype == np.float64
+    assert found.tolist() == multiply_exactly(dense, x)
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_products_that_float64_does_not_hold(name):
+    dense, x = INEXACT[name]
+    matrix, x = store(dense), np.asarray(x)
+    with pytest.raises(OptionError, match=REFUSED):
+        _ = matrix @ x
+    for given_x, options in ((x.astype(float), {}), (x, {"precision": "float64"})):
+        rounded = mg.spmv(matrix, given_x, **options)
+        np.testing.assert_allclose(rounded, np.asarray(dense, float) @ x.astype(float))
+
+
+def test_columns_and_patterns():
+    x = np.array([[BIG - 1, 1], [0, 2]])
+    for weights in (True, False):
+        matrix = store([[1, 0], [0, 1]], ignore_weights=not weights)
+        assert (matrix @ x).tolist() == x.tolist()
+        with pytest.raises(OptionError, match=REFUSED):
+            _ = matrix @ (x + 1)
+    matrix = store([[1, 1], [0, BIG + 1]])
+    assert matrix.multiply(np.array([3, 4]), weights=False).tolist() == [7, 4]
+    with pytest.raises(OptionError, match=REFUSED):
+        matrix.multiply(np.array([BIG - 1, 4]), weights=False)
+
+
+def test_factors():
+    matrix, x, y = store([[BIG // 4, 0], [0, 1]]), np.array([1, 5]), np.array([7, -8])
+    assert mg.spmv(matrix, x, alpha=-2, beta=3, y=y).tolist() == [-BIG // 2 + 21, -34]
+    for options in ({"alpha": 4}, {"beta": 1, "y": np.array([BIG, 0])}, {"beta": BIG, "y": y}):
+        with pytest.raises(OptionError, match=REFUSED):
+            mg.spmv(matrix, x, **options)
+    for options in ({"alpha": 4.5}, {"beta": 1, "y": np.array([2.0**60, 0])}):  # of floating-point numbers
+        assert mg.spmv(matrix, x, **options)[0] > BIG
+
+
+def test_matrices_of_floating_point_numbers_round():
+    for dtype in ("float32", "float64"):
+        assert (store([[BIG + 1]], dtype=dtype) @ np.array([3])).tolist() == [3.0 * BIG]
+
+
+def test_the_transpose_and_the_operator():
+    matrix = store([[BIG + 1, 0], [1, 1]], transpose=True)
+    for multiply in (matrix.T.__matmul__, matrix.matvec, matrix.rmatvec, matrix.as_linear_operator().matvec):
+        with pytest.raises(OptionError, match=REFUSED):
+            multiply(np.array([1, 1]))
+        assert multiply(np.array([0, 1])).tolist() == [multiply(np.array([0.0, 1.0])).tolist()[0], 1]
+
+
+@given(st.data())
+def test_products_are_exact_or_refused(data):
+    number = st.one_of(st.integers(-(2**62), 2**62), st.integers(-9, 9), st.integers(0, 2**27), st.integers(0, BIG))
+    numbers = st.lists(number, min_size=3, max_size=3)
+    dense, x = data.draw(st.lists(numbers, min_size=2, max_size=2)), data.draw(numbers)
+    totals = multiply_exactly(np.abs(dense), np.abs(x))
+    if max(totals) < 2**70:
+        try:
+            found = store(np.array(dense, np.int64)) @ np.array(x, np.int64)
+        except OptionError:
+            assert max(totals) >= BIG or min(map(min, dense)) < 0
+        else:
+            assert found.tolist() == multiply_exactly(dense, x)
+            assert max(totals) < BIG
+
+
+def test_on_a_cluster(tmp_path, in_process):
+    client = in_process(2)
+    for names, is_exact in ((EXACT, True), (INEXACT, False)):
+        for name, (dense, x) in names.items():
+            matrix = store(dense, tmp_path / name.replace(" ", "-") / str(is_exact))
+            if not matrix.shape[0]:
+                continue
+            with matrix.distribute_for_products(client) as distributed:
+                if is_exact:
+                    assert (distributed @ np.asarray(x)).tolist() == multiply_exactly(dense, x), name
+                    continue
+                with pytest.raises(OptionError, match=REFUSED):
+                    _ = distributed @ np.asarray(x)
+                assert distributed.multiply(np.asarray(x), precision="float64").shape == (1,)
+
+
+def test_dask_arrays(tmp_path, in_process):
+    client = in_process(2)
+
+    def compute(lazy):
+        return client.compute(lazy, sync=True).tolist()
+
+    matrix = store([[3, 1], [0, 2]], tmp_path / "m")
+    x = da.from_array(np.array([5, 6]))
+    with matrix.distribute_for_products(client) as distributed:
+        with pytest.raises(OptionError, match=r"x holds integers \(int64\) and so does the matrix.* unchecked; pass x"):
+            _ = distributed @ x
+        assert compute(distributed.multiply(x, precision="float64")) == [21, 12]
+        assert compute(distributed @ x.astype(float)) == [21, 12]
+    pattern = store([[1, 1], [0, 1]], tmp_path / "p", ignore_weights=True)
+    with pattern.distribute_for_products(client) as distributed:
+        assert compute(distributed @ x.astype("int16")) == [11, 6]
+        with pytest.raises(OptionError, match=r"x holds integers \(int64\) and so does"):
+            _ = distributed @ x
+
+
+def test_at_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store([[BIG + 1, 1]], "a.zarr")
+    np.save("x.npy", np.array([1, 1]))
+    np.save("z.npy", np.array([0, 1]))
+    _, stderr = invoke("spmv", "a.zarr", "x.npy", "-o", "y.npy", code=2)
+    assert "float64" in stderr
+    assert not (tmp_path / "y.npy").exists()
+    invoke("spmv", "a.zarr", "x.npy", "-o", "y.npy", "--precision", "float64")
+    assert np.load("y.npy").tolist() == [BIG]
+    invoke("spmv", "a.zarr", "z.npy", "-o", "z1.npy")
+    assert np.load("z1.npy").tolist() == [1]
