@@ -72,10 +72,13 @@ def test_the_address_of_a_worker(graph, client):
     assert refused(graph, address, OptionError) == f"{address} is the address of a worker, not of a scheduler"
 
 
+MORE = "start some, or raise the timeout where a cluster that adapts takes longer to start them"
+
+
 def test_a_cluster_without_workers(graph):
     with start_cluster(0, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
         message = refused(graph, client, ClusterError, timeout=0.5)
-    assert message == f"{cluster.scheduler_address} has no running workers (none came, after 0.5 s); start some"
+    assert message == f"{cluster.scheduler_address} has no running workers (none came for a task within 0.5 s); {MORE}"
 
 
 def test_workers_that_are_full(graph):
@@ -87,7 +90,7 @@ def test_workers_that_are_full(graph):
         [worker] = cluster.scheduler.workers.values()
         assert wait_for(lambda: worker.status.name == "paused")
         message = refused(graph, client, ClusterError, timeout=1)
-    assert message == f"{cluster.scheduler_address} has no running workers (paused, after 1 s); start some"
+    assert message == f"{cluster.scheduler_address} has no running workers (paused, after 1 s); {MORE}"
 
 
 def test_workers_that_have_no_memory_left(graph):

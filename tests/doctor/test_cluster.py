@@ -72,7 +72,7 @@ def test_without_workers():
         reached = Reached(Cluster(client, 0.5), 0.5, ["x"])
         [workers] = find(reached, "workers")
         assert workers.status == "wrong"
-        assert "has no running workers (none came, after 0.5 s)" in workers.found
+        assert "has no running workers (none came for a task within 0.5 s)" in workers.found
         assert [f.found for f in find(reached, "worker-versions")] == ["no worker answered"]
         for name in ("worker-limits", "clock-skew", "worker-gpus", "all-gather", "worker-machines", "worker-stores"):
             assert [f.found for f in find(reached, name)] == [
