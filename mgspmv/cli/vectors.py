@@ -55,8 +55,8 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
     except OptionError as error:
         if is_url(text):  # which vertices may have as ids
             return read_vector(text, matrix.vertex_ids, aligns=aligns)
-        rules = f"expected {', '.join(DANGLING_RULES)}, a file or ids; " if name == "dangling" else ""
-        raise SourceNotFoundError(f"{rules}there is no such file, and {error}", source=text) from error
+        rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
+        raise SourceNotFoundError(f"{error}; and there is no such file as {text!r}{rules}") from error
 
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:

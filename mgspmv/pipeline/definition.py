@@ -194,11 +194,12 @@ class RunSection(Section):
     method: Grid[Method] = "power"
     """How iterations go on."""
     personalization: Grid[str] | None = None
-    """Where jumps go: `uniform`, or a file: .npy, or lines `id weight`; default uniform."""
+    """Where jumps go: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids; default
+    uniform."""
     dangling: Grid[str] | None = None
     """Where vertices without out-edges lead: `uniform`, `drop`, `error` or a file; default as jumps."""
     nstart: Grid[str] | None = None
-    """Ranks to start from: `previous`, those of this run as it was; or a file: saved ranks, .npy, or lines;
+    """Ranks to start from: `previous`, those of this run as it was; or a file as of `personalization`;
     default where jumps go."""
     follow_changes: Grid[bool] = False
     """First pass on what makes `nstart` differ from the ranks, where little changed; in this process on the host."""

@@ -104,11 +104,16 @@ def test_words_of_dangling_and_numbers_of_beta_come_first(names):
             "personalization",
             "alic",
             SourceNotFoundError,
-            "alic: there is no such file, and personalization has",
+            "; near: 'alice'; and there is no such file as 'alic'$",
         ),
         ("personalization", "alice,bbo", SourceNotFoundError, "the id 'bbo', which no vertex has; near: 'bob'"),
-        ("personalization", "alice=1,bob", SourceNotFoundError, "there is no such file, and .* none for 'bob'"),
-        ("dangling", "unifrom", SourceNotFoundError, "expected uniform, drop, error, a file or ids; there is no such "),
+        ("personalization", "alice=1,bob", SourceNotFoundError, "none for 'bob'; .* and there is no such file"),
+        (
+            "dangling",
+            "unifrom",
+            SourceNotFoundError,
+            "no such file as 'unifrom'; expected uniform, drop, error, a file or ids",
+        ),
         ("nstart", "id:alic", OptionError, "^nstart has the id 'alic', which no vertex has; near: 'alice'$"),
         ("nstart", "file:alice", SourceError, "alice: there is no such file"),
     ],
@@ -121,13 +126,17 @@ def test_what_is_neither_a_file_nor_ids(names, name, text, error, message):
 
 def test_neither_is_said_with_exit_code_3(names):
     _, stderr = invoke("pagerank", "names.zarr", "--personalization", "none.csv", code=3)
-    assert stderr.startswith("error: none.csv: there is no such file, and personalization has the id 'none.csv', which")
+    assert stderr.startswith(
+        "error: --personalization has the id 'none.csv', which no vertex has; and there is no such"
+    )
 
 
 def test_a_list_of_integers_is_ids():
     ids = SimpleNamespace(vertex_ids=np.array([5, 7, 9]), shape=(3, 3))
     assert read_vectors(ids, personalization="5,9") == {"personalization": [5, 9]}
-    with pytest.raises(SourceNotFoundError, match="there is no such file, and personalization has the id 6, which no"):
+    with pytest.raises(
+        SourceNotFoundError, match="personalization has the id 6, which no vertex has; and there is no such file as"
+    ):
         read_vectors(ids, personalization="6")
 
 
