@@ -73,6 +73,10 @@ class VertexLookup:
             spans += self._split(spans.pop(), found)
         return found
 
+    def has(self, label: Any) -> bool:
+        """Return whether a vertex has this id."""
+        return bool(self.find([label])[0] != UNKNOWN)
+
     def find_all(self, name: str, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """As `find`, for ids that are all to be vertices.
 

@@ -19,6 +19,7 @@ from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, transpose_store
 from mgspmv.kernels.select import BACKENDS
+from mgspmv.lookup import VertexLookup
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
 from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
@@ -393,7 +394,8 @@ def update(
     stored, asked = open_store(store), {"format": format, **edge_list_options}
     room = find_room(store, parse_size(memory), threads, scratch)
     reading = {"threads": room.threads, "id_room": room.for_ids, **asked}
-    sources = open_update(insert, delete, stored.info.vertex_ids, **reading)
+    is_vertex = VertexLookup(stored).has
+    sources = open_update(insert, delete, stored.info.vertex_ids, is_vertex, **reading)
 
     def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
         before = stored.info.provenance

@@ -112,11 +112,11 @@ def subgraph(
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
     options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}
-    began, of = time.perf_counter(), open_store(store).info
+    began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
-        options["vertices"] = read_selection(vertices, string_ids=of.vertex_ids == "string")
+        options["vertices"] = read_selection(vertices, string_ids=stored.info.vertex_ids == "string")
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
-        options[name] = read_edges(file, of)
+        options[name] = read_edges(file, stored)
     note_kept(f"{target} is as it was")
     with open_progress() as progress:
         info = api.subgraph(store, target, **options, on_progress=progress.on_progress)

@@ -9,7 +9,6 @@ the line of what is wrong.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,18 +22,26 @@ import pyarrow.compute
 import pyarrow.csv
 from numba import njit
 
+from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, Filling, map_ahead
+from mgspmv.ingest.rules import (
+    Undecided,
+    has_decimal_comma,
+    is_integer,
+    is_number,
+    is_plain_integer,
+    looks_like_edge,
+    split_fields,
+)
 from mgspmv.ingest.streams import Chunk, Line
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _BLANKS = " \t"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE)
 _FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _ANY_BLANK_TO_SPACE = bytes.maketrans(b"\t\v\f", b"   ")
-_SPACE, _TAB, _LINE_FEED, _ZERO = map(ord, " \t\n0")
+_SPACE, _TAB, _LINE_FEED, _ZERO, _PLUS, _MINUS = map(ord, " \t\n0+-")
 _HIGH, _BLANK, _END, _REFUSED = 1, 2, 4, 8
 """Kinds of bytes beside those that are in names only: of a name that is not ASCII, blanks that may be within one, what
 ends a name, and what is not read quickly."""
@@ -56,6 +63,8 @@ class Column:
     """Greatest integer allowed."""
     finite: bool = False
     """Whether NaN and infinities are refused."""
+    plain: bool = False
+    """Whether integers are refused that have a plus or leading zeros, as 007."""
     hint: str = ""
     """What to do about a value that does not fit, for messages."""
 
@@ -80,6 +89,8 @@ class TableFormat:
     """The character between columns, with or without blanks around it; a space stands for one or more blanks."""
     comments: bytes
     """Lines that start with one of these characters are skipped, as are blank ones."""
+    checks_comments: bool = False
+    """Whether comments are refused that have the form of an entry."""
 
     @property
     def wanted(self) -> tuple[Column, ...]:
@@ -146,33 +157,37 @@ def split_line(line: Line, delimiter: str) -> list[str]:
     SourceError : the line is not UTF-8, or a quotation is not closed
     """
     try:
-        if delimiter == " ":
-            return [token.decode() for token in line.data.split()]
-        fields = next(csv.reader([line.data.decode()], delimiter=delimiter, skipinitialspace=True, strict=True))
+        return split_fields(line.data.decode(), delimiter)
     except UnicodeDecodeError as error:
         raise line.refuse("the line is not UTF-8 text; convert the file to UTF-8") from error
-    except csv.Error as error:
-        raise line.refuse(f"the line is not well quoted ({error})") from error
-    return [field.strip(_BLANKS) for field in fields]
+    except Undecided as error:
+        raise line.refuse(str(error)) from error
 
 
-def find_delimiter(line: Line) -> str:
-    """Guess what is between a line's columns: a comma, a tab where names have spaces in them, or blanks (a space)."""
-    if b"," in line.data:
-        return ","
-    fields = [field.strip() for field in line.data.split(b"\t")]
-    names_have_spaces = len(fields) > 1 and any(b" " in field for field in fields)
-    return "\t" if names_have_spaces and not all(map(is_integer, split_line(line, " ")[:2])) else " "
+def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
+    """Count the comments of a chunk that so many entries were read from.
+
+    Raises
+    ------
+    SourceError : one of them has the form of an entry, where `form` has its comments by default
+    """
+    if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
+        return 0
+    n_comments = 0
+    for line in chunk.lines():
+        if line.data.strip() and line.is_blank_or_comment(form.comments):
+            n_comments += 1
+            if form.checks_comments and looks_like_edge(line.text, form.delimiter, len(form.columns)):
+                raise refuse_comment(line)
+    return n_comments
 
 
-def is_integer(token: str) -> bool:
-    """Tell whether a token is written as an integer."""
-    return _INTEGER.fullmatch(token) is not None
-
-
-def is_number(token: str) -> bool:
-    """Tell whether a token is written as a number, with Fortran's exponents too."""
-    return _NUMBER.fullmatch(token.translate(_FORTRAN_EXPONENT)) is not None
+def refuse_comment(line: Line) -> SourceError:
+    """Give the error for a comment that may be an entry."""
+    return line.refuse(
+        'this line begins like a comment and has the columns of an edge; pass comment="none" if it is an edge, or '
+        f"comment={line.text[:1]!r} if lines that begin so are comments"
+    )
 
 
 def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
@@ -181,14 +196,15 @@ def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
     if len(dtypes) != 1 or not dtypes <= {"int32", "int64"} or not data:
         return None
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
+    are_plain = np.array([column.plain for column in form.columns])
     text = np.frombuffer(data, np.uint8)
     found = np.empty((len(form.columns), int(np.count_nonzero(text == _LINE_FEED))), dtypes.pop())
     separators = (_SPACE, _TAB) if form.delimiter == " " else (ord(form.delimiter),) * 2
-    return list(found) if _read_digits(text, separators, limits, found) else None
+    return list(found) if _read_digits(text, separators, limits, are_plain, found) else None
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _read_digits(text: Any, separators: Any, limits: Any, found: Any) -> bool:
+def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found: Any) -> bool:
     """Fill columns with the integers of lines that end in line feeds; whether all lines are like that."""
     at, n_lines, n_columns = 0, 0, len(found)
     while at < len(text):
@@ -200,6 +216,8 @@ def _read_digits(text: Any, separators: Any, limits: Any, found: Any) -> bool:
                 at += 1
                 digit = np.int64(text[at]) - _ZERO
             if at == first or at - first > _SURE_DIGITS or value < limits[k, 0] or value > limits[k, 1]:
+                return False
+            if are_plain[k] and text[first] == _ZERO and at - first > 1:
                 return False
             if k + 1 < n_columns:
                 if text[at] != separators[0] and text[at] != separators[1]:
@@ -235,10 +253,8 @@ def _find_kinds(delimiter: str) -> np.ndarray:
     """(256,): what a byte is between or in names."""
     kinds = np.zeros(256, np.uint8)
     kinds[: _SPACE + 1], kinds[128:], kinds[[_SPACE, _TAB]], kinds[_LINE_FEED] = _REFUSED, _HIGH, _BLANK, _END
-    if delimiter == " ":
-        kinds[[_SPACE, _TAB]] = _END
-    else:
-        kinds[ord('"')], kinds[ord(delimiter)] = _REFUSED, _END
+    kinds[ord('"')] = _REFUSED
+    kinds[[_SPACE, _TAB] if delimiter == " " else ord(delimiter)] = _END
     return kinds
 
 
@@ -292,6 +308,12 @@ def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
     data = _drop_comments(data, form)
     if any(mark in data for mark in _find_traps(form)):
         return
+    if any(column.plain for column in form.columns) and _has_padding(
+        np.frombuffer(data, np.uint8), ord(form.delimiter)
+    ):
+        return
+    if form.delimiter == " " and b'"' in data:
+        return
     if form.delimiter != " ":
         if b'"' not in data:
             yield data, form.delimiter
@@ -300,6 +322,21 @@ def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
     if all_numbers:
         yield data, "\t" if b"\t" in data else " "
     yield _squeeze_blanks(data, may_have_exponents=all_numbers), " "
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+def _has_padding(text: Any, delimiter: int) -> bool:
+    """Whether a token begins with a plus, or with a zero before another digit."""
+    for at in range(len(text) - 1):
+        if text[at] != _ZERO and text[at] != _PLUS:
+            continue
+        before = _LINE_FEED if at == 0 else text[at - 1]
+        if before > _SPACE and before != delimiter and before != _MINUS:
+            continue
+        digit = np.int64(text[at + 1]) - _ZERO
+        if text[at] == _PLUS or (text[at] == _ZERO and 0 <= digit <= 9):
+            return True
+    return False
 
 
 def _find_traps(form: TableFormat) -> list[bytes]:
@@ -391,6 +428,13 @@ def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
 
 def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
     value = _PARSERS[column.dtype](token, column)
+    if column.plain and value is not None and not is_plain_integer(token):
+        raise line.refuse(
+            f'{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; pass ids="string" '
+            'to keep them apart, or ids="int" if they are the same'
+        )
+    if value is None and column.dtype == "float64" and has_decimal_comma(token):
+        raise line.refuse(f"{column.name} is {token!r}, with a decimal comma; write numbers with a point")
     if value is None:
         hint = f"; {column.hint}" if column.hint else ""
         raise line.refuse(f"expected {column.name} to be {column.wanted}, found {token!r}{hint}")

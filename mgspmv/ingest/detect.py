@@ -1,59 +1,101 @@
-"""What a text is, by its first lines."""
+"""Format of files by their names and first bytes."""
 
 from __future__ import annotations
 
 import os
 import re
-from itertools import chain
-from typing import Literal
+import tarfile
+import zipfile
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.columns import find_delimiter, split_line
-from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.streams import Line, TextStream
+from mgspmv.ingest.files import name_files
+from mgspmv.ingest.rules import Foreign, Format, find_format_by_bytes, find_format_by_name, strip_compression
+from mgspmv.ingest.streams import Pipe, read_head
 
-TextFormat = Literal["matrix-market", "edge-list"]
-
-_HEAD_BYTES = 2**16
-_CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_READABLE = (
-    "read are Matrix Market files (first line '%%MatrixMarket matrix ...') and edge lists ('source target' or "
-    "'source target weight' a line), plain or compressed with gzip, bzip2, xz or zstd"
+READABLE = (
+    "ingest reads Matrix Market files (first line '%%MatrixMarket matrix ...'), edge lists and CSV ('source target' or "
+    "'source target weight' per line), each plain or compressed with gzip, bzip2, xz or zstd; Parquet; SciPy's .npz; "
+    "and Zarr groups"
 )
+_CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_LISTED = 3
+"""Files of an archive that a message names."""
 
 
-def detect_format(path: str | os.PathLike[str], delimiter: str | None = None) -> TextFormat:
-    """Tell a Matrix Market file, by its banner, from an edge list; only the beginning of the file is read.
-
-    Parameters
-    ----------
-    path : local path or URL; may be compressed
-    delimiter : between the columns of an edge list; default: what its first line has
+def detect_format(files: list[str]) -> Format:
+    """Return the format of files that are read together: by their names, or else by the first bytes of the first.
 
     Raises
     ------
-    SourceError : neither: not a text, or its first line is a broken banner or has one column; says what can be read
+    SourceError : the names are of different formats; a format that is not read, with what to do; no text
     SourceNotFoundError : there is no file
     """
-    with TextStream(path, _HEAD_BYTES) as text:
-        chunks = text.chunks()
-        head = next(chunks)
-        if _CONTROL_CHARACTER.search(head.data):
-            raise SourceError(f"this is not a text; {_READABLE}", source=text.name)
-        lines = chain(head.lines(), (line for chunk in chunks for line in chunk.lines()))
-        first = next(lines, None)
-        if first is None:
-            return "edge-list"
-        if is_banner(first):
-            return "matrix-market"
-        if first.data.startswith(b"%%"):
-            raise first.refuse(f"this looks like a Matrix Market file and is none; {_READABLE}")
-        _check_edge(
-            next((line for line in chain([first], lines) if not line.is_blank_or_comment(b"#%")), None), delimiter
+    formats = [find_format_by_name(name) for name in files]
+    for name, format in zip(files, formats, strict=True):
+        if format != formats[0]:
+            raise SourceError(
+                f"{files[0]} and {name} are of different formats by their names; name files of one format, or pass "
+                "format=",
+                source=name_files(files),
+            )
+    return _detect(files[0], formats[0])
+
+
+def _detect(name: str, by_name: Format | Foreign | None) -> Format:
+    if isinstance(by_name, str) and not isinstance(name, Pipe):
+        return by_name
+    head, is_compressed = read_head(name)
+    found = by_name or find_format_by_bytes(head)
+    if isinstance(found, Foreign):
+        raise SourceError(found.explain(_list_archive(name)), source=name)
+    if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
+        how = "compressed" if is_compressed else "a pipe"
+        raise SourceError(
+            f"this is {found} and {how}, and {found} is read here and there; "
+            f"{'decompress it' if is_compressed else 'save it as a file'}",
+            source=name,
         )
-        return "edge-list"
+    if found is not None:
+        return found
+    is_matrix = strip_compression(name).endswith(".mtx")
+    if not head:
+        return "matrix-market" if is_matrix else "edge-list"  # its reader says that it is empty or damaged
+    if head.startswith(_UTF16):
+        raise SourceError("this is a text in UTF-16; convert it to UTF-8", source=name)
+    if _CONTROL_CHARACTER.search(head):
+        raise SourceError(f"this is not a text; {READABLE}", source=name)
+    if is_matrix:
+        raise SourceError(
+            "this is named like a Matrix Market file and has no banner; add '%%MatrixMarket matrix coordinate real "
+            'general\' or what suits as its first line, or pass format="edge-list"',
+            source=name,
+        )
+    first = head.split(b"\n", 1)[0].strip()
+    if first.startswith(b"%%"):
+        raise SourceError(
+            f"this looks like a Matrix Market file and is none; {READABLE}",
+            source=name,
+            line_number=1,
+            text=first.decode("utf-8", "replace"),
+        )
+    return "edge-list"
 
 
-def _check_edge(line: Line | None, delimiter: str | None) -> None:
-    if line is not None and len(split_line(line, delimiter or find_delimiter(line))) < 2:
-        raise line.refuse(f"a line of one column is no edge; {_READABLE}")
+def _list_archive(name: str) -> str:
+    """Contents of a local archive, for a message; nothing where it is none or cannot be read."""
+    if "://" in name or isinstance(name, Pipe) or not os.path.isfile(name):
+        return ""
+    try:
+        if zipfile.is_zipfile(name):
+            with zipfile.ZipFile(name) as archive:
+                inside = [info.filename for info in archive.infolist() if not info.is_dir()]
+        elif tarfile.is_tarfile(name):
+            with tarfile.open(name) as tar:
+                inside = [member.name for member in tar if member.isfile()]
+        else:
+            return ""
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError):
+        return ""
+    more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
+    return f" of {', '.join(inside[:_LISTED])}{more}" if inside else ""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -17,21 +15,34 @@ from mgspmv.ingest.columns import (
     INT64_MIN,
     Column,
     TableFormat,
-    find_delimiter,
-    is_integer,
-    is_number,
+    count_comments,
     nth_line,
     read_chunks,
+    refuse_comment,
     split_line,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.rules import (
+    COMMENTS,
+    SAMPLE_BYTES,
+    SAMPLE_LINES,
+    Columns,
+    Preamble,
+    Undecided,
+    are_names,
+    choose_columns,
+    choose_delimiter,
+    has_header,
+    resolve_columns,
+)
 from mgspmv.ingest.source import FileSource, Joined, Layout, Place
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
     Line,
+    Pipe,
     Segment,
     TextStream,
     describe_cut,
@@ -41,38 +52,131 @@ from mgspmv.ingest.streams import (
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
+    ListReading,
     NumberedVertices,
     Numbering,
     OccurringIntegers,
     OccurringNames,
     Vertices,
     find_unknown,
+    lists_names,
     make_layout,
     read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 
-_COMMENTS = b"#%"
-_CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
 _NAMES_HINT = 'pass ids="string" if ids are names'
+_WEIGHTS_HINT = "pass weights=False to leave that column out"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a user says that lines are to be read."""
+
+    delimiter: str | None = None
+    header: bool | None = None
+    skip_rows: int = 0
+    comment: str | None = None
+    columns: tuple[str | int, ...] | None = None
+    weights: Literal["auto"] | bool = "auto"
+    ids: Literal["auto", "int", "string"] = "auto"
+    extra_columns: Literal["error", "ignore"] = "error"
+
+    def __post_init__(self) -> None:
+        check_choice("weights", self.weights, ("auto", True, False))
+        check_choice("ids", self.ids, ("auto", "int", "string"))
+        check_choice("extra_columns", self.extra_columns, ("error", "ignore"))
+        check_choice("header", self.header, (None, True, False))
+        delimiter, comment = self.delimiter, self.comment
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
+        if comment is not None and (not comment or not comment.isascii() or '"' in comment or "\n" in comment):
+            raise OptionError(f'comment must be "none" or characters such as "#", not {comment!r}')
+        if isinstance(self.skip_rows, bool) or not isinstance(self.skip_rows, int) or self.skip_rows < 0:
+            raise OptionError(f"skip_rows must be 0 or more, not {self.skip_rows!r}")
+        if delimiter is not None and delimiter.encode() in self.comments:
+            raise OptionError(f"delimiter {delimiter!r} begins comments too; pass comment= with other characters")
+        check_columns(self.columns, self.weights)
+        if self.header is False and self.columns and isinstance(self.columns[0], str):
+            raise OptionError(f"header=False and columns={self.columns!r} names columns; pass their numbers, from 1")
+
+    @property
+    def comments(self) -> bytes:
+        """Characters that begin a comment."""
+        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
+
+
+def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] | bool) -> None:
+    """Raise OptionError for columns that are not two or three names, or as many numbers, or lack wanted weights."""
+    if columns is None:
+        return
+    if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
+        raise OptionError(
+            "columns must name those of sources, targets and, maybe, weights, or number them from 1, not "
+            f"{len(columns)}: {columns!r}"
+        )
+    if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
+        raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
+    if len(columns) != 3 and weights is True:
+        raise OptionError(
+            f"weights are wanted and columns={tuple(columns)!r} names none; name a third, or leave weights=True out"
+        )
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the edges of all files are read, as the first file shows it."""
+
+    table: TableFormat
+    columns: Columns
+    names: list[str] | None
+    """Names of the columns."""
+    is_undirected: bool
+    """Whether each line is an edge in both directions."""
+
+    @property
+    def id_column(self) -> Column:
+        return self.table.columns[self.columns.source]
+
+    def arrange(self, columns: list[Any]) -> list[Any]:
+        """Sources, targets and, maybe, weights, given the columns in the order of the file."""
+        places = [self.columns.source, self.columns.target, self.columns.weight]
+        read = sorted(place for place in places if place is not None)
+        return [columns[read.index(place)] for place in places if place is not None]
 
 
 @dataclass(frozen=True)
 class _Head:
-    """What the lines up to the first edge tell."""
+    """The lines up to the first edge of a file, and how the edges are read."""
 
-    claims: dict[str, int]
-    """Numbers of `nodes` and `edges` that comments state."""
-    names: list[str] | None
-    """Columns' names, from a line of them."""
-    first: Line | None
+    preamble: Preamble
+    n_header: int
+    """Lines that name the columns."""
+    first: Line | None = None
     """The first edge; None if there is none."""
-    used: Chunk | None
-    """The first edge if it was read already, so it will not come again."""
+    names: list[str] | None = None
+    """Names of the columns."""
+    delimiter: str = " "
+    columns: Columns | None = None
+    n_columns: int = 0
+
+
+@dataclass
+class _Counts:
+    """Lines that are no edges, and edges."""
+
+    n_header: int = 0
+    n_comments: int = 0
+    n_rows: int = 0
+
+    def add(self, other: _Counts) -> None:
+        self.n_header += other.n_header
+        self.n_comments += other.n_comments
+        self.n_rows += other.n_rows
 
 
 class _Notes:
-    """What the files have beside edges."""
+    """Facts about the files besides their edges."""
 
     def __init__(self) -> None:
         self._files: list[dict[str, Any]] = []
@@ -81,23 +185,27 @@ class _Notes:
         """Of the columns."""
         self._named = ""
         """The file that names them."""
+        self.counts = _Counts()
+        self.is_whole = True
+        """Whether all was read by this process at once, so that the counts are those of all lines."""
 
     @property
     def claims(self) -> dict[str, int]:
         """What the comments of all files state alike."""
-        first, *others = self._claims
+        first, *others = self._claims or [{}]
         return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
 
-    def begin(self, text: TextStream, head: _Head) -> None:
-        """Take what the begin of a file tells.
+    def begin(self, name: str, head: _Head) -> None:
+        """Take the beginning of a file.
 
         Raises
         ------
         SourceError : the columns have other names than in a file before it
         """
-        self._claims.append(head.claims)
+        self._claims.append(head.preamble.claims)
+        self.counts.add(_Counts(head.n_header, head.preamble.n_lines, 0))
         if head.names is not None:
-            self._name_columns(text.name, head.names)
+            self._name_columns(name, head.names)
 
     def end(self, provenance: dict[str, Any]) -> None:
         """Take where a file came from."""
@@ -112,6 +220,7 @@ class _Notes:
         """
         self._claims += later._claims
         self._files += later._files
+        self.counts.add(later.counts)
         if later.names is not None:
             self._name_columns(later._named, later.names)
 
@@ -125,18 +234,36 @@ class _Notes:
                 source=file,
             )
 
-    def describe(self, name: str) -> dict[str, Any]:
-        """Where all edges came from."""
+    def describe(self, name: str, form: _Form) -> dict[str, Any]:
+        """Where all edges came from, and what was taken as what."""
         header = {**self.claims, **({"columns": self.names} if self.names else {})}
-        return {"format": "edge-list", **describe_files(name, self._files), "header": header}
+        described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
+        return {**described, "taken": self._describe_taken(form)}
+
+    def _describe_taken(self, form: _Form) -> dict[str, Any]:
+        def number(place: int | None) -> list[Any] | None:
+            return None if place is None else [place + 1, None if form.names is None else form.names[place]]
+
+        ends = {"source": form.columns.source, "target": form.columns.target, "weight": form.columns.weight}
+        left = [number(k) for k in range(len(form.table.columns)) if k not in ends.values()]
+        undirected = ["each edge is read in both directions, as the file says that it is undirected"]
+        return {
+            "columns": {name: number(place) for name, place in ends.items()},
+            "not_read": left,
+            "header": form.names is not None,
+            **(vars(self.counts) if self.is_whole else dict.fromkeys(vars(self.counts))),
+            "delimiter": form.table.delimiter,
+            "notes": undirected if form.is_undirected else [],
+        }
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What a part of edge lists tells."""
+    """Facts about a part of edge lists."""
 
     notes: _Notes
     """Of the files that begin in it."""
+    form: _Form
     ids: tuple[int, int] | None
     """The least and the greatest, where they are integers that occur; None where there is none."""
     listed: dict[str, Any]
@@ -144,12 +271,12 @@ class _Told:
 
 
 class EdgeListSource(FileSource):
-    """Edge lists as a `Source`: `source target` or `source target weight` a line, each an arc source -> target.
+    """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
 
-    Lines that start with `#` or `%` are comments, blank lines are skipped. Columns are separated by commas, tabs or
-    blanks, as the first edge's are; every line must have as many as the first. A first line of words above integer
-    ids is taken for the columns' names. Ids are integers if the first edge's both are. Several files follow each other
-    as if they were one, but that each may have comments and a line of the columns' names, the same in all.
+    `mgspmv.ingest.rules` says how delimiter, header, columns, comments and ids are told; options say it where lines do
+    not. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those of the
+    first edge are. Several files are read as if they were one; each has its own comments and header, and all must
+    agree in delimiter, header and columns.
 
     The vertices are
     - 0..n_vertices-1 if `n_vertices` is given;
@@ -160,21 +287,26 @@ class EdgeListSource(FileSource):
 
     Parameters
     ----------
-    path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd
+    path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
     n_vertices : number of vertices, isolated ones included
-    vertices : path of a list of vertices (LDBC's `.v`): one a line, its id in the first column
-    delimiter : character between columns; a space stands for any run of blanks; None to go by the first edge
-    weights : whether the third column holds weights (float64); "auto" if there is one. With False it is not looked at
-    ids : "int", "string", or "auto" to go by the first edge
-    extra_columns : "ignore" columns beyond the third, or take them for an "error"
+    vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
+    delimiter : character between columns; a space stands for any run of blanks; None to tell it by the first lines
+    header : whether the first line names the columns; None to tell it by the first lines
+    skip_rows : lines at the beginning of each file that are not looked at
+    comment : characters that begin comments, or "none"; None for `#` and `%`. Where it is given, comments state nothing
+    columns : of sources, targets and, maybe, weights: names, or numbers counted from 1; None to choose by name or place
+    weights : whether weights are read (float64); "auto" if there is such a column
+    ids : "int", "string", or "auto" to tell by the first edge
+    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
     threads : that decompress and parse
     id_room : what the vertices' ids may take
+    is_vertex : tells a name that is known to be an id, so that a first line of it is no header
 
     Raises
     ------
     OptionError : options that contradict each other
-    SourceError : by `batches`, for a line that does not fit; names it
+    SourceError : by `batches`, for lines that do not fit, or may be read in several ways; names what decides
     SourceNotFoundError : by `batches`, if there is no file
     """
 
@@ -187,45 +319,49 @@ class EdgeListSource(FileSource):
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
         delimiter: str | None = None,
+        header: bool | None = None,
+        skip_rows: int = 0,
+        comment: str | None = None,
+        columns: Sequence[str | int] | None = None,
         weights: Literal["auto"] | bool = "auto",
         ids: Literal["auto", "int", "string"] = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
         id_room: IdRoom = ANY_ROOM,
+        is_vertex: Callable[[str], bool] | None = None,
     ) -> None:
-        check_choice("weights", weights, ("auto", True, False))
-        check_choice("ids", ids, ("auto", "int", "string"))
-        check_choice("extra_columns", extra_columns, ("error", "ignore"))
+        chosen = None if columns is None else tuple(columns)
+        self._reading = Reading(delimiter, header, skip_rows, comment, chosen, weights, ids, extra_columns)
         check_vertex_options(n_vertices, vertices, ids)
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n#%'):
-            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
         self._files = list_paths(path)
         super().__init__(name_files(self._files))
         self.files = self._files + (() if vertices is None else (os.fspath(vertices),))
-        self._n_vertices, self._vertices = n_vertices, vertices
-        self._delimiter, self._weights, self._ids = delimiter, weights, ids
-        self._extra_columns, self._batch_bytes = extra_columns, batch_bytes
+        self._n_vertices, self._vertices, self._batch_bytes = n_vertices, vertices, batch_bytes
         self._threads, self._id_room = threads or default_threads(), id_room
+        self._is_vertex = is_vertex
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _Notes()
         with closing(open_texts(self._files, self._batch_bytes, self._threads)) as texts:
             begun = self._find_first(texts, notes)
-            form = self._find_format(begun[1].first if begun else None)
-            vertices, listed = self._find_vertices(form.columns[0])
+            form = self._find_form(begun[1] if begun else None)
+            self.is_undirected = form.is_undirected
+            vertices, listed = self._find_vertices(form.id_column)
             self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             n_given = self.start.n_given
             encode = partial(_encode_chunk, form=form, vertices=vertices)
             ahead = () if self.is_kept else (encode, vertices)
-            parsed = read_chunks(skip_text(chunks, n_given), form, self._threads, *ahead)
-            for chunk, batch in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
-                n_given += len(chunk.data)
+            parsed = read_chunks(skip_text(chunks, n_given), form.table, self._threads, *ahead)
+            for encoded in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
+                n_given += len(encoded.chunk.data)
+                notes.counts.add(encoded.counts)
                 self.place = Place(n_given)
-                yield batch
-        provenance = {**notes.describe(self.name), **listed}
+                yield encoded.batch
+        notes.is_whole = not self.start.n_given
+        provenance = {**notes.describe(self.name, form), **listed}
         self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
 
     @property
@@ -235,12 +371,15 @@ class EdgeListSource(FileSource):
 
     def split(self, n_parts: int) -> list[EdgeListPart]:
         """As of `FileSource`; the first edge says how all lines are to be read."""
+        for name in self._files:
+            if isinstance(name, Pipe):
+                raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _Notes()
         with closing(open_texts(files, self._batch_bytes, 1)) as texts:
             begun = self._find_first(texts, notes)
-            form = self._find_format(begun[1].first if begun else None)
+            form = self._find_form(begun[1] if begun else None)
         vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        known = (form, notes.names, self._n_vertices, vertices, self._delimiter)
+        known = (form, self._reading, self._n_vertices, vertices)
         return [EdgeListPart(self.name, segments, *known) for segments in cut_texts(files, n_parts)]
 
     def join(self, told: Sequence[_Told]) -> Joined:
@@ -250,61 +389,54 @@ class EdgeListSource(FileSource):
             notes.join(part.notes)
         claim, ids = notes.claims.get("nodes"), [part.ids for part in told if part.ids is not None]
         is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
-        return Joined(claim if is_fit else None, {**notes.describe(self.name), **told[0].listed})
+        described = notes.describe(self.name, told[0].form)
+        return Joined(claim if is_fit else None, {**described, **told[0].listed})
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, _Head] | None:
-        """The first of the files that has an edge, and its begin."""
+        """The first of the files that has an edge, and its beginning."""
         for text in texts:
-            head = _read_head(text, self._delimiter, self._ids)
-            if head.first and head.used and len(self._files) > 1 and text.peek_line() is None:
-                head = self._judge_only_line(head, head.first)
-            notes.begin(text, head)
+            head = _read_head(text, self._reading, notes.names, self._is_vertex)
+            notes.begin(text.name, head)
             if head.first is not None:
                 return text, head
             notes.end(text.provenance())
         return None
 
-    def _judge_only_line(self, head: _Head, line: Line) -> _Head:
-        """See to a line of words without an edge below it: one of names itself, or a part without edges."""
-        if self._ids == "auto":
-            raise line.refuse(
-                'the only line of this file may be an edge of names, or name the columns; pass ids="string" for an '
-                'edge, else ids="int"'
-            )
-        names = split_line(line, self._delimiter or find_delimiter(line))
-        return _Head(head.claims, names, None, None) if len(names) > 1 else head
-
     def _read(
-        self, text: TextStream, head: _Head, others: Iterator[TextStream], form: TableFormat, notes: _Notes
+        self, text: TextStream, head: _Head, others: Iterator[TextStream], form: _Form, notes: _Notes
     ) -> Iterator[Chunk]:
-        """The edges of a file whose begin was read, and of all after it."""
-        yield from self._read_edges(text, head, 0)
+        """The edges of a file whose beginning was read, and of all after it."""
+        yield from self._read_edges(text, 0)
         notes.end(text.provenance())
-        ids = "string" if form.columns[0].dtype == "string" else "int"
         for k, other in enumerate(others, 1):
-            head = _read_head(other, form.delimiter, ids, notes.names)
-            notes.begin(other, head)
-            yield from self._read_edges(other, head, k)
+            notes.begin(other.name, _read_next_head(other, self._reading, form))
+            yield from self._read_edges(other, k)
             notes.end(other.provenance())
 
-    def _read_edges(self, text: TextStream, head: _Head, n_before: int) -> Iterator[Chunk]:
+    def _read_edges(self, text: TextStream, n_before: int) -> Iterator[Chunk]:
         """The edges of a file after so many others."""
-        for chunk in chain([head.used] if head.used else [], text.chunks()):
+        for chunk in text.chunks():
             self.fraction = None if text.fraction is None else (n_before + text.fraction) / len(self._files)
             yield chunk
 
-    def _find_format(self, first: Line | None) -> TableFormat:
-        if first is None:
-            return self._find_empty_format()
-        delimiter = self._delimiter or find_delimiter(first)
-        tokens = split_line(first, delimiter)
-        has_weights = self._has_weights(first, len(tokens))
-        are_names = self._ids == "string" or (self._ids == "auto" and self._are_names(first, tokens))
-        third = [Column("weight", "float64" if has_weights else None, finite=True)]
-        others = (third + [Column("more", None)] * len(tokens))[: len(tokens) - 2]
-        return TableFormat((*self._id_columns(are_names), *others), delimiter, _COMMENTS)
+    def _find_form(self, head: _Head | None) -> _Form:
+        reading = self._reading
+        if head is None or head.first is None or head.columns is None:
+            return self._find_empty_form()
+        tokens = split_line(head.first, head.delimiter)
+        ids = [tokens[place] for place in head.columns.ids]
+        try:
+            named = reading.ids == "string" or (reading.ids == "auto" and self._n_vertices is None and are_names(ids))
+        except Undecided as error:
+            raise head.first.refuse(str(error)) from error
+        columns = [Column("more", None)] * len(tokens)
+        columns[head.columns.source], columns[head.columns.target] = self._id_columns(named)
+        if head.columns.weight is not None:
+            columns[head.columns.weight] = Column("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
+        table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
+        return _Form(table, head.columns, head.names, head.preamble.is_undirected)
 
-    def _find_empty_format(self) -> TableFormat:
+    def _find_empty_form(self) -> _Form:
         """A list without edges: only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
             where = "this file" if len(self._files) == 1 else "these files"
@@ -312,37 +444,17 @@ class EdgeListSource(FileSource):
                 f"there is no edge in {where}; pass n_vertices= or vertices= for a graph without edges",
                 source=self.name,
             )
-        are_names = self._ids == "string" or (
-            self._ids == "auto" and self._vertices is not None and self._lists_names()
-        )
-        weights = (Column("weight", "float64", finite=True),) if self._weights is True else ()
-        return TableFormat((*self._id_columns(are_names), *weights), self._delimiter or " ", _COMMENTS)
+        reading = self._reading
+        named = reading.ids == "string"
+        if reading.ids == "auto" and self._vertices is not None:
+            named = lists_names(self._vertices, self._list_reading)
+        weights = (Column("weight", "float64", finite=True),) if reading.weights is True else ()
+        table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
+        return _Form(table, Columns(0, 1, 2 if weights else None), None, False)
 
-    def _lists_names(self) -> bool:
-        assert self._vertices is not None
-        with TextStream(self._vertices) as text:
-            text.skip_comments(_COMMENTS)
-            first = text.peek_line()
-            return first is not None and not is_integer(split_line(first, self._delimiter or find_delimiter(first))[0])
-
-    def _has_weights(self, line: Line, n_columns: int) -> bool:
-        if n_columns < 2:
-            raise line.refuse("expected 'source target' or 'source target weight', found one column; pass delimiter=")
-        if n_columns > 3 and self._extra_columns == "error":
-            raise line.refuse(
-                f"expected 'source target' or 'source target weight', found {n_columns} columns; "
-                'pass extra_columns="ignore" to read the first three, with weights=False the first two'
-            )
-        if n_columns == 2 and self._weights is True:
-            raise line.refuse("expected 'source target weight', found 2 columns; pass weights=False")
-        return n_columns > 2 and self._weights is not False
-
-    def _are_names(self, line: Line, tokens: list[str]) -> bool:
-        if self._n_vertices is not None or all(map(is_integer, tokens[:2])):
-            return False
-        if any("." in token and is_number(token) for token in tokens[:2]):
-            raise line.refuse(f"ids are integers or names, and these are other numbers; {_NAMES_HINT}")
-        return True
+    @property
+    def _list_reading(self) -> ListReading:
+        return ListReading(self._reading.delimiter, self._reading.comment)
 
     def _id_columns(self, are_names: bool) -> tuple[Column, Column]:
         if are_names:
@@ -352,11 +464,12 @@ class EdgeListSource(FileSource):
         else:
             low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
             hint = f"n_vertices={self._n_vertices} says so"
-        source, target = (Column(name, dtype, low, high, hint=hint) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
+        plain = self._reading.ids == "auto" and self._n_vertices is None
+        source, target = (Column(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
 
     def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
-        return _find_vertices(id_column, self._n_vertices, self._vertices, self._delimiter, self._id_room)
+        return _find_vertices(id_column, self._n_vertices, self._vertices, self._list_reading, self._id_room)
 
 
 class EdgeListPart(FileSource):
@@ -366,8 +479,7 @@ class EdgeListPart(FileSource):
     ----------
     segments : whole lines of files, and what is before the edges where a file begins
     form : of all lines
-    names : of the columns in the first file that names them; None where that is none so far
-    n_vertices, vertices, delimiter : as of `EdgeListSource`
+    reading, n_vertices, vertices : as of `EdgeListSource`
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -376,17 +488,17 @@ class EdgeListPart(FileSource):
         self,
         name: str,
         segments: Sequence[Segment],
-        form: TableFormat,
-        names: list[str] | None,
+        form: _Form,
+        reading: Reading,
         n_vertices: int | None,
         vertices: str | None,
-        delimiter: str | None,
     ) -> None:
         super().__init__(name)
-        self._segments, self._form, self._names = segments, form, names
-        self._known = (n_vertices, vertices, delimiter)
+        self._segments, self._form, self._reading = segments, form, reading
+        self._known = (n_vertices, vertices, ListReading(reading.delimiter, reading.comment))
         self._threads, self._id_room = 1, ANY_ROOM
         self._notes = _Notes()
+        self.is_undirected = form.is_undirected
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]
@@ -399,19 +511,20 @@ class EdgeListPart(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `number` numbers."""
-        self._made, self._listed = _find_vertices(self._form.columns[0], *self._known, self._id_room)
+        self._made, self._listed = _find_vertices(self._form.id_column, *self._known, self._id_room)
         try:
             with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
                 encode = partial(_encode_chunk, form=self._form, vertices=self._made)
-                for _, batch in read_chunks(self._read(texts), self._form, self._threads, encode, self._made):
-                    yield batch
+                for encoded in read_chunks(self._read(texts), self._form.table, self._threads, encode, self._made):
+                    self._notes.counts.add(encoded.counts)
+                    yield encoded.batch
         except SourceError as error:
             raise place_error(error, self._segments) from None
 
     def tell(self) -> _Told:
         """As of `FileSource`."""
         extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
-        return _Told(self._notes, extent, self._listed)
+        return _Told(self._notes, self._form, extent, self._listed)
 
     def number(self, claim: int | None) -> Layout:
         """As of `FileSource`."""
@@ -431,10 +544,7 @@ class EdgeListPart(FileSource):
 
     def _read_segment(self, text: TextStream, segment: Segment) -> Iterator[Chunk]:
         if not segment.begin:
-            ids = "string" if self._form.columns[0].dtype == "string" else "int"
-            head = _read_head(text, self._form.delimiter, ids, self._names)
-            self._notes.begin(text, head)
-            yield from [head.used] if head.used else []
+            self._notes.begin(text.name, _read_next_head(text, self._reading, self._form))
         yield from text.chunks()
 
 
@@ -442,15 +552,15 @@ def _find_vertices(
     id_column: Column,
     n_vertices: int | None,
     path: str | os.PathLike[str] | None,
-    delimiter: str | None,
+    reading: ListReading,
     id_room: IdRoom,
 ) -> tuple[Vertices, dict[str, Any]]:
     """What becomes of ids, and the provenance of the list of vertices at a path."""
     if n_vertices is not None:
         return NumberedVertices(n_vertices), {}
     if path is not None:
-        column = Column("vertex", id_column.dtype, hint=id_column.hint)
-        vertices, provenance = read_vertices(path, column, delimiter, _COMMENTS, id_room)
+        column = replace(id_column, name="vertex")
+        vertices, provenance = read_vertices(path, column, reading, id_room)
         return vertices, {"vertices": provenance}
     return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 
@@ -464,59 +574,155 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
     if vertices is not None:
         raise OptionError("n_vertices= and vertices= both say what the vertices are; pass one of them")
     if ids == "string":
-        raise OptionError("n_vertices is for ids that are integers; for names pass vertices=")
+        raise OptionError("n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=")
 
 
-def _read_head(text: TextStream, delimiter: str | None, ids: str, names: list[str] | None = None) -> _Head:
-    """Read comments and a line of columns' names, up to the first edge.
+def _read_head(
+    text: TextStream,
+    reading: Reading,
+    known: list[str] | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
+) -> _Head:
+    """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
 
     Parameters
     ----------
-    names : of the columns in a file before it, by which they are known where no edge follows them
+    known : names of the columns in a file before it, by which a header without edges below it is known
+    is_vertex : as of `EdgeListSource`
+
+    Raises
+    ------
+    SourceError : the lines may be read in several ways, or a comment may be an edge; names the argument that decides
     """
-    claims = _read_claims(text)
-    first = text.peek_line()
-    if first is None or ids == "string" or not _may_be_names(first, delimiter):
-        return _Head(claims, None, first, None)
-    text.read_line()
-    text.skip_comments(_COMMENTS)
-    second = text.peek_line()
-    tokens = split_line(first, delimiter or find_delimiter(first))
-    if tokens == names if second is None else _are_names_of(first, second, delimiter):
-        return _Head(claims, tokens, second, None)
-    return _Head(claims, None, first, Chunk(first.source, first.number, first.data + b"\n"))
+    for _ in range(reading.skip_rows):
+        text.read_line()
+    preamble = _read_preamble(text, reading)
+    sample = [
+        line for line in text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES) if not line.is_blank_or_comment(reading.comments)
+    ]
+    if not sample:
+        return _Head(preamble, 0)
+    delimiter = reading.delimiter or choose_delimiter([line.text for line in sample])
+    first, *below = [split_line(line, delimiter) for line in sample]
+    try:
+        if max(map(len, (first, *below[:1]))) < 2:
+            choose_columns(None, 1)
+        is_header = _is_header(first, below, reading, preamble, known, is_vertex)
+        names, n_header = preamble.names, 0
+        if names is not None and len(names) != len(below[0] if is_header and below else first):
+            names = None
+        if is_header:
+            text.read_line()
+            preamble = _read_preamble(text, reading, preamble)
+            names, n_header = first, 1
+        if is_header and not below:
+            return _Head(preamble, n_header, None, names)
+        n_columns = len(below[0] if is_header else first)
+        if names is not None and len(names) != n_columns:
+            raise Undecided(
+                f"the header has {len(names)} columns, {', '.join(names)}, and the line below it {n_columns}; write "
+                "a header with a name for each column, or pass skip_rows= and columns= with numbers"
+            )
+        columns = _choose_columns(names, n_columns, reading)
+    except Undecided as error:
+        raise sample[0].refuse(str(error)) from error
+    if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
+        raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
+    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns)
 
 
-def _read_claims(text: TextStream) -> dict[str, int]:
-    """Read the comments; the last number of nodes and of edges that they state."""
-    found = {}
-    for k, line in enumerate(text.read_comments(_COMMENTS)):
-        if k == 0 and is_banner(line):
-            raise line.refuse('this is a Matrix Market file; pass format="matrix-market"')
-        if b":" not in line.data and b"=" not in line.data:  # so that long lines are soon over
-            continue
-        for claim in _CLAIM.finditer(line.text):
-            what, number = claim.groups()
-            found["nodes" if what.lower() in ("nodes", "vertices") else "edges"] = int(number)
-    return found
+def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:
+    """Read the beginning of a file that is read as others are.
+
+    Raises
+    ------
+    SourceError : as of `_read_head`; it is not like the first file
+    """
+    head = _read_head(text, reading, form.names)
+    if head.first is None or head.columns is None:
+        return head
+    form_columns = len(form.table.columns)
+    is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
+        head.first, form.table.delimiter
+    )
+    if not is_split_alike:
+        found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
+    elif (head.names is None) != (form.names is None):
+        found = "one of the files names its columns in a header, and the other does not"
+    elif head.names == form.names and head.n_columns == form_columns and head.columns != form.columns:
+        found = "its columns are others than those of the first file"
+    elif head.preamble.is_undirected != form.is_undirected:
+        found = "one of the files says that its edges are undirected, and the other does not"
+    else:
+        return head
+    raise SourceError(
+        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header= or "
+        "columns=, or ingest them apart",
+        source=text.name,
+    )
 
 
-def _may_be_names(line: Line, delimiter: str | None) -> bool:
-    tokens = split_line(line, delimiter or find_delimiter(line))
-    return not any(map(is_number, tokens))
+def _choose_columns(names: list[str] | None, n_columns: int, reading: Reading) -> Columns:
+    if reading.columns is not None:
+        if names is None and isinstance(reading.columns[0], str):
+            raise Undecided(
+                f"columns={reading.columns!r} are names, and no line names the columns; pass numbers from 1"
+            )
+        return resolve_columns(reading.columns, names, n_columns, reading.weights)
+    return choose_columns(names, n_columns, reading.weights, reading.extra_columns)
 
 
-def _are_names_of(names: Line, edge: Line, delimiter: str | None) -> bool:
-    delimiter = delimiter or find_delimiter(edge)
-    tokens = split_line(edge, delimiter)
-    return len(tokens) == len(split_line(names, delimiter)) and len(tokens) > 1 and all(map(is_integer, tokens[:2]))
+def _is_header(
+    first: list[str],
+    below: list[list[str]],
+    reading: Reading,
+    preamble: Preamble,
+    known: list[str] | None,
+    is_vertex: Callable[[str], bool] | None,
+) -> bool:
+    if reading.header is not None:
+        return reading.header
+    if first == known and not below:
+        return True
+    if preamble.names is not None and len(preamble.names) == len(first):
+        return first == preamble.names
+    return has_header(first, below, reading.columns, is_vertex)
+
+
+def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None = None) -> Preamble:
+    """Read comments, and what they state unless the user says which lines are comments."""
+    preamble = preamble or Preamble()
+    for line in text.read_comments(reading.comments):
+        if is_banner(line):
+            raise line.refuse("this is a Matrix Market file; read it as one")
+        if reading.comment is None:
+            preamble.take(line.text, line.number)
+        else:
+            preamble.n_lines += 1
+    if preamble.is_bipartite:
+        raise SourceError(
+            "the file is bipartite (% bip): ids of sources and of targets are numbered apart, and would be merged; "
+            "write both so that they differ, for example with a letter before each, or pass "
+            'comment="%" if they are one numbering',
+            source=text.name,
+        )
+    return preamble
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Entries of a chunk."""
+
+    chunk: Chunk
+    batch: CooBatch
+    counts: _Counts = field(default_factory=_Counts)
 
 
 def _encode_all(
     parsed: Iterable[tuple[Chunk, list[Any]]],
-    encode: Callable[[Chunk, list[Any]], tuple[Chunk, CooBatch]],
+    encode: Callable[[Chunk, list[Any]], _Encoded],
     vertices: Vertices,
-) -> Iterator[tuple[Chunk, CooBatch]]:
+) -> Iterator[_Encoded]:
     """Chunks and their entries, encoded when it is their turn."""
     for chunk, columns in parsed:
         if vertices.is_full:
@@ -524,12 +730,14 @@ def _encode_all(
         yield encode(chunk, columns)
 
 
-def _encode_chunk(chunk: Chunk, columns: list[Any], form: TableFormat, vertices: Vertices) -> tuple[Chunk, CooBatch]:
-    sources, targets, *weights = columns
+def _encode_chunk(chunk: Chunk, columns: list[Any], form: _Form, vertices: Vertices) -> _Encoded:
+    sources, targets, *weights = form.arrange(columns)
+    n_comments = count_comments(chunk, form.table, len(sources))
     rows, cols = vertices.encode(sources, targets)
-    for side, codes in enumerate((rows, cols)):
+    for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
         if (k := find_unknown(vertices, codes)) is not None:
-            line = nth_line(chunk, form, k)
-            unknown = split_line(line, form.delimiter)[side]
+            line = nth_line(chunk, form.table, k)
+            unknown = split_line(line, form.table.delimiter)[place]
             raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-    return chunk, CooBatch(rows, cols, weights[0] if weights else None)
+    batch = CooBatch(rows, cols, weights[0] if weights else None)
+    return _Encoded(chunk, batch, _Counts(n_comments=n_comments, n_rows=len(rows)))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numba import njit
 
 from mgspmv.errors import CapacityError, OptionError, ShapeError
+from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.stored import list_rows
@@ -119,12 +120,13 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
     return PickedEdges(name, given)
 
 
-def read_edges(path: str | os.PathLike[str], info: MatrixInfo) -> Any:
+def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: Any) -> Any:
     """Read edges from whatever `ingest` reads: pairs of ids from an edge list or table, else a mask.
 
     Parameters
     ----------
-    info : of the matrix that they are edges of: its ids are names or integers
+    stored : the matrix that they are edges of
+    reading : options of `open_source`
 
     Returns
     -------
@@ -134,10 +136,13 @@ def read_edges(path: str | os.PathLike[str], info: MatrixInfo) -> Any:
     ------
     SourceError, OptionError, StoreError : as for `open_source` and reading what it opens
     """
-    source = open_update(None, path, info.vertex_ids)[1]
+    is_vertex = VertexLookup(stored).has
+    source = open_update(None, path, stored.info.vertex_ids, is_vertex, **reading)[1]
     assert source is not None
     ends: list[list[np.ndarray]] = [[], []]
     for batch in source.batches():
+        if getattr(source, "is_undirected", False):
+            batch = mirror(batch, "symmetric")
         stays = slice(None) if batch.values is None else batch.values != 0
         is_mask = source.default_kind != "graph"
         for side, own in zip(ends, (batch.rows, batch.cols), strict=True):

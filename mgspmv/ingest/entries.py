@@ -392,7 +392,8 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
         )
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
-    return mirror(CooBatch(rows, cols, values), "symmetric" if options.symmetrize else "general")
+    are_mirrored = options.symmetrize or getattr(source, "is_undirected", False)
+    return mirror(CooBatch(rows, cols, values), "symmetric" if are_mirrored else "general")
 
 
 def _counts_parallel(source: Source, options: IngestOptions) -> bool:

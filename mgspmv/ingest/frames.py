@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.parts import cut_evenly, make_absolute
-from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, make_empty
+from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
@@ -42,7 +42,7 @@ class FrameSource(TableSource):
         self,
         frame: Any,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str | int] | None = None,
         n_vertices: int | None = None,
         vertices: str | PathLike[str] | None = None,
         weights: Literal["auto"] | bool = "auto",
@@ -60,7 +60,7 @@ class FrameSource(TableSource):
         size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
         super().__init__(
             f"{library} {_CLASSES[library]} of {size}",
-            columns=columns,
+            columns=_take_labels(frame, columns),
             n_vertices=n_vertices,
             vertices=vertices,
             weights=weights,
@@ -129,6 +129,7 @@ class ArrowTable:
 
     def __init__(self, table: Any, name: str, batch_rows: int) -> None:
         self.name, self._table, self._batch_rows = name, table, batch_rows
+        self.index: Sequence[str] = find_saved_index(table.schema) if isinstance(table, pa.Table) else ()
         self.columns: list[str] = list(table.columns if _find_library(table) == "polars" else table.column_names)
         self.n_rows: int | None = len(table)
 
@@ -152,6 +153,7 @@ class PandasTable:
     """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
 
     first_row = n_skipped = 0
+    index: Sequence[str] = ()
 
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
@@ -178,6 +180,7 @@ class DaskTable:
     """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
 
     first_row = n_skipped = 0
+    index: Sequence[str] = ()
 
     def __init__(
         self, frame: Any, name: str, batch_rows: int, threads: int | None, scheduler: str | None = None
@@ -217,6 +220,13 @@ def is_frame(obj: Any) -> bool:
 def _find_library(obj: Any) -> str | None:
     classes = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(obj).__mro__)
     return next((library for library, name in classes if _CLASSES.get(library) == name), None)
+
+
+def _take_labels(frame: Any, columns: Sequence[str | int] | None) -> Sequence[str | int] | None:
+    """Columns as they were given, but for integers that are labels of a DataFrame, which become its names."""
+    if columns is None or isinstance(columns, str) or not any(isinstance(label, int) for label in frame.columns):
+        return columns
+    return [str(each) if each in list(frame.columns) else each for each in columns]
 
 
 def _find_labels(frame: Any, names: list[str]) -> list[Any]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,9 +141,18 @@ def is_group_path(path: str | os.PathLike[str]) -> bool:
         return any(part.endswith(".zarr") for part in text.split("/"))
     local = Path(text)
     if local.is_file():
-        return local.suffix == ".zip"
+        return local.suffix == ".zip" and _is_zipped_group(local)
     named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
     return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
+
+
+def _is_zipped_group(path: Path) -> bool:
+    """Return whether an archive holds a Zarr group, and not just a folder with one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return True  # a damaged one is told by Zarr
 
 
 # --- groups and arrays -----------------------------------------------------------------------------------------------

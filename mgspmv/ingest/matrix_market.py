@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
-from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, is_integer, nth_line, read_chunks
+from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth_line, read_chunks
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.rules import is_integer
 from mgspmv.ingest.source import FileSource, Joined, Layout, Place
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut, skip_text
 from mgspmv.model import CooBatch, default_threads, index_dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from zarr import Group
 from zarr.abc.store import Store
 
-from mgspmv.errors import OptionError, SourceError, UnsupportedSourceError
+from mgspmv.errors import OptionError, UnsupportedSourceError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
@@ -19,15 +20,19 @@ from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, 
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, source_from_arrays, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.rules import find_format_by_name
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.store_source import StoreSource
+from mgspmv.ingest.streams import Pipe, is_pipe
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
 from mgspmv.store.read import open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
-EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "delimiter", "weights", "ids", "extra_columns")
+LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
+"""Of texts."""
+EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", "extra_columns", *LINE_OPTIONS)
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
 """Of all tables, DataFrames too."""
 GROUP_OPTIONS = ("n_cols",)
@@ -36,9 +41,7 @@ _SUITABLE = {
     "parquet": PARQUET_OPTIONS,
     **dict.fromkeys(("zarr", *GROUP_FORMATS), GROUP_OPTIONS),
 }
-_SUITED: dict[tuple[str, ...], str] = {("columns",): "a table", GROUP_OPTIONS: "plain CSR arrays in Zarr"}
-
-_SUFFIXES = {"npz": (".npz",), "parquet": (".parquet", ".pq")}
+_SUITED: dict[tuple[str, ...], str] = {GROUP_OPTIONS: "plain CSR arrays in Zarr"}
 
 
 def open_source(
@@ -47,6 +50,7 @@ def open_source(
     format: str | None = None,
     threads: int | None = None,
     id_room: IdRoom = ANY_ROOM,
+    is_vertex: Callable[[str], bool] | None = None,
     **edge_list_options: Any,
 ) -> Source:
     """Open a path, URL or object for ingesting.
@@ -58,6 +62,7 @@ def open_source(
     format : one of `FORMATS`; default: by the file's name and first line, or by what a Zarr group has
     threads : that parse a text, decode Parquet or compute a partition; default one for each processor
     id_room : what the ids of vertices may take
+    is_vertex : as of `EdgeListSource`
     edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; of `TableSource`, one of `PARQUET_OPTIONS`; of
         `GroupSource`, one of `GROUP_OPTIONS`. They suit no other format, but `n_vertices` suits a tuple of arrays too
 
@@ -77,8 +82,8 @@ def open_source(
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return source_from_arrays(*source, **edge_list_options, id_room=id_room)
-    files = find_files(source) if are_paths and not is_group else []
-    chosen = format or _find_format(source, files, edge_list_options.get("delimiter"), is_group=is_group)
+    files = [_take_name(name) for name in find_files(source)] if are_paths and not is_group else []
+    chosen = format or _find_format(source, files, is_group=is_group)
     if is_group and format is None and (place := find_matrix_store(source)) is not None:
         _check_suitable(edge_list_options, (), "a matrix store")
         return StoreSource(open_store(place), threads)
@@ -90,8 +95,9 @@ def open_source(
     if not files:
         return source_from_object(source, id_room)
     if chosen in ("edge-list", "parquet"):
-        reader = EdgeListSource if chosen == "edge-list" else ParquetSource
-        return reader(files, threads=threads, id_room=id_room, **edge_list_options)
+        if chosen == "parquet":
+            return ParquetSource(files, threads=threads, id_room=id_room, **edge_list_options)
+        return EdgeListSource(files, threads=threads, id_room=id_room, is_vertex=is_vertex, **edge_list_options)
     if len(files) > 1:
         raise UnsupportedSourceError(
             f"{len(files)} files of the format {chosen} are no single matrix, as edge lists or Parquet files are; "
@@ -110,7 +116,11 @@ def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: 
 
 
 def open_update(
-    insert: Any, delete: Any, vertex_ids: str | None, **options: Any
+    insert: Any,
+    delete: Any,
+    vertex_ids: str | None,
+    is_vertex: Callable[[str], bool] | None = None,
+    **options: Any,
 ) -> tuple[Source | None, Source | None]:
     """Open what is to be inserted into a store and deleted from it, which may be nothing; of what is deleted, weights
     are not looked at.
@@ -119,6 +129,7 @@ def open_update(
     ----------
     insert, delete : as for `open_source`; None for nothing
     vertex_ids : what the store's are: an edge list for one with `string` is read so, whatever its ids look like
+    is_vertex : tells a name that is a vertex of the store
     options : as for `open_source`, for both
 
     Raises
@@ -134,9 +145,10 @@ def open_update(
             return None
         if is_frame(source) and not source.shape[1] and not given.get("columns"):
             return source_from_object(([], []))
+        source = _take_name(os.fspath(source)) if is_path(source) else source  # a pipe is opened once
         opened = open_source(source, **given)
         if isinstance(opened, EdgeListSource):
-            as_names = {"ids": "string"} if vertex_ids == "string" else {}
+            as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}
             opened = open_source(source, **(as_names | given | without | {"format": "edge-list"}))
         elif isinstance(opened, TableSource):
             opened = open_source(source, **(given | without))
@@ -147,32 +159,20 @@ def open_update(
     return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
 
 
+def _take_name(name: str) -> str:
+    return Pipe(name) if is_pipe(name) and not isinstance(name, Pipe) else name
+
+
 def _is_group(path: Path, format: str | None) -> bool:
-    return format in GROUP_FORMATS or (format is None and not _detect_by_name(os.fspath(path)) and is_group_path(path))
+    return format in GROUP_FORMATS or (
+        format is None and not isinstance(find_format_by_name(os.fspath(path)), str) and is_group_path(path)
+    )
 
 
-def _find_format(source: Any, files: list[str], delimiter: str | None, *, is_group: bool) -> str:
+def _find_format(source: Any, files: list[str], *, is_group: bool) -> str:
     if is_group:
         return "zarr"
-    return _detect(files, delimiter) if files else type(source).__name__
-
-
-def _detect(files: list[str], delimiter: str | None) -> str:
-    """The format of files, by their names, or else by the first of them; its reader refuses those of another."""
-    formats = [_detect_by_name(name) for name in files]
-    for name, format in zip(files, formats, strict=True):
-        if format != formats[0]:
-            raise SourceError(
-                f"{files[0]} and {name} are of different formats by their names; name files of one format, or pass "
-                "format=",
-                source=name_files(files),
-            )
-    return formats[0] or detect_format(files[0], delimiter)
-
-
-def _detect_by_name(name: str) -> str | None:
-    """A format that its files are named by; None for texts, which may have any name."""
-    return next((format for format, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
+    return detect_format(files) if files else type(source).__name__
 
 
 def _check_names(options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.streams import open_anywhere
-from mgspmv.ingest.tables import BATCH_ROWS, TableSource, make_empty
+from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
 HASHED_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class ParquetSource(TableSource):
         self,
         path: Path | Sequence[Path],
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str | int] | None = None,
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
         weights: Literal["auto"] | bool = "auto",
@@ -162,6 +162,7 @@ class ParquetTable:
                 f"this is no Parquet file, or it is damaged or cut short ({error})", source=name
             ) from error
         self.columns: list[str] = self._file.schema_arrow.names
+        self.index: Sequence[str] = find_saved_index(self._file.schema_arrow)
         lengths = self.measure_groups()
         self._groups = range(len(lengths)) if groups is None else groups
         self.n_groups = len(self._groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -29,7 +29,7 @@ class Undecided(ValueError):
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_PLAIN_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _FORTRAN_EXPONENT = str.maketrans("dD", "ee")
@@ -41,7 +41,7 @@ def is_integer(token: str) -> bool:
 
 
 def is_plain_integer(token: str) -> bool:
-    """Return whether a token is written as `str(int)` writes it: equal integers are equal tokens."""
+    """Return whether a token is an integer without a plus and leading zeros."""
     return _PLAIN_INTEGER.fullmatch(token) is not None
 
 
@@ -60,7 +60,7 @@ def has_decimal_comma(token: str) -> bool:
 DELIMITERS = ("\t", "|", ";", ",", " ")
 """Delimiters in the order in which they are tried; a space stands for a run of blanks."""
 
-_BLANKS = " \t\v\f\r"
+_BLANKS = " \t"
 _BLANK_FIELD = re.compile(r'"(?:[^"]|"")*"(?=[ \t\v\f\r]|$)|[^ \t\v\f\r]+')
 
 
@@ -71,6 +71,7 @@ def split_fields(line: str, delimiter: str) -> list[str]:
     ------
     Undecided : a quotation is not closed
     """
+    line = line.rstrip("\r")
     if '"' not in line:
         if delimiter == " ":
             return _BLANK_FIELD.findall(line)
@@ -430,8 +431,8 @@ def _find_weight(
         if len(unknown) == 1:
             return unknown[0]
         raise Undecided(
-            f"weights are wanted, and of the columns {list_names(names)} none is named so; name it as the third of "
-            'columns=("SOURCE", "TARGET", "WEIGHT")'
+            f"expected a column of weights, found the columns {list_names(names)}; name it as the third of "
+            'columns=("SOURCE", "TARGET", "WEIGHT"), or leave weights=True out'
         )
     if not unknown or extra_columns == "ignore":
         return None
@@ -479,17 +480,23 @@ def list_names(names: Iterable[str]) -> str:
 _SAY_HEADER = "pass header=True if it names the columns, or header=False if it is data"
 
 
-def has_header(first: Sequence[str], below: Sequence[Sequence[str]], given: Sequence[str | int] | None = None) -> bool:
+def has_header(
+    first: Sequence[str],
+    below: Sequence[Sequence[str]],
+    given: Sequence[str | int] | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
+) -> bool:
     """Return whether the first line of a file of edges names the columns.
 
-    A line of numbers above numbers is an edge, as is one with a name that occurs again as an id. A line of known names,
-    or of words above numbers, is a header.
+    A line with a number above numbers is an edge, as is one with a name that occurs again as an id. A line of known
+    names, or of words above numbers, is a header.
 
     Parameters
     ----------
     first : fields of the first line
     below : fields of lines that follow
     given : columns that the user named, or numbered from 1
+    is_vertex : tells a name that is known to be an id, as in a store that is updated
 
     Raises
     ------
@@ -504,7 +511,7 @@ def has_header(first: Sequence[str], below: Sequence[Sequence[str]], given: Sequ
     if first and first[0] == "" and any(first):
         return True
     tokens = [first[place] for place in places]
-    recur = _recur(tokens, below, places)
+    recur = _recur(tokens, below, places) or (is_vertex is not None and any(map(is_vertex, tokens)))
     if known is not None and given is None:
         if recur or _recur([first[k] for k in known], below, known):
             raise Undecided(
@@ -514,7 +521,9 @@ def has_header(first: Sequence[str], below: Sequence[Sequence[str]], given: Sequ
         return True
     columns = [[own[place] for own in below if place < len(own)] for place in places]
     are_numbers = [all(map(is_number, own)) for own in columns]
-    if any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)) or recur:
+    if recur or any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)):
+        return False
+    if _has_number_above_numbers(first, below, places):
         return False
     if below and all(are_numbers) and not any(map(is_number, tokens)):
         return True
@@ -543,10 +552,20 @@ def _recur(tokens: Sequence[str], below: Sequence[Sequence[str]], places: Sequen
 
 def _has_word_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
     return any(
-        token and not is_number(token) and all(place < len(own) and is_number(own[place]) for own in below)
+        token and not is_number(token) and _is_numeric(below, place)
         for place, token in enumerate(first)
         if place not in places
     )
+
+
+def _has_number_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
+    return any(
+        is_number(token) and _is_numeric(below, place) for place, token in enumerate(first) if place not in places
+    )
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
+    return all(place < len(own) and is_number(own[place]) for own in rows)
 
 
 def has_list_header(first: Sequence[str], below: Sequence[Sequence[str]], *, has_numbers: bool = False) -> bool:
@@ -566,8 +585,9 @@ def has_list_header(first: Sequence[str], below: Sequence[Sequence[str]], *, has
         return not is_number(first[-1])
     if is_number(first[0]):
         return False
-    if names_vertices(first[0]) and not any(first[0] in own[:1] for own in below):
-        return True
+    for place, name in enumerate(first):
+        if names_vertices(name) and not any(name in own[place : place + 1] for own in below):
+            return True
     return bool(below) and all(bool(own) and is_number(own[0]) for own in below)
 
 
@@ -599,7 +619,7 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
             return (ids or kept)[0], None
-        raise Undecided(f"of the columns {list_names(names)}, name the one of ids `id`")
+        raise Undecided(f"of the columns {list_names(names)}, name only the one of ids `id`")
     if len(ids) == 1 and len(numbers) == 1:
         return ids[0], numbers[0]
     if len(kept) == 2 and names[kept[0]].strip() and len(ids) < 2 and len(numbers) < 2:
@@ -845,7 +865,7 @@ def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
     """
     if head.startswith(_PARQUET):
         return "parquet"
-    if head.removeprefix(b"\xef\xbb\xbf").lower().startswith((b"%%matrixmarket", b"%matrixmarket")):
+    if head[:512].removeprefix(b"\xef\xbb\xbf").lower().lstrip().startswith((b"%%matrixmarket", b"%matrixmarket")):
         return "matrix-market"
     for pattern, suffix in _FOREIGN_BYTES:
         if pattern.match(head):

@@ -116,6 +116,8 @@ class FileSource:
         """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
         self.may_be_empty = False
         """Whether it may have no edges, although nothing else says what the vertices are or what their ids are."""
+        self.is_undirected = False
+        """Whether each entry stands for both directions; known once the first batch is given."""
         self.is_kept = False
         """Whether what codes the ids is kept between batches, so that no thread is to code those of later ones yet."""
 

@@ -6,6 +6,8 @@ import codecs
 import hashlib
 import io
 import os
+import stat
+import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +30,12 @@ BATCH_BYTES = 2**20
 
 LINE_LIMIT_BYTES = 2**20
 """A longer line is taken as a sign that the file is not a text."""
+
+HEAD_BYTES = 2**16
+"""Bytes at the beginning of a file by which its format is told."""
+
+MAGIC_BYTES = 16
+"""Bytes at the beginning of a file by which its compression is told."""
 
 FILES_AHEAD = 2
 """Texts that are opened, and their beginnings read, before they are asked for."""
@@ -116,12 +124,13 @@ class TextStream:
         self._size = find_size(file)
         self._raw = _CountedFile(fetch_ahead(file) if segment.is_whole else file, self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
-        self.compression = find_compression(self._buffered.peek(16)) if segment.is_whole else None
+        self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
         blocks = blocks if segment.begin else _drop_byte_order_mark(blocks)
         self._blocks = Ahead(_count_lines(blocks), AHEAD, "mgspmv-read")
+        self._peeked = deque[tuple[bytes, int]]()
         self._block, self._at, self._next_number, self._end_number = b"", 0, 1, 1
 
     def __enter__(self) -> TextStream:
@@ -153,6 +162,22 @@ class TextStream:
         if not self._block:
             return None
         return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
+
+    def peek_lines(self, n_bytes: int, n_lines: int) -> Iterator[Line]:
+        """Give the next lines and leave them there: at most `n_lines`, and about as many as are in `n_bytes`."""
+        if self.peek_line() is None:
+            return
+        blocks, size, found = [self._block[self._at :]], len(self._block) - self._at, self._end_number
+        while size < n_bytes and found - self._next_number < n_lines and (more := next(self._blocks, (b"", 0)))[0]:
+            self._peeked.append(more)
+            blocks.append(more[0])
+            size, found = size + len(more[0]), found + more[1]
+        number = self._next_number
+        for block in blocks:
+            begin = 0
+            while (end := block.find(b"\n", begin)) >= 0 and number - self._next_number < n_lines:
+                yield Line(self.name, number, block[begin:end])
+                begin, number = end + 1, number + 1
 
     def read_line(self) -> Line | None:
         """Give the next line and step over it; None at the end of the text."""
@@ -187,7 +212,8 @@ class TextStream:
 
     def _take_block(self) -> None:
         """Go on to the next lines; there are none at the end of the text."""
-        (self._block, n_lines), self._at = next(self._blocks, (b"", 0)), 0
+        following = self._peeked.popleft() if self._peeked else next(self._blocks, (b"", 0))
+        (self._block, n_lines), self._at = following, 0
         self._end_number += n_lines
 
     def provenance(self) -> dict[str, Any]:
@@ -315,10 +341,112 @@ def find_size(file: IO[bytes]) -> int | None:
     return size or None
 
 
+class Pipe(str):
+    """Name of a stream that can be read once: a pipe, a FIFO, a device, or `-` for standard input.
+
+    Bytes that were looked at by `peek` are given again to the one reader.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._file: IO[bytes] | None = None
+        self._head = b""
+        self._is_opened = False
+
+    def peek(self, n_bytes: int) -> bytes:
+        """Give the first bytes, as many as there are up to `n_bytes`, and leave them there."""
+        if self._is_opened:
+            raise SourceError("it is a pipe that was read already; save it as a file", source=self)
+        file = self._begin()
+        while len(self._head) < n_bytes and (piece := file.read(n_bytes - len(self._head))):
+            self._head += piece
+        return self._head
+
+    def open(self) -> IO[bytes]:
+        """Open the stream for its reader.
+
+        Raises
+        ------
+        SourceError : it was opened before
+        """
+        file = self._begin()
+        self.peek(MAGIC_BYTES)
+        self._is_opened = True
+        return cast(IO[bytes], _PeekedFile(self._head, file))
+
+    def _begin(self) -> IO[bytes]:
+        if self._file is None:
+            self._file = sys.stdin.buffer if self == "-" else _open_local(self)
+        return self._file
+
+
+def is_pipe(name: str) -> bool:
+    """Return whether a name is that of a stream that can be read once."""
+    if name == "-":
+        return True
+    if "://" in name:
+        return False
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode))
+
+
+class _PeekedFile(io.RawIOBase):
+    """A stream whose first bytes were read before."""
+
+    def __init__(self, head: bytes, file: IO[bytes]) -> None:
+        self._head, self._file = memoryview(head), file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            piece = self._file.read(len(buffer))
+            buffer[: len(piece)] = piece
+            return len(piece)
+        n = min(len(buffer), len(self._head))
+        buffer[:n], self._head = self._head[:n], self._head[n:]
+        return n
+
+    def close(self) -> None:
+        if self._file is not sys.stdin.buffer:
+            self._file.close()
+        super().close()
+
+
+def read_head(name: str) -> tuple[bytes, bool]:
+    """Give the first bytes of a file, decompressed, and whether it is compressed.
+
+    Raises
+    ------
+    as of `TextStream`, but for damaged data, which give none
+    """
+    from lzma import LZMAError
+
+    if isinstance(name, Pipe):
+        stored = name.peek(HEAD_BYTES)
+    else:
+        with io.BufferedReader(_CountedFile(fetch_ahead(open_bytes(name)), name), HEAD_BYTES) as file:
+            stored = file.read(HEAD_BYTES)
+    compression = find_compression(stored[:MAGIC_BYTES])
+    if compression is None:
+        return stored, False
+    try:
+        return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES, 1), b""), True
+    except (OSError, EOFError, LZMAError):
+        return b"", True
+
+
 def open_bytes(name: str) -> IO[bytes]:
     """A file at a path or URL, for reading; errors as of `TextStream`."""
-    if "://" in name:
-        return open_url(name)
+    if isinstance(name, Pipe):
+        return name.open()
+    return open_url(name) if "://" in name else _open_local(name)
+
+
+def _open_local(name: str) -> IO[bytes]:
     try:
         return open(name, "rb", buffering=0)
     except FileNotFoundError as error:

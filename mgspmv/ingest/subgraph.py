@@ -81,7 +81,7 @@ def read_selection(path: str | os.PathLike[str], *, string_ids: bool = False) ->
     if Path(path).suffix == ".npy":
         return read_vector(path)
     column = Column("vertex", "string" if string_ids else "int64")
-    numbering = read_vertices(path, column, None, b"#%")[0].finish(None)
+    numbering = read_vertices(path, column)[0].finish(None)
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.n_vertices) if ids is None else ids[:]
     return selected

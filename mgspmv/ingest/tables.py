@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import partial
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -16,14 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.errors import OptionError, SourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
-from mgspmv.ingest.edge_list import check_vertex_options
+from mgspmv.ingest.edge_list import check_columns, check_vertex_options
+from mgspmv.ingest.rules import (
+    Undecided,
+    choose_columns,
+    find_role,
+    is_saved_index,
+    list_names,
+    resolve_columns,
+)
 from mgspmv.ingest.source import FileSource, Joined, Place
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
+    ListReading,
     NumberedVertices,
     Numbering,
     OccurringIntegers,
@@ -49,6 +57,8 @@ class Table(Protocol):
     name: str
     """For messages."""
     columns: list[str]
+    index: Sequence[str]
+    """Those of the columns that pandas saved as an index."""
     first_row: int
     """Number of the first row that is read; it is less only where others are read elsewhere."""
     n_rows: int | None
@@ -136,12 +146,12 @@ class TableSource(FileSource):
     Parameters
     ----------
     name : for messages
-    columns : names of the columns of sources, targets and, maybe, weights; None for the first two, and the third for
-        weights
+    columns : of sources, targets and, maybe, weights: their names, or their numbers counted from 1; None to choose
+        them by their names, or by place where two or three names say nothing (see `rules.choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, as of `EdgeListSource`
-    weights : whether there are weights; "auto" if there is a third column. With False it is not looked at
-    extra_columns : "ignore" columns beyond the third, or take them for an "error", where `columns` does not say which
+    weights : whether there are weights; "auto" if there is such a column. With False it is not looked at
+    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
     id_room : what the vertices' ids may take
 
     Raises
@@ -156,7 +166,7 @@ class TableSource(FileSource):
         self,
         name: str,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str | int] | None = None,
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
         weights: Literal["auto"] | bool = "auto",
@@ -166,14 +176,7 @@ class TableSource(FileSource):
         check_choice("weights", weights, ("auto", True, False))
         check_choice("extra_columns", extra_columns, ("error", "ignore"))
         check_vertex_options(n_vertices, vertices, "auto")
-        if columns is not None and len(columns) not in (2, 3):
-            raise OptionError(
-                f"columns must name those of sources, targets and, maybe, weights, not {len(columns)}: {list(columns)}"
-            )
-        if columns is not None and len(columns) != 3 and weights is True:
-            raise OptionError(
-                f"weights=True takes a third column, columns={tuple(columns)} has none; add it, or leave weights= out"
-            )
+        check_columns(columns, weights)
         super().__init__(name)
         self._n_tables = 1
         self._there: list[str] = []
@@ -252,21 +255,45 @@ class TableSource(FileSource):
                     yield _Part(table.name, first + start, own, fraction)
 
     def _choose_columns(self, table: Table) -> list[str]:
-        there, refuse = table.columns, partial(SourceError, source=table.name)
-        if self._columns is not None:
-            _check_there(table, self._columns)
-            return list(self._columns)[: 2 if self._weights is False else 3]
-        if len(there) < 2 or (len(there) == 2 and self._weights is True):
-            wanted = "sources, targets and weights" if self._weights is True else "sources and targets"
-            raise refuse(f"expected columns of {wanted}, found {len(there)}: {', '.join(there)}")
-        if len(there) > 3 and self._extra_columns == "error":
-            raise refuse(
-                f"expected columns of sources, targets and, maybe, weights, found {len(there)}: {', '.join(there)}; "
-                'name those by columns=(...), or pass extra_columns="ignore" for the first three'
+        """Names of the columns of sources, targets and, maybe, weights."""
+        there = table.columns
+        if len(there) < 2:
+            raise SourceError(
+                f"expected columns of sources and targets, found {len(there)}: {list_names(there)}", source=table.name
             )
-        chosen = there[: 2 if self._weights is False else 3]
-        _check_there(table, chosen)
-        return chosen
+        try:
+            if self._columns is not None:
+                chosen = resolve_columns(self._columns, there, len(there), self._weights)
+            else:
+                kept = [name for name in there if not _is_index(name, table.index)]
+                chosen, there = choose_columns(kept, len(kept), self._weights, self._extra_columns), kept
+        except Undecided as error:
+            raise SourceError(str(error), source=table.name) from error
+        places = [chosen.source, chosen.target, chosen.weight]
+        names = [there[place] for place in places if place is not None]
+        for name in names:
+            if table.columns.count(name) != 1:
+                raise SourceError(
+                    f"expected one column {name!r}, found the columns {list_names(table.columns)}; rename them",
+                    source=table.name,
+                )
+        return names
+
+
+def find_saved_index(schema: Any) -> Sequence[str]:
+    """Return the columns of an Arrow schema that pandas saved as an index, by its metadata."""
+    described = (schema.metadata or {}).get(b"pandas")
+    try:
+        index = json.loads(described)["index_columns"] if described else []
+        return [name for name in index if isinstance(name, str)]
+    except (ValueError, KeyError, TypeError):  # written by another program
+        return []
+
+
+def _is_index(name: str, index: Sequence[str]) -> bool:
+    """Return whether a column was saved as an index and has no name that says more."""
+    role, _ = find_role(name)
+    return is_saved_index(name) or (name in index and role not in ("source", "target"))
 
 
 class _Edges:
@@ -344,7 +371,7 @@ class _Edges:
             return NumberedVertices(self._n_vertices), {}
         if path is not None:
             column = Column("vertex", "string" if self._are_names else "int64")
-            vertices, provenance = read_vertices(path, column, None, b"#%", id_room)
+            vertices, provenance = read_vertices(path, column, ListReading(), id_room)
             return vertices, {"vertices": provenance}
         return (OccurringNames(id_room) if self._are_names else OccurringIntegers(id_room)), {}
 
@@ -442,16 +469,6 @@ def _leave_out_empty(parts: Iterable[_Part]) -> Iterator[_Part]:
             empty = empty or part
     if empty is not None and not n_given:
         yield empty
-
-
-def _check_there(table: Table, names: Sequence[str]) -> None:
-    for name in names:
-        if table.columns.count(name) != 1:
-            near = get_close_matches(name, table.columns, n=1) if name not in table.columns else []
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SourceError(
-                f"expected one column {name!r}, found the columns {', '.join(table.columns)}{hint}", source=table.name
-            )
 
 
 def _check_filled(part: _Part) -> None:

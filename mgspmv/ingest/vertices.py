@@ -20,14 +20,27 @@ from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.ahead import Filling
-from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, find_delimiter, read_chunks, split_line
+from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, keep_names, restore_names, sort_names
+from mgspmv.ingest.rules import (
+    COMMENTS,
+    SAMPLE_BYTES,
+    SAMPLE_LINES,
+    Undecided,
+    choose_list_columns,
+    choose_list_delimiter,
+    has_list_header,
+    is_integer,
+)
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import TextStream
+from mgspmv.ingest.streams import Chunk, Line, TextStream
 from mgspmv.model import index_dtype
+
+WHOLE_LINE = "\x1f"
+"""Delimiter of lines that are one field each: no text has it."""
 
 UNKNOWN = -1
 """Code of an id that is no vertex."""
@@ -368,17 +381,43 @@ def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
     return int(unknown[0]) if len(unknown) else None
 
 
+@dataclass(frozen=True)
+class ListReading:
+    """How a user says that the lines of a list of vertices are to be read."""
+
+    delimiter: str | None = None
+    """None to tell it by the first lines."""
+    comment: str | None = None
+    """Characters that begin comments, or "none"; None for `#` and `%`."""
+
+    @property
+    def comments(self) -> bytes:
+        """Characters that begin a comment."""
+        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
+
+
+def lists_names(path: str | os.PathLike[str], reading: ListReading) -> bool:
+    """Return whether the ids of a list of vertices are names, by the first of them."""
+    with TextStream(path) as text:
+        sample = _sample_list(text, reading)
+        if not sample:
+            return False
+        first, *below = [split_line(line, reading.delimiter or " ") for line in sample]
+        return not is_integer((below[0] if below and has_list_header(first, below) else first)[0])
+
+
 def read_vertices(
-    path: str | os.PathLike[str], id_column: Column, delimiter: str | None, comments: bytes, room: IdRoom = ANY_ROOM
+    path: str | os.PathLike[str], id_column: Column, reading: ListReading = ListReading(), room: IdRoom = ANY_ROOM
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
-    """Read a list of vertices: one a line, its id in the first column, what follows is not looked at.
+    """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
+
+    A line of names that has no tab is one id, blanks included; a quoted id may hold any character.
 
     Parameters
     ----------
     path : local path or URL, compressed or not
     id_column : what an id looks like
-    delimiter : character between columns; None to go by the first line
-    comments : characters that start lines to skip
+    reading : what the user says about delimiter and comments
     room : what the list may take
 
     Returns
@@ -387,23 +426,75 @@ def read_vertices(
 
     Raises
     ------
-    SourceError : a line does not fit, an id is listed twice, or there is none
+    SourceError : a line does not fit or may be read in several ways, an id is listed twice, or there is none
     CapacityError : the list takes more than the room
     """
     with TextStream(path, threads=room.threads) as text:
-        text.skip_comments(comments)
-        first = text.peek_line()
-        if first is None:
-            raise SourceError("there is no vertex in this list; expected one id a line", source=text.name)
-        delimiter = delimiter or find_delimiter(first)
-        n_others = len(split_line(first, delimiter)) - 1
-        form = TableFormat((id_column, *[Column("more", None)] * n_others), delimiter, comments)
+        form = _find_list_form(text, id_column, reading)
         ids, need = list[Any](), 0
-        for _, (own,) in read_chunks(text.chunks(), form, room.threads):
+        for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):
+            _check_comments(chunk, form, len(own))
             ids.append(own if isinstance(own, np.ndarray) else own.cast(pa.large_string()))
             need += _estimate_bytes(own)
             _check_room(need, text, room)
+        if not any(map(len, ids)):
+            raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
         return _list_vertices(ids, text.name, room.folder), text.provenance()
+
+
+def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -> TableFormat:
+    """Read a list up to its first vertex; how all its lines are read."""
+    are_names, checks = id_column.dtype == "string", reading.comment is None
+    sample = _sample_list(text, reading, checks=checks and are_names)
+    if not sample:
+        raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
+    lines = [line.text for line in sample]
+    try:
+        found = choose_list_delimiter(lines, are_integers=not are_names)
+        delimiter = reading.delimiter or found or WHOLE_LINE
+        first, *below = [split_line(line, delimiter) for line in sample]
+        place, n_columns = 0, len(first)
+        if has_list_header(first, below):
+            text.read_line()
+            place, _ = choose_list_columns(first, has_numbers=False)
+        elif are_names and found not in (None, "\t") and reading.delimiter is None:
+            raise Undecided(
+                f"each line has {n_columns} columns separated by {found!r}; quote ids that hold it, or pass delimiter="
+            )
+    except Undecided as error:
+        raise sample[0].refuse(str(error)) from error
+    columns = [Column("more", None)] * n_columns
+    columns[place] = id_column
+    return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names)
+
+
+def _sample_list(text: TextStream, reading: ListReading, *, checks: bool = False) -> list[Line]:
+    """Step over the comments of a list, and give the lines that follow."""
+    for line in text.read_comments(reading.comments):
+        if checks:
+            _check_comment(line)
+    lines = text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES)
+    return [line for line in lines if not line.is_blank_or_comment(reading.comments)]
+
+
+def _check_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
+    if form.checks_comments and chunk.data.count(b"\n") != n_ids:
+        for line in chunk.lines():
+            if line.data.strip() and line.is_blank_or_comment(form.comments):
+                _check_comment(line)
+
+
+def _check_comment(line: Line) -> None:
+    """
+    Raises
+    ------
+    SourceError : a comment may be a name: nothing is between its sign and its text
+    """
+    if line.text[1:2].strip():
+        raise line.refuse(
+            f'this line begins like a comment and may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
+            "if it is not"
+        )
 
 
 def _estimate_bytes(ids: Any) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import tarfile
+import zipfile
 
 import numpy as np
 import pytest
 import scipy.io
-import scipy.sparse as sp
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.detect import detect_format
@@ -36,7 +37,7 @@ def test_formats(tmp_path, text, expected):
     path = tmp_path / "a"
     for compress in (bytes, gzip.compress, bz2.compress):
         path.write_bytes(compress(text.encode()))
-        assert detect_format(path) == expected, compress
+        assert detect_format([str(path)]) == expected, compress
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,7 @@ def test_formats(tmp_path, text, expected):
     ],
 )
 def test_published_files(name, expected):
-    assert detect_format(shared_data(name)) == expected
-
-
-def npz():
-    buffer = io.BytesIO()
-    sp.save_npz(buffer, sp.eye_array(3, format="csr"))
-    return buffer.getvalue()
+    assert detect_format([str(shared_data(name))]) == expected
 
 
 def mat():
@@ -70,37 +65,61 @@ def mat():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (npz(), "this is not a text"),
-        (mat(), "this is not a text"),
-        (gzip.compress(np.random.default_rng(0).bytes(1000)), "this is not a text"),
+        (mat(), "this is MATLAB, which ingest does not read; read it with scipy.io.loadmat"),
+        (gzip.compress(np.random.default_rng(0).bytes(1000)), "this is not a text; ingest reads Matrix Market"),
         (
             b"%%__BadBanner matrix coordinate real general\n4 4 0\n",
-            "line 1: .*: this looks like a Matrix Market file and is none",
+            "line 1: .*: this looks like a Matrix Market file and is none; ingest reads",
         ),
-        (b"# c\n\n7\n8\n", "line 3: '7': a line of one column is no edge"),
-        (b"1;2\n", "line 1: '1;2': a line of one column is no edge"),
+        ("1 2\n".encode("utf-16"), "this is a text in UTF-16"),
+        (gzip.compress(b"PAR1" + bytes(20)), "this is parquet and compressed, .*; decompress it"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(9), "this is HDF5, which"),
+        (b'<?xml version="1.0"?><graphml>', "this is GraphML, which .*networkx.read_graphml"),
     ],
 )
-def test_neither(tmp_path, data, message):
+def test_files_that_are_not_read(tmp_path, data, message):
     path = tmp_path / "a"
     path.write_bytes(data)
-    with pytest.raises(
-        SourceError, match=f"a(: |, ){message}.*; read are Matrix Market files .* and edge lists .* or compressed"
-    ):
-        detect_format(path)
+    with pytest.raises(SourceError, match=f"a(: |, ){message}"):
+        detect_format([str(path)])
 
 
-def test_one_column_of_a_published_file():
-    with pytest.raises(SourceError, match="line 1: '1': a line of one column is no edge"):
-        detect_format(shared_data("graphs/ldbc-example-directed.v"))
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("a.graph", "a METIS graph"),
+        ("a.graphml", "GraphML"),
+        ("a.h5ad", "AnnData in HDF5"),
+        ("a.npy", "a NumPy array"),
+        ("a.mtx", "named like a Matrix Market file and has no banner"),
+    ],
+)
+def test_names_of_formats_that_are_not_read(tmp_path, name, what):
+    path = tmp_path / name
+    path.write_text("1 2\n2 3\n")
+    with pytest.raises(SourceError, match=what):
+        detect_format([str(path)])
+
+
+def test_archives_are_named_with_their_files(tmp_path):
+    (tmp_path / "edges.csv").write_text("1,2\n")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(tmp_path / "edges.csv", "data/edges.csv")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "edges.csv", "data/edges.csv")
+    (tmp_path / "b").write_bytes((tmp_path / "a.tar.gz").read_bytes())
+    (tmp_path / "c").write_bytes((tmp_path / "a.zip").read_bytes())
+    for name, what in (("a.zip", "zip"), ("a.tar.gz", "tar"), ("b", "tar"), ("c", "zip")):
+        with pytest.raises(SourceError, match=rf"this is a {what} archive of data/edges.csv, .*; unpack it"):
+            detect_format([str(tmp_path / name)])
+
+
+def test_parquet_is_known_by_its_first_bytes(tmp_path):
+    path = tmp_path / "part-00000"
+    path.write_bytes(b"PAR1" + bytes(20))
+    assert detect_format([str(path)]) == "parquet"
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(SourceNotFoundError):
-        detect_format(tmp_path / "no")
-
-
-def test_delimiter_of_the_user(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"1;2\n")
-    assert detect_format(path, delimiter=";") == "edge-list"
+        detect_format([str(tmp_path / "no")])

@@ -185,7 +185,6 @@ def test_against_networkx(tmp_path_factory, data):
         "src,dst\n0,1\n1,2\n",
         "# c\n\nsrc dst\n# d\n0 1\n1 2\n",
         '"src","dst"\n"0","1"\n"1","2"\n',
-        "+0 01\n1 2\n",
     ],
 )
 def test_spellings(read_text, text):
@@ -202,8 +201,14 @@ def test_explicit_delimiter(read_text, delimiter):
     assert (arcs.tolist(), weights.tolist()) == ([[0], [1]], [2.5])
 
 
+def test_integers_are_read_from_other_spellings_where_ids_say_so(read_text, refuse):
+    assert read_text("+0 01\n1 2\n", ids="int")[0].tolist() == [[0, 1], [1, 2]]
+    assert 'ids="string" to keep them apart, or ids="int"' in str(refuse("1 2\n3 01\n"))
+    assert read_text("7 8\n007 8\n", ids="string")[2].vertex_ids.tolist() == ["007", "7", "8"]
+
+
 def test_explicit_delimiter_wins(read_text):
-    arcs, _, layout, _ = read_text("Smith, J\tDoe, A\n", delimiter="\t")
+    arcs, _, layout, _ = read_text("Smith, J\tDoe, A\n", delimiter="\t", header=False)
     assert arcs.tolist() == [["Smith, J"], ["Doe, A"]]
     assert layout.vertex_ids.dtype == object
 
@@ -219,12 +224,13 @@ def test_header_line(read_text):
 
 
 def test_names_are_no_header(read_text):
-    """A first line of words is an edge where the next is no edge of integers."""
+    """A first line of words is an edge where one of them occurs again as an id."""
     arcs, _, layout, _ = read_text("a b\n# c\nb 7\n", batch_bytes=1)
     assert arcs.tolist() == [["a", "b"], ["b", "7"]]
     assert layout.vertex_ids.tolist() == ["7", "a", "b"]
-    assert read_text("a b\n1 2\n", ids="string")[0].tolist() == [["a", "1"], ["b", "2"]]
-    assert read_text("a b\n")[0].tolist() == [["a"], ["b"]]
+    assert read_text("a b\n1 2\n", ids="string")[0].tolist() == [["1"], ["2"]]
+    assert read_text("a b\n1 2\n", ids="string", header=False)[0].tolist() == [["a", "1"], ["b", "2"]]
+    assert read_text("a b\n", header=False)[0].tolist() == [["a"], ["b"]]
 
 
 def test_weights(read_text):
@@ -283,6 +289,16 @@ def test_claims_are_kept(read_text):
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "compression": None,
         "header": {"nodes": 4, "edges": 9},
+        "taken": {
+            "columns": {"source": [1, None], "target": [2, None], "weight": None},
+            "not_read": [],
+            "header": False,
+            "n_header": 0,
+            "n_comments": 2,
+            "n_rows": 1,
+            "delimiter": " ",
+            "notes": [],
+        },
     }
 
 
@@ -305,13 +321,14 @@ def test_vertex_list(read_text, write):
 
 def test_vertex_list_of_names(read_text, write):
     vertices = write("b\nc\na\n", "a.v")
-    arcs, _, layout, _ = read_text("c a\n", vertices=vertices)
+    arcs, _, layout, _ = read_text("c a\n", vertices=vertices, header=False)
     assert (arcs.tolist(), layout.vertex_ids.tolist()) == ([["c"], ["a"]], ["a", "b", "c"])
     assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == ["a", "b", "c"]
 
 
 def test_names_are_sorted_by_code_point(read_text):
-    assert read_text("é Z\na \U0001f600\n", batch_bytes=1)[2].vertex_ids.tolist() == ["Z", "a", "é", "\U0001f600"]
+    text = "é Z\na \U0001f600\n"
+    assert read_text(text, batch_bytes=1, header=False)[2].vertex_ids.tolist() == ["Z", "a", "é", "\U0001f600"]
 
 
 def test_arrays_can_be_written_to(read_text):
@@ -361,21 +378,20 @@ def test_default_kind():
             "# c\n7\n",
             {},
             2,
-            "'7': expected 'source target' or 'source target weight', found one column; pass delimiter=",
+            "'7': expected columns of sources and targets, found one column; pass delimiter=",
         ),
-        ("1;2\n", {}, 1, "found one column; pass delimiter="),
         (
             "\n1 2 3 4\n",
             {},
             2,
-            'found 4 columns; pass extra_columns="ignore" to read the first three, with weights=False the first two',
+            'found 4 columns; say which by their numbers, as columns=(1, 2), or pass extra_columns="ignore" to read',
         ),
         ("1 2 3 4\n", {"weights": False}, 1, "found 4 columns"),
         (
             "1 2\n",
             {"weights": True},
             1,
-            "expected 'source target weight', found 2 columns; pass weights=False",
+            "expected a third column of weights, found 2 columns; pass weights=False",
         ),
         ("1 2\n# c\n\n3 4 5\n", {}, 4, "'3 4 5': expected 'source target', found 3 columns"),
         ("1 2 3\n3 4\n", {}, 2, "'3 4': expected 'source target weight', found 2 columns"),
@@ -387,7 +403,7 @@ def test_default_kind():
             "'5 x7': expected target to be a 64-bit integer, found 'x7'; pass ids=\"string\" if ids are names",
         ),
         ("1 2\n3 9223372036854775808\n", {}, 2, "found '9223372036854775808'; pass ids=\"string\" if ids are names"),
-        ("a b\n", {"ids": "int"}, 1, "expected source to be a 64-bit integer, found 'a'"),
+        ("a b\n", {"ids": "int", "header": False}, 1, "expected source to be a 64-bit integer, found 'a'"),
         (
             "1.5 2.5\n",
             {},
@@ -398,7 +414,7 @@ def test_default_kind():
         ("1 2 3\n1 2 nan\n", {}, 2, "'1 2 nan': expected weight to be a finite number, found 'nan'"),
         ("1 2 3\n\n1 2 -inf\n", {}, 3, "expected weight to be a finite number, found '-inf'"),
         ("a b 3\na c 1e999\n", {}, 2, "expected weight to be a finite number, found '1e999'"),
-        ("a,b\nc,\n", {}, 2, "'c,': expected target to be a name, found ''"),
+        ("a,b\na,\n", {}, 2, "'a,': expected target to be a name, found ''"),
         (
             "0 1\n1 5\n",
             {"n_vertices": 5},
@@ -406,10 +422,10 @@ def test_default_kind():
             "expected target to be an integer from 0 to 4, found '5'; n_vertices=5 says so",
         ),
         ("0 1\n-1 2\n", {"n_vertices": 5}, 2, "expected source to be an integer from 0 to 4, found '-1'"),
-        ("a b\n", {"n_vertices": 5}, 1, "expected source to be an integer from 0 to 4, found 'a'"),
+        ("a b\n", {"n_vertices": 5, "header": False}, 1, "expected source to be an integer from 0 to 4, found 'a'"),
         ("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 5\n", {}, 1, "this is a Matrix Market file"),
-        ("src,dst,weight\n1,2\n", {}, 1, "expected weight to be a finite number, found 'weight'"),
-        (b"a b\nc \xff\n", {}, 2, "the line is not UTF-8 text"),
+        ("src,dst,weight\n1,2\n", {}, 1, "the header has 3 columns, src, dst, weight, and the line below it 2"),
+        (b"a b\na \xff\n", {}, 2, "the line is not UTF-8 text"),
         ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
     ],
 )
@@ -457,7 +473,7 @@ def test_line_numbers_far_into_a_compressed_file(refuse):
         ({"extra_columns": "drop"}, "extra_columns must be one of 'error', 'ignore', not 'drop'"),
         ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),
         ({"delimiter": "::"}, "delimiter must be one character"),
-        ({"delimiter": "#"}, "delimiter must be one character"),
+        ({"delimiter": "#"}, "delimiter '#' begins comments too; pass comment="),
         ({"n_vertices": -1}, "n_vertices must be 0 or more, not -1"),
         (
             {"n_vertices": 3, "vertices": "a.v"},
@@ -465,7 +481,7 @@ def test_line_numbers_far_into_a_compressed_file(refuse):
         ),
         (
             {"n_vertices": 3, "ids": "string"},
-            "n_vertices is for ids that are integers; for names pass vertices=",
+            "n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=",
         ),
     ],
 )

@@ -465,11 +465,11 @@ def test_what_a_function_raises_leaves_nothing(places):
 
 
 def test_edges_are_read(tmp_path):
-    numbers, names = (open_store(ingest(graph)).info for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
+    numbers, names = (open_store(ingest(graph)) for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
     path = tmp_path / "edges.txt"
 
-    def read(info, path=path):
-        return [side.tolist() for side in read_edges(path, info)]
+    def read(stored, path=path):
+        return [side.tolist() for side in read_edges(path, stored)]
 
     path.write_text("# Nodes: 99\n3 4\n1000000000000 2\n3 4\n")
     assert read(numbers) == [[3, 10**12, 3], [4, 2, 4]]
@@ -489,8 +489,8 @@ def test_edges_are_read(tmp_path):
         assert (found.toarray() == (mask.toarray() != 0)).all()
     assert read(numbers, tmp_path / "g.zarr") == [[20], [30]]
     path.write_text("1\nx\n")
-    with pytest.raises(SourceError, match="a line of one column is no edge"):
+    with pytest.raises(SourceError, match="found one column"):
         read_edges(path, numbers)
     with pytest.raises(SourceError):
         read_edges(tmp_path / "none", numbers)
-    assert isinstance(choose_edges(numbers, [(1, 2)], None, symmetrize=False), ListedEdges)
+    assert isinstance(choose_edges(numbers.info, [(1, 2)], None, symmetrize=False), ListedEdges)

@@ -211,7 +211,7 @@ def test_edge_lists_follow_each_other(write):
         b__csv=b"\xef\xbb\xbfsrc,dst,w\r\n7,9,3\r\n",
         c__csv="",
         d__csv=gzip.compress(b"# nothing\n"),
-        e__csv=bz2.compress(b"% no names\n9,5,4"),
+        e__csv=bz2.compress(b"% once more\nsrc,dst,w\n9,5,4"),
         f__csv="src,dst,w\n",
     )
     for threads, batch_bytes in product((1, 3), (1, 16, 2**20)):
@@ -239,24 +239,28 @@ def test_the_store_is_that_of_one_file(tmp_path, n_files, ids):
 
 def test_the_first_edge_decides_for_all(write):
     folder = write(a="# no edge\n", b="New York\tRome\n", c="Rome\tBonn\n", d="1\t2\n")
-    arcs, _ = read(EdgeListSource(find_files(folder), ids="string"))
+    arcs, _ = read(EdgeListSource(find_files(folder), ids="string", header=False))
     assert arcs == [("New York", "Rome"), ("Rome", "Bonn"), ("1", "2")]
 
 
-def test_columns_may_be_named_in_some_files_only(write):
-    folder = write(a="1 2\n", b="from to\n2 3\n", c="3 1\n", d="from to\n")
-    arcs, layout = read(EdgeListSource(find_files(folder)))
-    assert arcs == [(1, 2), (2, 3), (3, 1)]
-    assert layout.provenance["header"] == {"columns": ["from", "to"]}
-
-
-def test_a_first_file_of_one_line_of_words(write):
-    """Without edges, as Spark writes empty parts, or with one edge of names."""
-    folder = write(a="from to\n", b="from to\n2 3\n")
-    with pytest.raises(SourceError, match=r"a, line 1: 'from to': the only line of this file may be an edge of names"):
+@pytest.mark.parametrize(("first", "second"), [("1 2\n", "from to\n2 3\n"), ("from to\n2 3\n", "1 2\n")])
+def test_columns_are_named_in_all_files_or_in_none(write, first, second):
+    folder = write(a=first, b=second)
+    with pytest.raises(SourceError, match="b: one of the files names its columns in a header, and the other does not"):
         read(EdgeListSource(find_files(folder)))
-    assert read(EdgeListSource(find_files(folder), ids="int"))[0] == [(2, 3)]
-    assert read(EdgeListSource(find_files(folder), ids="string"))[0] == [("from", "to")] * 2 + [("2", "3")]
+
+
+def test_files_of_a_header_alone(write):
+    """As Spark writes empty parts."""
+    folder = write(c_a="from to\n", c_b="from to\n2 3\n", c_c="from to\n")
+    arcs, layout = read(EdgeListSource(find_files(folder / "c")))
+    assert arcs == [(2, 3)]
+    assert layout.provenance["header"] == {"columns": ["from", "to"]}
+    folder = write(d_a="a b\n", d_b="a b\n2 3\n")
+    with pytest.raises(SourceError, match="a, line 1: 'a b': the first line, a, b, may name the columns or be an edge"):
+        read(EdgeListSource(find_files(folder / "d")))
+    assert read(EdgeListSource(find_files(folder / "d"), header=True))[0] == [(2, 3)]
+    assert read(EdgeListSource(find_files(folder / "d"), header=False, ids="string"))[0][0] == ("a", "b")
 
 
 CLAIMS = {
@@ -289,6 +293,7 @@ def test_provenance_names_every_file(write):
     contents = {"a": b"1 2\n", "b": gzip.compress(b"2 3\n"), "c": b""}
     folder = write(**contents)
     source = mg.ingest(folder, MemoryStore()).provenance["source"]
+    assert source.pop("taken")["n_rows"] == 2
     assert source == {
         "format": "edge-list",
         "name": f"{folder}/a and 2 more",
@@ -319,8 +324,8 @@ REJECTED = {
         "b, line 2: '1 2': expected 'source target weight', found 2",
     ),
     "more columns": ("1 2\n", "# a comment\n1 2 3\n", r"b, line 2: '1 2 3': expected 'source target', found 3 columns"),
-    "another delimiter": ("1,2\n", "1 2\n", r"b, line 1: '1 2': expected 'source target', found 1 columns"),
-    "a line of words": ("1 2\n", "a b\n", "b, line 1: 'a b': expected source to be a 64-bit integer, found 'a'"),
+    "another delimiter": ("1,2\n", "1 2\n", r"b: columns are separated by ' ', and by ',' in the first file"),
+    "a line of words": ("1 2\n", "a b\n", "b, line 1: 'a b': the first line, a, b, may name the columns or be an edge"),
     "names": ("1 2\n", "a 2\n", r"b, line 1: 'a 2': expected source to be a 64-bit integer, found 'a'; pass ids="),
     "columns in another order": (
         "s t\n1 2\n",

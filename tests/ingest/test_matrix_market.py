@@ -461,7 +461,9 @@ def test_values_that_scipy_misreads(tmp_path, token, value):
 
 def test_no_values(tmp_path):
     """SciPy reads the part before the nonsense."""
-    for token in ("1_0", "0x10", "1,5", "1.5abc", "1e", "--1", "nan(5)"):
+    with pytest.raises(SourceError, match=r"line 3: .*: value is '1,5', with a decimal comma"):
+        value_of(tmp_path, "1,5")
+    for token in ("1_0", "0x10", "1.5abc", "1e", "--1", "nan(5)"):
         with pytest.raises(SourceError, match=f"line 3: .*: expected value to be a number, found '{re.escape(token)}'"):
             value_of(tmp_path, token)
     for token, n_columns in (("", 2), ("1 2", 4)):

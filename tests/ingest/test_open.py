@@ -45,9 +45,14 @@ def test_files(files, name, format, reader):
 
 def test_format_is_not_told_by_the_name_of_a_text(files):
     (files / "a.mtx").rename(files / "a.csv")
-    (files / "a.txt").rename(files / "b.mtx")
     assert type(open_source(files / "a.csv")) is MatrixMarketSource
-    assert type(open_source(files / "b.mtx")) is EdgeListSource
+
+
+def test_a_matrix_by_name_must_have_a_banner(files):
+    (files / "a.txt").rename(files / "b.mtx")
+    with pytest.raises(SourceError, match=r'has no banner; .* pass format="edge-list"'):
+        open_source(files / "b.mtx")
+    assert type(open_source(files / "b.mtx", format="edge-list")) is EdgeListSource
 
 
 @pytest.mark.parametrize(

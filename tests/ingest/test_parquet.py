@@ -171,8 +171,7 @@ def test_any_name_with_its_format(tmp_path):
 
 TABLES = {
     "one column": (([1, 2],), {}, r"expected columns of sources and targets, found 1: src"),
-    "no weights": (([1], [2]), {"weights": True}, r"expected columns of sources, targets and weights, found 2"),
-    "four columns": (([1], [2], [3], [4]), {}, r"found 4: src, dst, weight, more; name those by columns=\(...\)"),
+    "no weights": (([1], [2]), {"weights": True}, r"expected a column of weights, found the columns src, dst"),
     "numbers as ids": (([1.0], [2.0]), {}, r"expected ids in column 'src' to be integers or strings, found double"),
     "truth as ids": (([1], [True]), {}, r"expected ids in column 'dst' to be integers or strings, found bool"),
     "two kinds of ids": (([1], ["a"]), {}, r"ids in columns 'src' and 'dst' are int64 and string; store both"),
@@ -243,10 +242,10 @@ def test_layout_is_not_known_before_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["a"]}, r"columns must name those of sources, targets and, maybe, weights, not 1: \['a'\]"),
+        ({"columns": ["a"]}, r"columns must name .*, or number them from 1, not 1: \['a'\]"),
         (
             {"columns": ["a", "b"], "weights": True},
-            r"weights=True takes a third column, columns=\('a', 'b'\) has none",
+            r"weights are wanted and columns=\('a', 'b'\) names none",
         ),
         ({"n_vertices": -1}, "n_vertices must be 0 or more"),
         ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both say what the vertices are"),
@@ -259,12 +258,9 @@ def test_options(tmp_path, options, message):
         open_source(write(tmp_path / "e.parquet", *EDGES), **options)
 
 
-def test_columns_suit_tables_only(tmp_path):
-    (tmp_path / "e.txt").write_text("1 2\n")
-    with pytest.raises(OptionError, match="columns= suits a table, and this source is read as edge-list"):
-        open_source(tmp_path / "e.txt", columns=["a", "b"])
+def test_columns_do_not_suit_a_matrix(tmp_path):
     (tmp_path / "e.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
-    with pytest.raises(OptionError, match="columns= suits a table, and this source is read as matrix-market"):
+    with pytest.raises(OptionError, match="columns= suits an edge list, and this source is read as matrix-market"):
         open_source(tmp_path / "e.mtx", columns=["a", "b"])
 
 
@@ -287,5 +283,5 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
 
 def test_columns_of_one_name_are_refused(tmp_path):
     path = write(tmp_path / "e.parquet", [1], [2], [3], names=("src", "dst", "dst"))
-    with pytest.raises(SourceError, match=r"expected one column 'dst', found the columns src, dst, dst$"):
+    with pytest.raises(SourceError, match="dst, dst may all be the target"):
         read(path)

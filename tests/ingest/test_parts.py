@@ -84,7 +84,7 @@ def test_several_texts_some_compressed_with_heads_of_their_own(n, tmp_path):
     paths = [str(tmp_path / name) for name in ("a.csv", "b.csv.gz", "c.csv", "d.csv")]
     lines = [line.replace(" ", ",") + f",{k}.5" for k, line in enumerate(LINES)]
     (tmp_path / "a.csv").write_text("\n".join(["src,dst,weight", *lines[:200]]))
-    (tmp_path / "b.csv.gz").write_bytes(gzip.compress("\n".join(lines[200:250]).encode()))
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress("\n".join(["src,dst,weight", *lines[200:250]]).encode()))
     (tmp_path / "c.csv").write_text("src,dst,weight\n")
     (tmp_path / "d.csv").write_text("\n".join(["# of its own", "src,dst,weight", *lines[250:]]))
     got, joined, _ = read_parts(EdgeListSource(paths), n)

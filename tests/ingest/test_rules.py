@@ -38,7 +38,7 @@ from mgspmv.ingest.rules import (
         ("0", True, True, True),
         ("007", True, False, True),
         ("+7", True, False, True),
-        ("-0", True, False, True),
+        ("-0", True, True, True),
         ("1.5", False, False, True),
         (".5", False, False, True),
         ("1e3", False, False, True),
@@ -277,6 +277,8 @@ def test_columns_that_are_not_there_are_an_error(given, names, message):
         (["1.5,2", "2,3"], None, False),
         ([",src,dst", "0,1,2"], None, True),
         (["who,whom,times", "alice,bob,3"], None, True),
+        (["alice,bob,3", "carol,dave,5"], None, False),
+        (["alice,bob,3"], None, False),
         (["a,b", "x,y"], ["a", "b"], True),
         (["x,1,2", "y,2,3"], [2, 3], False),
         (["x,a,b", "y,2,3"], [2, 3], True),
@@ -305,6 +307,15 @@ def test_a_first_line_that_may_be_either_is_an_error(lines):
         has_header(first, below)
 
 
+def test_known_vertices_are_no_header():
+    is_vertex = {"alice", "source"}.__contains__
+    assert not has_header(["alice", "bob"], [["carol", "dave"]], None, is_vertex)
+    assert not has_header(["alice", "bob"], [], None, is_vertex)
+    assert has_header(["from", "to"], [], None, is_vertex)
+    with pytest.raises(Undecided, match="header=True"):
+        has_header(["source", "target"], [], None, is_vertex)
+
+
 @pytest.mark.parametrize(
     ("lines", "has_numbers", "expected"),
     [
@@ -315,6 +326,7 @@ def test_a_first_line_that_may_be_either_is_an_error(lines):
         (["alice", "bob"], False, False),
         (["1", "2"], False, False),
         (["name", "bob", "name"], False, False),
+        (["country,id", "NO,Oslo"], False, True),
         (["id,weight", "alice,1"], True, True),
         (["a,b", "alice,1"], True, True),
         (["alice,1", "bob,2"], True, False),

@@ -416,7 +416,7 @@ def test_names_that_look_like_numbers(tmp_path):
 def test_vertices_without_edges(tmp_path):
     (tmp_path / "a").write_text("b d\n")
     (tmp_path / "ids").write_text("d\nc\na\n")
-    mg.ingest(tmp_path / "a", place := MemoryStore())
+    mg.ingest(tmp_path / "a", place := MemoryStore(), header=False)
     (tmp_path / "c").write_text("d c\n")
     info = mg.update(place, insert=tmp_path / "c", vertices=tmp_path / "ids")
     assert (info.shape, info.nnz) == ((4, 4), 2)
@@ -441,12 +441,12 @@ def test_a_graph_without_edges_at_first_and_in_the_end(tmp_path, ids):
 LABELS = {
     "names for numbers": (
         [(0, 1)],
-        "a b\n",
+        "a b\nb c\n",
         r"the ids are names, and those of the store are integers; give the store's",
     ),
     "names for integers": (
         [(5, 9)],
-        "a b\n",
+        "a b\nb c\n",
         r"the ids are names, and those of the store are integers; give the store's",
     ),
     "numbers below 0": ([(0, 1)], "0 -5\n", r"the ids of the store are 0..1, and this has -5"),
@@ -469,7 +469,7 @@ def test_ids_that_are_not_those_of_the_store(tmp_path, name):
 
 def test_integers_for_names(tmp_path):
     (tmp_path / "a").write_text("x y\n")
-    mg.ingest(tmp_path / "a", place := MemoryStore())
+    mg.ingest(tmp_path / "a", place := MemoryStore(), header=False)
     with pytest.raises(SourceError, match="the ids are integers, and those of the store are names"):
         mg.update(place, delete=arrays([(1, 2)]))
 

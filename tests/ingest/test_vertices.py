@@ -26,6 +26,7 @@ from mgspmv.ingest.vertices import (
     IdRoom,
     ListedIntegers,
     ListedNames,
+    ListReading,
     NumberedVertices,
     OccurringIntegers,
     OccurringNames,
@@ -152,33 +153,47 @@ def test_numbered():
 def test_read_vertices(tmp_path):
     path = tmp_path / "a.v"
     path.write_text("# ids\n30 x\n\n-2 y\n7 z\n")
-    listed, provenance = read_vertices(path, INT, None, b"#%")
+    listed, provenance = read_vertices(path, INT)
     assert listed.finish(None).vertex_ids.tolist() == [-2, 7, 30]
     assert (provenance["name"], provenance["bytes"]) == (str(path), 21)
 
 
 def test_read_names(tmp_path):
     path = tmp_path / "a.v"
-    path.write_text("New York,1\nOslo,2\n")
-    listed, _ = read_vertices(path, Column("vertex", "string"), None, b"#%")
-    assert listed.finish(None).vertex_ids[:].tolist() == ["New York", "Oslo"]
+    for text, options, ids in (
+        ("New York\nOslo\n", {}, ["New York", "Oslo"]),
+        ("name\nNew York\nOslo\n", {}, ["New York", "Oslo"]),
+        ("New York\t1\nOslo\t2\n", {}, ["New York", "Oslo"]),
+        ("New York,1\nOslo,2\n", {"delimiter": ","}, ["New York", "Oslo"]),
+        ("country,id\nUS,New York\nNO,Oslo\n", {}, ["New York", "Oslo"]),
+        ('"Washington, DC"\n"say ""hi"""\n', {}, ["Washington, DC", 'say "hi"']),
+        ('"#ai"\n# a comment\nbob\n', {}, ["#ai", "bob"]),
+        ("#ai\nbob\n", {"comment": "none"}, ["#ai", "bob"]),
+    ):
+        path.write_text(text)
+        listed, _ = read_vertices(path, NAME, ListReading(**options))
+        assert listed.finish(None).vertex_ids[:].tolist() == ids, text
 
 
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
-        ("", INT, "a.v: there is no vertex in this list; expected one id a line"),
+        ("", INT, "a.v: there is no vertex in this list; expected one id per line"),
         ("1\n2\n1\n", INT, "a.v: vertex 1 is listed more than once; list each vertex on one line only"),
         ("b\na\nb\n", Column("vertex", "string"), "a.v: vertex 'b' is listed more than once"),
         ("1\nx\n", INT, "a.v, line 2: 'x': expected vertex to be a 64-bit integer, found 'x'; ids, please"),
-        ("1\n2 3\n", INT, "a.v, line 2: '2 3': expected 'vertex', found 2 columns"),
+        ("1\n2 3\n", INT, "a.v, line 2: '2 3': expected vertex to be a 64-bit integer, found '2 3'"),
+        ("New York,1\nOslo,2\n", NAME, "each line has 2 columns separated by ','; quote ids that hold it"),
+        ("#ai\nbob\n", NAME, "line 1: '#ai': this line begins like a comment and may be an id; quote it"),
+        ("bob\n#ai\n", NAME, "line 2: '#ai': this line begins like a comment and may be an id; quote it"),
+        ("id,name\n1,a\n2,b\n", NAME, "of the columns id, name, name only the one of ids `id`"),
     ],
 )
 def test_refused_lists(tmp_path, text, column, message):
     path = tmp_path / "a.v"
     path.write_text(text)
     with pytest.raises(SourceError) as caught:
-        read_vertices(path, column, None, b"#%")
+        read_vertices(path, column)
     assert message in str(caught.value)
 
 
@@ -189,17 +204,17 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
     monkeypatch.setattr(vertices, "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
-    path, text = tmp_path / f"a.v{suffix}", "".join(f"{each} x\n" for each in ids).encode()
+    path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()
     path.write_bytes(gzip.compress(text) if suffix else text)
     column = NAME if are_names else INT
-    listed, provenance = read_vertices(path, column, None, b"#%", IdRoom(threads=3))
+    listed, provenance = read_vertices(path, column, ListReading(), IdRoom(threads=3))
     assert listed.finish(None).vertex_ids[:].tolist() == sorted(ids)
     assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
     assert provenance["bytes"] == path.stat().st_size
     text += text[: text.index(b"\n") + 1]
     path.write_bytes(gzip.compress(text) if suffix else text)
     with pytest.raises(SourceError, match=rf"vertex '?{ids[0]}'? is listed more than once"):
-        read_vertices(path, column, None, b"#%", IdRoom(threads=3))
+        read_vertices(path, column, ListReading(), IdRoom(threads=3))
 
 
 LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME, [f"v{k:039}" for k in range(50_000)])}
@@ -223,13 +238,13 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
             threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
 
     give()
-    assert len(read_vertices(path, column, None, b"#%", IdRoom(need))[0].finish(None).vertex_ids) == 50_000
+    assert len(read_vertices(path, column, ListReading(), IdRoom(need))[0].finish(None).vertex_ids) == 50_000
     give()
     message = (
         r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
     )
     with pytest.raises(CapacityError, match=message) as caught:
-        read_vertices(path, column, None, b"#%", IdRoom(need // 2))
+        read_vertices(path, column, ListReading(), IdRoom(need // 2))
     said, about = re.search(message, str(caught.value)).groups()
     assert said == ("about" if source == "file" else "more than")
     assert 0.4 * need <= 1e9 * float(about) <= 1.1 * need
