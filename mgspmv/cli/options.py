@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mgspmv.ingest.rules import split_fields
+
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Threads = Annotated[
@@ -161,15 +163,29 @@ Format = Annotated[
 ]
 NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edge list: ids are 0..N-1.")]
 Vertices = Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")]
-Delimiter = Annotated[str | None, typer.Option(metavar="CHAR", help="Edge list: between columns.")]
+Delimiter = Annotated[
+    str | None, typer.Option(metavar="CHAR", help="Edge list: between columns; default tab, |, ;, comma or blanks.")
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Edge list: the first line names the columns; default by what it holds."),
+]
+SkipRows = Annotated[
+    int | None, typer.Option("--skip-rows", min=0, metavar="N", help="Edge list: lines to skip before all others.")
+]
+Comment = Annotated[
+    str | None, typer.Option(metavar="CHARS|none", help="Edge list: characters that begin comments; default # and %.")
+]
 HasWeights = Annotated[
-    bool | None, typer.Option("--weights/--no-weights", help="Edge list: the third column is weights.")
+    bool | None, typer.Option("--weights/--no-weights", help="Edges: whether a column of weights is read.")
 ]
 Ids = Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")]
-ExtraColumns = Annotated[str | None, typer.Option(metavar="error|ignore", help="Edge list: columns beyond the third.")]
+ExtraColumns = Annotated[str | None, typer.Option(metavar="error|ignore", help="Edges: columns that no rule takes.")]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="NAME,NAME[,NAME]", help="Parquet: of sources, targets and weights; default the first."),
+    typer.Option(
+        metavar="NAMES|NUMBERS", help="Edges: sources, targets and maybe weights, as src,dst,w or 2,3; default by name."
+    ),
 ]
 NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
 
@@ -190,23 +206,40 @@ class Storing:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How files are read."""
+class Lines:
+    """How edges in files are read."""
 
     format: Format = None
-    n_vertices: NVertices = None
-    vertices: Vertices = None
     delimiter: Delimiter = None
+    header: Header = None
+    skip_rows: SkipRows = None
+    comment: Comment = None
+    columns: Columns = None
     weights: HasWeights = None
     ids: Ids = None
     extra_columns: ExtraColumns = None
-    columns: Columns = None
-    n_cols: NCols = None
 
     @property
     def options(self) -> dict[str, Any]:
         """Those that are given, as arguments of `mgspmv.ingest` and `update`."""
-        return given(vars(self) | {"columns": self.columns.split(",") if self.columns else None})
+        return given(vars(self) | {"columns": _parse_columns(self.columns)})
+
+
+@dataclass(frozen=True)
+class Reading(Lines):
+    """How files are read, and which vertices there are."""
+
+    n_vertices: NVertices = None
+    vertices: Vertices = None
+    n_cols: NCols = None
+
+
+def _parse_columns(text: str | None) -> list[str] | list[int] | None:
+    """Names of columns, or their numbers, separated by commas as in CSV."""
+    if not text:
+        return None
+    names = split_fields(text, ",")
+    return [int(name) for name in names] if all(name.isdecimal() for name in names) else names
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import Keep, Overwrite, Room, StorePath, Threads, given
+from mgspmv.cli.options import Keep, Lines, Overwrite, Room, StorePath, Threads, given
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
@@ -100,6 +100,7 @@ def subgraph(
     ] = None,
     without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges that go, likewise.")] = None,
     symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Of both, (j, i) is meant too with (i, j).")] = False,
+    lines: Lines,
     overwrite: Overwrite = False,
     room: Room,
     threads: Threads = None,
@@ -116,7 +117,7 @@ def subgraph(
     if vertices is not None:
         options["vertices"] = read_selection(vertices, string_ids=stored.info.vertex_ids == "string")
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
-        options[name] = read_edges(file, stored)
+        options[name] = read_edges(file, stored, **lines.options)
     note_kept(f"{target} is as it was")
     with open_progress() as progress:
         info = api.subgraph(store, target, **options, on_progress=progress.on_progress)

@@ -251,7 +251,7 @@ class _Notes:
             "columns": {name: number(place) for name, place in ends.items()},
             "not_read": left,
             "header": form.names is not None,
-            **(vars(self.counts) if self.is_whole else dict.fromkeys(vars(self.counts))),
+            **(vars(self.counts) if self.is_whole else {}),
             "delimiter": form.table.delimiter,
             "notes": undirected if form.is_undirected else [],
         }
@@ -604,6 +604,7 @@ def _read_head(
         return _Head(preamble, 0)
     delimiter = reading.delimiter or choose_delimiter([line.text for line in sample])
     first, *below = [split_line(line, delimiter) for line in sample]
+    _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
@@ -626,9 +627,18 @@ def _read_head(
         columns = _choose_columns(names, n_columns, reading)
     except Undecided as error:
         raise sample[0].refuse(str(error)) from error
+    _check_preamble(text, preamble, delimiter, n_columns, reading)
+    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns)
+
+
+def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
+    """
+    Raises
+    ------
+    SourceError : a comment before the edges has their form
+    """
     if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
         raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
-    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns)
 
 
 def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:

@@ -352,6 +352,9 @@ class Pipe(str):
         self._head = b""
         self._is_opened = False
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a copy is the name alone
+
     def peek(self, n_bytes: int) -> bytes:
         """Give the first bytes, as many as there are up to `n_bytes`, and leave them there."""
         if self._is_opened:

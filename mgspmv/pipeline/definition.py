@@ -85,15 +85,21 @@ class Reading(Section):
     vertices: str | None = None
     """Edge lists and tables: file with all ids; default those that occur."""
     delimiter: str | None = None
-    """Edge lists: between columns; default as the first lines have it."""
+    """Edge lists: between columns; default tab, |, ;, comma or blanks, the first that all lines share."""
+    header: bool | None = None
+    """Edge lists: whether the first line names the columns; default by what it holds."""
+    skip_rows: Annotated[int, Field(ge=0)] | None = None
+    """Edge lists: lines to skip before all others."""
+    comment: str | None = None
+    """Edge lists: characters that begin comments, or none; default # and %."""
     weights: bool | None = None
-    """Edge lists and tables: whether the third column is weights; default as it looks."""
+    """Edge lists and tables: whether a column of weights is read; default as it looks."""
     ids: Literal["auto", "int", "string"] | None = None
     """Edge lists: what ids are; default auto."""
     extra_columns: Literal["error", "ignore"] | None = None
-    """Edge lists and tables: columns beyond the third; default error."""
-    columns: list[str] | None = None
-    """Tables: names of the columns of sources, targets and, maybe, weights; default the first."""
+    """Edge lists and tables: columns that no rule takes; default error."""
+    columns: list[str] | list[int] | None = None
+    """Edge lists and tables: sources, targets and maybe weights, by name or by number from 1; default by name."""
     n_cols: int | None = None
     """Plain CSR arrays without a shape: columns."""
 
