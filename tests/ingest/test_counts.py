@@ -179,10 +179,10 @@ TIMES = {
 @pytest.mark.parametrize(("weights", "shown"), TIMES.values(), ids=list(TIMES))
 def test_weights_that_look_like_times(weights, shown):
     n = len(weights)
-    frame = pd.DataFrame({"src": range(n), "dst": range(1, n + 1), "when": weights})
+    frame = pd.DataFrame({"src": range(n), "dst": range(1, n + 1), "w": weights})
     report = report_on(frame)
     assert report.warnings == (
-        () if shown is None else (f"column 3 'when' looks like times ({shown}); pass weights=False if it is no weight",)
+        () if shown is None else (f"column 3 'w' looks like times ({shown}); pass weights=False if it is no weight",)
     )
     assert report_on(frame, weights=True).warnings == ()
     assert report_on(frame, weights=False).warnings == ()
@@ -198,7 +198,7 @@ def test_attributes_that_look_like_times():
 
 def test_columns_of_times_are_no_weights():
     frame = pd.DataFrame({"src": [0, 1], "dst": [1, 2], "when": pd.to_datetime(["2009-09-29", "2010-01-01"])})
-    with pytest.raises(mg.errors.SourceError, match="expected weights in column 'when' to be numbers, found timestamp"):
+    with pytest.raises(mg.errors.SourceError, match="when may be weights or not; pass weights=False"):
         report_on(frame)
 
 

@@ -293,7 +293,6 @@ def test_provenance_names_every_file(write):
     contents = {"a": b"1 2\n", "b": gzip.compress(b"2 3\n"), "c": b""}
     folder = write(**contents)
     source = mg.ingest(folder, MemoryStore()).provenance["source"]
-    assert source.pop("taken")["n_rows"] == 2
     assert source == {
         "format": "edge-list",
         "name": f"{folder}/a and 2 more",

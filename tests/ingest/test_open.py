@@ -128,7 +128,7 @@ def test_options_reach_the_edge_list(tmp_path):
 
 def test_every_option_is_one_of_the_edge_list():
     accepted = set(EdgeListSource.__init__.__kwdefaults__)
-    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes", "threads", "id_room"}
+    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes", "threads", "id_room", "is_vertex"}
 
 
 @pytest.mark.parametrize(

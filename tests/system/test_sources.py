@@ -804,6 +804,6 @@ def test_product_from_the_left_is_that_of_the_transpose(tmp_path):
         np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
     with (
         mg.open_matrix(tmp_path / "False.zarr") as A,
-        pytest.raises(MissingTransposeError, match="add it by mgspmv.transpose"),
+        pytest.raises(MissingTransposeError, match=r"add it by mgspmv\.transpose"),
     ):
         x @ A
