@@ -93,10 +93,11 @@ class IngestReport:
         return values | {"notes": list(self.notes), "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
-        return "\n".join(self.list_lines("generated" if self.format == "generator" else "read"))
+        return "\n".join(self.list_lines())
 
-    def list_lines(self, verb: str) -> list[str]:
-        """The lines that are printed: `verb` begins the first, notes and warnings follow it."""
+    def list_lines(self, verb: str | None = None) -> list[str]:
+        """The lines that are printed: the first begins with `verb`, default `read` or `generated`; notes, warnings."""
+        verb = verb or ("generated" if self.format == "generator" else "read")
         read = f"{self.name}, {self._describe_source()}"
         facts = [read, *self._list_columns(), *self._describe_lines(), self._describe_counts()]
         lines = [f"{verb}: {'; '.join(facts)}"]

@@ -29,7 +29,7 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_changed, answer_ingested
+from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
 from mgspmv.errors import OptionError, ProgressError, SourceError, StoreExistsError
 from mgspmv.ingest_report import IngestReport
 
@@ -115,7 +115,7 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
     """What the sources of an update were taken for."""
     verbs = {"delete": "deleted", "insert": "inserted"}
     reports = ((verb, made["reports"][name]) for name, verb in verbs.items() if name in made["reports"])
-    return [line for verb, report in reports for line in IngestReport.from_json(report).list_lines(verb)]
+    return [line for verb, report in reports for line in list_report(IngestReport.from_json(report), verb)]
 
 
 @dataclass(frozen=True)

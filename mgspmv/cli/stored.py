@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from mgspmv.cli.program import Answer
+from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.tables import format_seconds
 
 if TYPE_CHECKING:
+    from mgspmv.ingest_report import IngestReport
     from mgspmv.model import MatrixInfo
 
 
@@ -21,7 +22,15 @@ def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
 def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
     """As `answer_stored`, and what the source was taken for."""
     answer = answer_stored(info, elapsed_s)
-    return replace(answer, parts=[*answer.parts, *str(info.ingest_report).splitlines()])
+    return replace(answer, parts=[*answer.parts, *list_report(info.ingest_report)])
+
+
+def list_report(report: IngestReport | None, verb: str | None = None) -> list[str]:
+    """The lines of a report, whose notes and warnings name options."""
+    if report is None:
+        return []
+    first, *others = report.list_lines(verb)
+    return [first, *map(translate_message, others)]
 
 
 def answer_changed(info: MatrixInfo, before: MatrixInfo, elapsed_s: float, reason: str) -> Answer:

@@ -10,7 +10,7 @@ import typer
 
 from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import Keep, Lines, Overwrite, Room, StorePath, Threads, given
-from mgspmv.cli.program import Answer
+from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
 from mgspmv.errors import StoreDamagedError
@@ -200,4 +200,5 @@ def _tabulate_info(info: MatrixInfo) -> Any:
     }
     made_from = {f"source {key}": value for key, value in info.provenance.get("source", {}).items()}
     report = {} if info.ingest_report is None else info.ingest_report.describe()
-    return tabulate_fields(fields | made_from | report)
+    said = {name: translate_message(fact) if name in ("notes", "warnings") else fact for name, fact in report.items()}
+    return tabulate_fields(fields | made_from | said)

@@ -98,8 +98,8 @@ def test_run_that_is_interrupted(monkeypatch):
 
 
 def test_a_run_shows_what_sources_are_warned_of():
-    table = pa.table({"src": [0, 1], "dst": [1, 2], "when": [1254192988, 1254203000]})
+    table = pa.table({"src": [0, 1], "dst": [1, 2], "weight": [1254192988, 1254203000]})
     pa.parquet.write_table(table, "when.parquet")
     Path("w.toml").write_text('folder = "w"\n[matrix.g]\npath = "when.parquet"\n[run]\n')
     lines = invoke("run", "w.toml")[0].splitlines()
-    assert [line for line in lines if "g: warning: column 3 'when' looks like times (2009-09-29 .. " in line]
+    assert [line for line in lines if "g: warning: column 3 'weight' looks like times (2009-09-29 .. " in line]

@@ -124,6 +124,20 @@ def test_columns_of_tables(tmp_path):
         assert (ignored.weight, ignored.weight_range, ignored.not_read) == (None, None, ((1, "time"), (4, "cost")))
 
 
+def test_columns_and_lines_of_edge_lists(tmp_path):
+    (tmp_path / "e.csv").write_text("# one\n# two\ntime,dst,src,weight\n3,1,2,0.5\n4,2,3,2.5\n4,2,3,2.5\n")
+    report = report_on(tmp_path / "e.csv")
+    assert (report.source, report.target, report.weight) == ((3, "src"), (2, "dst"), (4, "weight"))
+    assert (report.not_read, report.weight_range, report.delimiter) == (((1, "time"),), (0.5, 2.5), ",")
+    assert (report.header, report.n_header_lines, report.n_comment_lines) == (True, 1, 2)
+    assert (report.n_rows, report.n_merged, report.n_entries) == (3, 1, 2)
+    (tmp_path / "k.txt").write_text("% sym unweighted\n1 2\n2 2\n2 3\n")
+    report = report_on(tmp_path / "k.txt")
+    assert (report.header, report.n_header_lines, report.n_comment_lines) == (False, 0, 1)
+    assert (report.n_rows, report.n_mirrored, report.n_entries) == (3, 2, 5)
+    assert report.notes
+
+
 def test_what_a_reader_says_of_lines():
     taken = {"columns": {"source": [1, None], "target": [2, None], "weight": None}, "not_read": [[3, None]]}
     taken |= {"header": True, "header_by": "names", "n_header": 2, "n_comments": 3, "n_blank": 4, "n_rows": 1}
@@ -187,6 +201,17 @@ def test_weights_that_look_like_times(weights, shown):
     assert report_on(frame, weights=True).warnings == ()
     assert report_on(frame, weights=False).warnings == ()
     assert report_on(frame, ignore_weights=True).warnings == ()
+
+
+def test_times_of_an_edge_list(tmp_path):
+    """SNAP's lists of who wrote to whom, and when."""
+    (tmp_path / "sx.txt").write_text("9 8 1254192988\n1 1 1254194656\n13 1 1254202612\n1 13 1254203000\n")
+    report = report_on(tmp_path / "sx.txt")
+    assert (report.weight, report.weight_range) == ((3, None), (1254192988, 1254203000))
+    assert report.warnings == (
+        "column 3 looks like times (2009-09-29 .. 2009-09-29); pass weights=False if it is no weight",
+    )
+    assert "weight: column 3, 1254192988 .. 1254203000; " in str(report)
 
 
 def test_attributes_that_look_like_times():
