@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sized
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ import numpy as np
 from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
 from mgspmv.files import is_url, write_beside
-from mgspmv.model import Event, Status
+from mgspmv.model import Event, Stability, Status
 from mgspmv.results import (
     FORMAT_VERSION,
     PARQUET_KEY,
@@ -195,6 +196,22 @@ class BatchSolution:
         highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
         return dict(zip(self.labels, highest, strict=True))
 
+    def judge_order(self, k: int | None = None) -> dict[Any, Stability | None]:
+        """Tell for each label what `Solution.judge_order` tells.
+
+        Where only the highest were kept, nothing is known of the rank after the last one: unless that is 0, the last
+        place that was kept stands for all that come after those that are judged.
+
+        Parameters
+        ----------
+        k : default all that were kept, or 10
+        """
+        if self.values is not None:
+            return {label: self[label].judge_order(k or 10) for label in self.labels}
+        assert self.top_ranks is not None
+        pairs = zip(self.labels, self.top_ranks, self.error_bounds_l1, strict=True)
+        return {label: _judge_kept(ranks, k, float(bound)) for label, ranks, bound in pairs}
+
     def digest(self) -> str:
         """SHA-256 of what was kept, ranks in little-endian bytes, in hexadecimal: same bits, same digest."""
         ranks = _get_ranks(self)
@@ -268,6 +285,15 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
     """
     check_source(path)
     return _read_zarr(str(path)) if Path(path).suffix == ".zarr" else _read_parquet(str(path))
+
+
+def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
+    """As of `BatchSolution.judge_order`, of the highest ranks of a vector."""
+    from mgspmv.iterate.stable import judge_places
+
+    most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
+    k = most if k is None else min(k, most)
+    return judge_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None
 
 
 def _list_arrays(batch: BatchSolution) -> dict[str, np.ndarray]:

@@ -124,13 +124,15 @@ class Solution:
 
     def _describe_highest(self) -> str:
         highest = ", ".join(f"{quote(name)} {rank:.3g}" for name, rank in self.top(REPR_TOP))
-        return f"; highest: {highest}" if highest else ""
+        order = "" if self._is_certified(REPR_TOP) else " (order not certified)"
+        return f"; highest{order}: {highest}" if highest else ""
 
     def _repr_html_(self) -> str:
         rows = [(quote(name), f"{rank:.6g}") for name, rank in self.top(HTML_TOP)]
         label = "scores" if self.scaler != "none" else "ranks"
         charts = [draw_convergence([(label, self.changes, self.status.is_success)])] if self.changes else []
-        tables = [Table("Highest", ("vertex", label[:-1]), rows)] if rows else []
+        title = "Highest" if self._is_certified(HTML_TOP) else "Highest, order not certified"
+        tables = [Table(title, ("vertex", label[:-1]), rows)] if rows else []
         state = f"{self.status} after {self.iterations} iterations"
         return render_card(Card("Solution", self._list_facts(), state, self.status.is_success, charts, tables))
 
@@ -235,6 +237,43 @@ class Solution:
         where = self.select_highest(k)
         ids = where if self.vertex_ids is None else self.vertex_ids[where]
         return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
+
+    def judge_order(self, k: int = 10) -> Stability | None:
+        """Tell whether the k highest ranks are certified to be those of the k highest vertices, and in which order.
+
+        A gap between two places is certified where it is larger than `error_bound_l1`, or where the run proved it
+        (`stop="topk:100"`). Lower `tol`, or pass `stop`, to certify more; equal ranks stay tied.
+
+        Parameters
+        ----------
+        k : as of `top`; all but one where there are not more, or those above 0
+
+        Returns
+        -------
+        Stability, whose `is_proven` is of the set and whose `ties` are of the order; None where no bound is known: of
+        centralities, of ranks that are not finite, of scores, and of a single vertex.
+
+        Raises
+        ------
+        OptionError : k is less than 1
+        """
+        k = min(len(self.select_highest(k)), len(self.values) - 1)
+        if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
+            return None
+        from mgspmv.iterate.stable import judge_order
+
+        judged, proven = judge_order(self.values, k, self.error_bound_l1), self.stability
+        if proven is None or not proven.is_proven or k > proven.k:
+            return judged
+        if k == proven.k:
+            return proven
+        ties = tuple((first, min(last, k + 1)) for first, last in proven.ties if first <= k)
+        return replace(judged, is_proven=not ties or ties[-1][1] <= k, ties=ties)
+
+    def _is_certified(self, k: int) -> bool:
+        """Whether nothing is known against the k highest and their order."""
+        found = self.judge_order(k)
+        return found is None or (found.is_proven and not found.ties)
 
     def select_highest(self, k: int) -> np.ndarray:
         """int64, (k,) or fewer: the places in `values` of the vertices that `top` gives.

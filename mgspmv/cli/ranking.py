@@ -128,9 +128,10 @@ def pagerank(
         rank = partial(api.pagerank, matrix, **options, **vectors)
         change = find_change(tol, tol_mode, matrix.shape[0], stop)
         solution, failure = listen(rank, place, change, max_iter, checkpoint)
+    order = solution.judge_order(top)
     solution = solution.scale(cast(Scaler, scaler))
     outputs.save(solution, overwrite=overwrite)
-    answer = answer_ranks(solution, solution.top(top), outputs.paths, failure)
+    answer = answer_ranks(solution, solution.top(top), outputs.paths, failure, order)
     if summary:
         answer = add_summary(answer, solution.summarize())
     return outputs.print(add_trace(answer, solution, profile), generate_csv(solution))

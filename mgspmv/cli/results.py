@@ -9,7 +9,7 @@ import typer
 
 from mgspmv.cli.options import Overwrite
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_summary, list_top, tabulate_top
+from mgspmv.cli.solutions import add_summary, describe_order, list_order, list_top, tabulate_top
 from mgspmv.cli.tables import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
 
@@ -22,8 +22,10 @@ def top(
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
-    highest = solution.top(k)
-    return Answer({"status": solution.status.value, "top": list_top(highest)}, [tabulate_top(highest)])
+    highest, order = solution.top(k), solution.judge_order(k)
+    said = None if order is None else describe_order(order)
+    payload = {"status": solution.status.value, "top": list_top(highest), "order": list_order(order)}
+    return Answer(payload, [tabulate_top(highest), *([] if said is None else [f"order {said}"])])
 
 
 def summary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,16 @@ def answer_ranks(
     highest: list[tuple[Any, float]],
     saved: list[str],
     failure: ConvergenceError | None,
-    seconds: dict[str, float] | None = None,
+    order: Stability | None = None,
 ) -> Answer:
-    seconds = seconds or solution.seconds
-    payload = solution.to_dict() | {"seconds": seconds, "top": list_top(highest), "saved": saved}
+    """What a command says of one vector.
+
+    Parameters
+    ----------
+    order : what is known of the order of the highest; None where nothing is
+    """
+    seconds = solution.seconds
+    payload = solution.to_dict() | {"top": list_top(highest), "order": list_order(order), "saved": saved}
     fields = {
         "status": f"{solution.status}: {translate_message(solution.status.advice)}",
         "iterations": f"{solution.iterations}",
@@ -50,6 +56,8 @@ def answer_ranks(
         fields["changes followed"] = _describe_followed(solution.followed)
     if solution.stability is not None:
         fields["highest"] = _describe_stability(solution.stability)
+    if order is not None and order != solution.stability and (said := describe_order(order)):
+        fields["order"] = said
     if saved:
         fields["saved"] = ", ".join(saved)
     return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
@@ -102,10 +110,11 @@ def _describe_memory(memory: dict[str, list[int]]) -> str:
 
 
 def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceError | None) -> Answer:
-    highest = batch.top()
+    highest, orders = batch.top(), batch.judge_order()
     payload = batch.to_dict() | {"saved": saved}
     for described in payload["vectors"]:
         described["top"] = list_top(highest[described["label"]])
+        described["order"] = list_order(orders[described["label"]])
     rows = [
         (label, f"{v['alpha']:g}", v["status"], str(v["iterations"]), f"{bound:.3g}", *map(str, highest[label][0]))
         for label, v, bound in zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
@@ -115,6 +124,8 @@ def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceErr
         "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in batch.seconds.items()),
     }
+    if open_orders := [found for found in orders.values() if found is not None and describe_order(found)]:
+        fields["order"] = f"not certified for {len(open_orders)} vectors; lower --tol (see --json for the places)"
     if saved:
         fields["saved"] = ", ".join(saved)
     if len(rows) > SHOWN_VECTORS:
@@ -144,6 +155,25 @@ def _describe_stability(found: Stability) -> str:
     if found.is_proven:
         return f"the {found.k} are proven, {order}"
     return f"places {found.k} and {found.k + 1} are {found.gap:.3g} apart, tied within the bound of {found.bound:.3g}"
+
+
+def describe_order(found: Stability) -> str | None:
+    """That the order of the highest is not certified, and how it can be; None where it is."""
+    if found.is_proven and not found.ties:
+        return None
+    ties = [(first, min(last, found.k)) for first, last in found.ties]
+    among = ", ".join(f"{first}-{last}" for first, last in ties if first < last)
+    open_parts = [f"places {among} may be in another order"] if among else []
+    open_parts += [] if found.is_proven else [f"others may belong among the {found.k}"]
+    remedy = f"lower --tol, or pass --stop topk:{found.k}; equal ranks stay tied"
+    return f"not certified: within the error bound of {found.bound:.3g} {' and '.join(open_parts)}; {remedy}"
+
+
+def list_order(found: Stability | None) -> dict[str, Any] | None:
+    """What is known of an order, as JSON values."""
+    from mgspmv.results import to_json
+
+    return None if found is None else to_json(asdict(found))
 
 
 def list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:

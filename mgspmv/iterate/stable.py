@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgspmv.iterate.options import PageRankOptions
+from mgspmv.kernels.highest import select_highest
 from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
 from mgspmv.model import FIXED_POINT, Stability, default_threads
 
@@ -391,10 +392,14 @@ def judge_order(values: np.ndarray, k: int, bound: float) -> Stability:
     values : (n,) ranks
     bound : of the L1 distance of the ranks to the solution, which is one for the difference of any two
     """
-    places = np.partition(values, len(values) - k - 1)[len(values) - k - 1 :].astype(np.float64)
-    places = np.sort(places)[::-1]
+    return judge_places(values[select_highest(values, k + 1)], bound)
+
+
+def judge_places(places: np.ndarray, bound: float) -> Stability:
+    """As `judge_order`, of the ranks at places 1 .. k + 1."""
+    places = places.astype(np.float64)
     gaps = places[:-1] - places[1:]
-    return Stability(k, bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))
+    return Stability(len(gaps), bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))
 
 
 def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:
