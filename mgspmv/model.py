@@ -484,6 +484,27 @@ class NonFinite:
 
 
 @dataclass(frozen=True)
+class Underflow:
+    """Vertices with rank 0 although jumps, or vertices whose rank is above 0, lead to them."""
+
+    n: int
+    """How many; those that only these lead to are not counted, and have rank 0 too."""
+    first: int | str
+    """The first one, in the order of the source, by its id there."""
+    resolution: float
+    """What an edge passes on is a multiple of this, where it is nearly 0."""
+    precision: Precision
+    """Of the run."""
+
+    def __str__(self) -> str:
+        remedy = "" if self.precision == "float64" else "; pass precision='float64' to tell them from 0"
+        return (
+            f"{self.n} vertices, first {self.first}, have rank 0 although ranks above 0 lead to them: what they get is "
+            f"below {self.resolution:.2g}, the resolution of precision={self.precision!r}{remedy}"
+        )
+
+
+@dataclass(frozen=True)
 class Event:
     """What one iteration did. The one stream that progress, dashboard, metrics and history are made from."""
 

@@ -35,7 +35,7 @@ from mgspmv.errors import (
 from mgspmv.files import is_url, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status
+from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.traces import write_trace
 from mgspmv.version import __version__
@@ -104,6 +104,8 @@ class Solution:
     non_finite: NonFinite | None = None
     """Where values became none, where `status` is `non_finite`; None also where none of them did, as numbers on their
     way left the range first."""
+    underflow: Underflow | None = None
+    """Vertices whose PageRank is 0 because it is below the resolution of the precision; None where none was found."""
     recoveries: tuple[Recovery, ...] = ()
     """How a run on a cluster went on when workers were lost, or when new ones came; `changes` and `events` are those of
     iterations that count, and not of those that were made again."""
@@ -320,6 +322,7 @@ class Solution:
             "followed": None if self.followed is None else asdict(self.followed),
             "resumed_after": self.resumed_after,
             "non_finite": None if self.non_finite is None else asdict(self.non_finite),
+            "underflow": None if self.underflow is None else asdict(self.underflow),
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "options": self.options,
             "matrix": self.matrix,
@@ -666,6 +669,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "followed": None if solution.followed is None else asdict(solution.followed),
         "resumed_after": solution.resumed_after,
         "non_finite": None if solution.non_finite is None else asdict(solution.non_finite),
+        "underflow": None if solution.underflow is None else asdict(solution.underflow),
         "recoveries": [asdict(recovery) for recovery in solution.recoveries],
         "digest": solution.digest(),
     }
@@ -710,6 +714,7 @@ def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: d
         followed=_to_followed(described.get("followed")),
         resumed_after=described.get("resumed_after", 0),
         non_finite=_to_non_finite(described.get("non_finite")),
+        underflow=None if described.get("underflow") is None else Underflow(**described["underflow"]),
         recoveries=tuple(Recovery(**recovery) for recovery in described.get("recoveries", ())),
     )
     if solution.digest() != described["digest"]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,7 +32,8 @@ from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import Method, PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
-from mgspmv.iterate.start import Start, make_start
+from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import measure_memory
@@ -46,6 +48,7 @@ from mgspmv.model import (
     Stability,
     Status,
     TolMode,
+    Underflow,
     check_choice,
     free_memory,
 )
@@ -258,6 +261,12 @@ def pagerank(
             computing["following"] = {"is_fed": is_fed, "degree": degree, "rate": rate}
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
+        again = computing | {"keeper": None, "following": None}
+
+        def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+            return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, _ignore_event, **again).values
+
+        outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -412,7 +421,46 @@ def _rank_distributed(
         outcome = run_distributed(matrix, *steps, **computing)
         outcome.seconds["start"] += news.begin_s
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+    again = computing | {"keeper": None, "run": name_run(), "on_progress": None}
+    del again["on_recovery"]
+
+    def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+        return run_distributed(matrix, once, 0.0, probe, _ignore_event, **again).values
+
+    use_weights, on_device = computing["dtype"] is not None, matrix.backend != "cpu"
+    outcome = _find_lost(matrix, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
+
+
+def _ignore_event(event: Event) -> None:
+    pass
+
+
+def _find_lost(
+    A: DescribedMatrix,
+    outcome: Outcome,
+    start: Start,
+    options: PageRankOptions,
+    step: Step,
+    *,
+    use_weights: bool,
+    on_device: bool,
+) -> Outcome:
+    """The outcome, and which vertices have rank 0 by underflow; parameters as of `find_lost` and `find_resolution`."""
+    if outcome.status == Status.NON_FINITE:
+        return outcome
+    began = time.perf_counter()
+    least = 1.0 if not use_weights else A.info.min_weight or 0.0
+    resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
+    weights = partial(read_out_weight, A.stored, use_weights)
+    lost = find_lost(outcome.values, start, options, weights, least, resolution, step)
+    outcome.seconds["residual"] += time.perf_counter() - began
+    if not len(lost):
+        return outcome
+    first = int(lost[0] if A.order is None else A.order[lost].min())
+    vertex = first if A.vertex_ids is None else A.vertex_ids[first]
+    vertex = vertex if isinstance(vertex, str) else int(vertex)
+    return replace(outcome, underflow=Underflow(len(lost), vertex, resolution, options.precision))
 
 
 def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
@@ -489,5 +537,5 @@ def _solve(
     memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
     wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
-    found = (stability, outcome.followed, n_before, wrong, outcome.recoveries)
+    found = (stability, outcome.followed, n_before, wrong, outcome.underflow, outcome.recoveries)
     return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

@@ -54,6 +54,8 @@ def answer_ranks(
         fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
     if solution.followed is not None:
         fields["changes followed"] = _describe_followed(solution.followed)
+    if solution.underflow is not None:
+        fields["rank 0"] = f"{solution.underflow}".replace("precision='float64'", "--precision float64")
     if solution.stability is not None:
         fields["highest"] = _describe_stability(solution.stability)
     if order is not None and order != solution.stability and (said := describe_order(order)):

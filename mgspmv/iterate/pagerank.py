@@ -28,7 +28,7 @@ from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Followed, Recovery, RowCheck, Stability, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Followed, Recovery, RowCheck, Stability, Status, StepSums, Underflow
 
 Sums = TypeVar("Sums")
 
@@ -440,6 +440,8 @@ class Outcome:
     """How changes were followed before the first iteration; None where they were not."""
     recoveries: tuple[Recovery, ...] = ()
     """How the run went on with other workers than before."""
+    underflow: Underflow | None = None
+    """Vertices whose rank is 0 by underflow, see `mgspmv.iterate.underflow`; None where none was found."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:
