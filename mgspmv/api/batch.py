@@ -162,7 +162,7 @@ def pagerank_batch(
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
     solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(events))
     if throw:
-        _check_success(solution)
+        _check_success(solution, options, A.nnz)
     return solution
 
 
@@ -397,14 +397,16 @@ def _solve(
     )
 
 
-def _check_success(solution: BatchSolution) -> None:
+def _check_success(solution: BatchSolution, options: PageRankOptions, nnz: int) -> None:
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if failed:
         k = failed[0]
         status, changes = solution.statuses[k], solution.changes[k]
+        own = replace(options, alpha=float(solution.alphas[k]))
+        advice = own.advise(status, changes, solution.matrix["shape"][0], nnz)
         made = f"{len(changes)} iterations, the last change was {changes[-1]:.3g}"
         raise ConvergenceError(
             f"PageRank of {len(failed)} of {len(solution)} vectors did not converge: {solution.labels[k]!r} ended as "
-            f"{status} after {made}: {status.advice}",
+            f"{status} after {made}: {advice}",
             solution,
         )

@@ -277,7 +277,8 @@ def pagerank(
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         more = _describe_wrong(solution) + _describe_tie(solution)
-        said = f"PageRank ended as {outcome.status} after {made}: {outcome.status.advice}{more}"
+        advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
+        said = f"PageRank ended as {outcome.status} after {made}: {advice}{more}"
         raise ConvergenceError(said, solution)
     return solution
 

@@ -38,7 +38,9 @@ def answer_ranks(
     seconds = solution.seconds
     payload = solution.to_dict() | {"top": list_top(highest), "order": list_order(order), "saved": saved}
     fields = {
-        "status": f"{solution.status}: {translate_message(solution.status.advice)}",
+        "status": str(solution.status)
+        if failure
+        else f"{solution.status}: {translate_message(solution.status.advice)}",
         "iterations": f"{solution.iterations}",
         "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
         **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
@@ -55,7 +57,7 @@ def answer_ranks(
     if solution.followed is not None:
         fields["changes followed"] = _describe_followed(solution.followed)
     if solution.underflow is not None:
-        fields["rank 0"] = f"{solution.underflow}".replace("precision='float64'", "--precision float64")
+        fields["rank 0"] = translate_message(str(solution.underflow))
     if solution.stability is not None:
         fields["highest"] = _describe_stability(solution.stability)
     if order is not None and order != solution.stability and (said := describe_order(order)):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
 from mgspmv.errors import OptionError
-from mgspmv.model import CHANGE_POINT, Precision, StepSums, TolMode, check_choice
+from mgspmv.model import CHANGE_POINT, Precision, Status, StepSums, TolMode, check_choice
 
 Method = Literal["power", "extrapolation"]
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10
 """Default where the run stops by the highest vertices: it goes on for as long as ranks may tell two vertices apart."""
+STALL = 20
+"""Last changes by which it is told whether they still fall."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,25 @@ class PageRankOptions:
         }[self.precision]
         reached = 2.0 * moved / (1.0 - self.alpha)
         return reached * n / (1.0 - self.alpha) if self.is_relative else reached
+
+    def advise(self, status: Status, changes: Sequence[float], n: int, nnz: int) -> str:
+        """What happened, in a sentence, and what to do about it, where a run ended with these changes.
+
+        Without rounding changes fall by alpha in each iteration, at least. Where they fall less than half as fast over
+        the last ones, and are no larger than what rounding may make of them, more iterations would not help.
+        """
+        span = min(STALL, len(changes) - 1)
+        if status != Status.MAX_ITER or span < STALL // 2:
+            return status.advice
+        last = max(changes[-span // 2 :])
+        if last > self._sure_change(n, nnz) or last <= self.alpha ** (span / 2) * changes[-1 - span]:
+            return status.advice
+        tol = 2 * last / (n if self.tol_mode == "l1_per_node" else 1)
+        finer = "precision='exact' or 'float64', or " if self.precision == "float32" else ""
+        return (
+            f"changes stay near {last:.2g}, which is the rounding of precision={self.precision!r}: pass {finer}"
+            f"tol={tol:.1g}; more iterations do not help"
+        )
 
     def _check_reach(self, tol: float, n: int, most: float, least: float, sure: float) -> None:
         said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
