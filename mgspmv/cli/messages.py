@@ -44,7 +44,7 @@ _COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(([^()]*)\)")
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
-_SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is 0|has the id|has shape|sums to|holds) )")
+_SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is 0|has the id|has shape|sums to|holds) )|(?<=: )([a-z]+)(?= must )")
 _BARE = re.compile(r"(?<!ended as )(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
 _NEGATED = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
@@ -106,7 +106,7 @@ def translate(message: str, options: Options, commands: Mapping[str, Options] | 
 
     called = _COMMAND.sub(lambda found: _write_command(found, commands or {}), message)
     first, *advice = _MASKED.sub(mask, called).split("; ")
-    first = _SUBJECT.sub(lambda found: _rename(found[1], options) or found[0], first)
+    first = _SUBJECT.sub(lambda found: _rename(found[0], options) or found[0], first)
     own = _Translator(options, {name: commands[name] for name in _ADVISED if commands and name in commands}, masked)
     segments = [own.translate(first)[0], *filter(None, map(own.translate_advice, advice))]
     return own.unmask("; ".join(segments))

@@ -66,8 +66,8 @@ class NamedArraysSource(TableSource):
         OptionError : always
         """
         raise OptionError(
-            f"{self.name} are in this process, and a cluster reads files or a Dask DataFrame; write them to a Parquet "
-            "file, or ingest without client"
+            f"{self.name} are in this process, and a cluster reads files or a Dask DataFrame; write them to a "
+            "Parquet file, or leave out client="
         )
 
 

@@ -464,7 +464,9 @@ def quadrant_thresholds(a: Any, b: Any, c: Any) -> np.ndarray:
     """A, B and C of `RmatSource`, uint64, shape (3,)."""
     # Decimal fractions that sum to 1 may exceed it by a rounding error.
     if not all(isinstance(p, Real) and float(p) >= 0 for p in (a, b, c)) or not a + b + c <= 1 + 1e-12:
-        raise OptionError(f"a, b and c must be numbers of at least 0 that sum to at most 1, not {a!r}, {b!r} and {c!r}")
+        raise OptionError(
+            f"a=, b= and c= must be numbers of at least 0 that sum to at most 1, not {a!r}, {b!r} and {c!r}"
+        )
     sums = itertools.accumulate(map(float, (a, b, c)))
     return np.array([math.floor(p * 2**LEVEL_BITS + 0.5) for p in sums], np.uint64)
 

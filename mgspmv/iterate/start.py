@@ -188,5 +188,5 @@ def _refuse_dangling(weight: np.ndarray, vertex_ids: np.ndarray | None) -> None:
         label = places[0] if vertex_ids is None else vertex_ids[places[0]]
         raise DanglingError(
             f"{len(places)} of {len(weight)} vertices have no out-edges, or only ones of weight 0, first {label}, "
-            "and dangling='error'; give them edges or choose another rule"
+            "and dangling='error'; give them edges, or pass dangling='uniform' or 'drop'"
         )

@@ -39,7 +39,7 @@ def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np
     if beta == 0:
         return np.empty(shape, dtype)
     if y is None:
-        raise OptionError(f"beta is {beta} and there is no y to multiply; pass y, or beta=0")
+        raise OptionError(f"beta={beta} has no y= to multiply; pass y=, or beta=0")
     y = check_vectors("y", y, shape[0], "rows")
     check_shape(y, shape)
     return np.array(y, dtype=dtype, order="C")

@@ -220,7 +220,8 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
         elsewhere = " and ".join(f"backend {b!r}" for b in KERNELS[kernel].step_backends)
         use = f"makes the steps of PageRank on {elsewhere} only" if elsewhere else "is for products"
         raise OptionError(
-            f"kernel {kernel!r} {use}; for PageRank on backend {backend!r} pass 'auto' or one of {', '.join(names)}"
+            f"kernel {kernel!r} {use}; for PageRank on backend {backend!r} pass kernel='auto' or one of "
+            f"{', '.join(names)}"
         )
     _check_kernel(kernel, names, backend)
 
@@ -300,10 +301,10 @@ def _check_kernel(kernel: str, names: list[str], backend: str) -> None:
         return
     if kernel in KERNELS and not KERNELS[kernel].backends and backend in KERNELS[kernel].step_backends:
         raise OptionError(
-            f"kernel {kernel!r} makes the steps of PageRank; pass 'auto' or one of {', '.join(names)} here"
+            f"kernel {kernel!r} makes the steps of PageRank; pass kernel='auto' or one of {', '.join(names)} here"
         )
     if kernel in KERNELS:
         raise OptionError(
-            f"kernel {kernel!r} is not on backend {backend!r}; pass 'auto' or one of {', '.join(names)} there"
+            f"kernel {kernel!r} is not on backend {backend!r}; pass kernel='auto' or one of {', '.join(names)} there"
         )
     raise OptionError(f"kernel must be 'auto' or one of {', '.join(names)}, not {kernel!r}")

@@ -57,7 +57,7 @@ class StreamedCsr:
     ) -> None:
         if kernel not in ("auto", "csr-split"):
             raise FormatError(
-                f"kernel {kernel!r} needs all rows on the device, which has no room for them; pass 'auto' or "
+                f"kernel {kernel!r} needs all rows on the device, which has no room for them; pass kernel='auto' or "
                 "'csr-split'"
             )
         self._start, self._n_cols, self._dtype = start, stored.info.shape[1], dtype

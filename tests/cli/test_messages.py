@@ -70,6 +70,7 @@ TABLE = {
     "give it --job memory=4GB": "give it --job memory=4GB",
     "memory of the vertices' store": "memory of the vertices' store",
     "store is not there": "store is not there",
+    "vector 0: alpha must be less than 1": "vector 0: --alpha must be less than 1",
     "memory is a folder": "memory is a folder",
     "a line is [memory=N] [ids=N]": "a line is [memory=N] [ids=N]",
     "a == b, and memory == 4": "a == b, and memory == 4",

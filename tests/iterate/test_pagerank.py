@@ -229,7 +229,7 @@ def test_dangling_error():
         mg.pagerank(make_graph([(10, 20), (20, 30), (20, 40)]), dangling="error")
     assert str(caught.value) == (
         "2 of 4 vertices have no out-edges, or only ones of weight 0, first 30, and dangling='error'; "
-        "give them edges or choose another rule"
+        "give them edges, or pass dangling='uniform' or 'drop'"
     )
     only_zero = make_graph([(0, 1, 1.0), (1, 0, 0.0)])
     with pytest.raises(DanglingError, match=r"^1 of 2 vertices .* first 1,"):
@@ -905,7 +905,7 @@ def test_a_stochastic_matrix_is_its_weights():
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         (
             {"kernel": "ell"},
-            "kernel 'ell' is for products; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial",
+            "kernel 'ell' is for products; for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-s",
         ),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": -1}, "threads must be at least 1, not -1"),

@@ -74,7 +74,7 @@ def test_unknown_kernel_names_the_known():
 def test_kernel_of_another_backend(name):
     with pytest.raises(OptionError) as caught:
         bind_kernel(BLOCK, "float64", kernel=name, backend="cuda")
-    assert str(caught.value) == f"kernel {name!r} is not on backend 'cuda'; pass 'auto' or one of {CUDA} there"
+    assert str(caught.value) == f"kernel {name!r} is not on backend 'cuda'; pass kernel='auto' or one of {CUDA} there"
 
 
 def test_unknown_backend():
@@ -108,7 +108,7 @@ def test_kernels_that_there_are():
 
 def test_cusparse_is_not_on_the_cpu():
     with pytest.raises(
-        OptionError, match=r"^kernel 'cusparse' is not on backend 'cpu'; pass 'auto' or one of .* row-tiles th"
+        OptionError, match=r"^kernel 'cusparse' is not on backend 'cpu'; pass kernel='auto' or one of .* row-tiles th"
     ):
         bind_kernel(BLOCK, "float64", kernel="cusparse")
 
@@ -298,7 +298,7 @@ def test_twins_make_no_steps():
             check_step_kernel(name, "cpu")
         use = "makes the steps of PageRank on backend 'cuda' only" if name == "csr-split" else "is for products"
         assert str(caught.value) == (
-            f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass 'auto' or one of csr-rows, csr-serial"
+            f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-serial"
         )
 
 
@@ -306,7 +306,7 @@ def test_unknown_kernel_for_steps_names_those_that_make_them():
     with pytest.raises(OptionError, match=r"^kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'$"):
         check_step_kernel("csr", "cpu")
     with pytest.raises(
-        OptionError, match=r"^kernel 'csr-rows' is not on backend 'cuda'; pass 'auto' or one of .* there$"
+        OptionError, match=r"^kernel 'csr-rows' is not on backend 'cuda'; pass kernel='auto' or one of .* there$"
     ):
         check_step_kernel("csr-rows", "cuda")
 
@@ -317,8 +317,8 @@ def test_kernels_that_make_steps_on_a_device():
     with pytest.raises(OptionError) as caught:
         check_step_kernel("sell", "cuda")
     assert str(caught.value) == (
-        "kernel 'sell' is for products; for PageRank on backend 'cuda' pass 'auto' or one of csr-split, row-blocks, "
-        "row-slices"
+        "kernel 'sell' is for products; for PageRank on backend 'cuda' pass kernel='auto' or one of csr-split, "
+        "row-blocks, row-slices"
     )
 
 
@@ -326,18 +326,20 @@ def test_kernels_that_make_steps_on_a_device():
 def test_kernels_for_steps_only(name):
     with pytest.raises(OptionError) as caught:
         bind_kernel(SMALL, "float64", kernel=name, backend="cuda")
-    assert str(caught.value) == (f"kernel {name!r} makes the steps of PageRank; pass 'auto' or one of {CUDA} here")
+    assert str(caught.value) == (
+        f"kernel {name!r} makes the steps of PageRank; pass kernel='auto' or one of {CUDA} here"
+    )
     with pytest.raises(OptionError, match="makes the steps of PageRank"):
         bind_product(SMALL, "float64", "ab12", kernel=name, backend="cuda")
     with pytest.raises(OptionError) as caught:
         bind_kernel(SMALL, "float64", kernel=name)
     assert str(caught.value) == (
-        f"kernel {name!r} is not on backend 'cpu'; pass 'auto' or one of csr-rows, csr-serial, {TWINS} there"
+        f"kernel {name!r} is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial, {TWINS} there"
     )
     with pytest.raises(OptionError) as caught:
         check_step_kernel(name, "cpu")
     assert str(caught.value) == (
-        f"kernel {name!r} is not on backend 'cpu'; pass 'auto' or one of csr-rows, csr-serial there"
+        f"kernel {name!r} is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial there"
     )
 
 
