@@ -29,7 +29,7 @@ KEYS = {"pipeline": 'keys of a file, as `kind = "graph"`'}
 
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
 OTHER_PROGRAM = re.compile(r"`(?:dask|ssh|nvidia-smi)\b[^`]*`")
-NOUNS = {"A", "x", "y", "ids", "shape"}
+NOUNS = {"A", "x", "y", "ids", "numbers", "shape"}
 """Arguments whose names are what messages call the thing itself."""
 ADVICE = r"\b(?:pass|leave|leave out|raise|without(?= client))"
 
