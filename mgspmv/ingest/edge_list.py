@@ -48,6 +48,7 @@ from mgspmv.ingest.streams import (
     describe_cut,
     open_texts,
     skip_text,
+    take_name,
 )
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
@@ -336,8 +337,9 @@ class EdgeListSource(FileSource):
         check_vertex_options(n_vertices, vertices, ids)
         self._files = list_paths(path)
         super().__init__(name_files(self._files))
-        self.files = self._files + (() if vertices is None else (os.fspath(vertices),))
-        self._n_vertices, self._vertices, self._batch_bytes = n_vertices, vertices, batch_bytes
+        self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
+        self._vertices = None if vertices is None else take_name(vertices)
+        self.files = self._files + (() if self._vertices is None else (self._vertices,))
         self._threads, self._id_room = threads or default_threads(), id_room
         self._is_vertex = is_vertex
 
@@ -371,7 +373,7 @@ class EdgeListSource(FileSource):
 
     def split(self, n_parts: int) -> list[EdgeListPart]:
         """As of `FileSource`; the first edge says how all lines are to be read."""
-        for name in self._files:
+        for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _Notes()

@@ -23,7 +23,7 @@ from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.rules import find_format_by_name
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.store_source import StoreSource
-from mgspmv.ingest.streams import Pipe, is_pipe
+from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
@@ -82,7 +82,7 @@ def open_source(
         raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return source_from_arrays(*source, **edge_list_options, id_room=id_room)
-    files = [_take_name(name) for name in find_files(source)] if are_paths and not is_group else []
+    files = [take_name(name) for name in find_files(source)] if are_paths and not is_group else []
     chosen = format or _find_format(source, files, is_group=is_group)
     if is_group and format is None and (place := find_matrix_store(source)) is not None:
         _check_suitable(edge_list_options, (), "a matrix store")
@@ -145,7 +145,7 @@ def open_update(
             return None
         if is_frame(source) and not source.shape[1] and not given.get("columns"):
             return source_from_object(([], []))
-        source = _take_name(os.fspath(source)) if is_path(source) else source  # a pipe is opened once
+        source = take_name(source) if is_path(source) else source  # a pipe is opened once
         opened = open_source(source, **given)
         if isinstance(opened, EdgeListSource):
             as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}
@@ -157,10 +157,6 @@ def open_update(
         return opened
 
     return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
-
-
-def _take_name(name: str) -> str:
-    return Pipe(name) if is_pipe(name) and not isinstance(name, Pipe) else name
 
 
 def _is_group(path: Path, format: str | None) -> bool:

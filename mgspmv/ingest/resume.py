@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +34,7 @@ from mgspmv.ingest.remote import describe_url
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Place, Source
+from mgspmv.ingest.streams import is_pipe
 from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
 from mgspmv.store.places import StoreLike, describe_store, find_path
 from mgspmv.store.versions import list_versions
@@ -305,12 +305,12 @@ def _identify(name: str) -> dict[str, Any]:
     """What tells this content of a file from another."""
     if "://" in name:
         return describe_url(name)
+    if is_pipe(name):
+        raise OptionError(f"{name} is a pipe, which can be read once only; leave out resume=True, or save it as a file")
     try:
         found = os.stat(name)
     except OSError as error:
         raise SourceNotFoundError(f"there is no such file ({error.strerror}); check the path", source=name) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise OptionError(f"{name} can be read once only, so that nobody goes on with it; leave out resume=True")
     return {"name": os.path.abspath(name), "bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
 
 

@@ -395,6 +395,12 @@ def is_pipe(name: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode))
 
 
+def take_name(path: str | os.PathLike[str]) -> str:
+    """Return the name of a file, as a `Pipe` where it can be read once."""
+    name = os.fspath(path)
+    return Pipe(name) if is_pipe(name) and not isinstance(name, Pipe) else name
+
+
 class _PeekedFile(io.RawIOBase):
     """A stream whose first bytes were read before."""
 

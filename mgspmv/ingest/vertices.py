@@ -6,6 +6,7 @@ While the edges are read, an id becomes a code (`encode`); when all are read, co
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from mgspmv.ingest.rules import (
 )
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import Chunk, Line, TextStream
+from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
 
 WHOLE_LINE = "\x1f"
@@ -398,12 +399,13 @@ class ListReading:
 
 def lists_names(path: str | os.PathLike[str], reading: ListReading) -> bool:
     """Return whether the ids of a list of vertices are names, by the first of them."""
-    with TextStream(path) as text:
-        sample = _sample_list(text, reading)
-        if not sample:
-            return False
-        first, *below = [split_line(line, reading.delimiter or " ") for line in sample]
-        return not is_integer((below[0] if below and has_list_header(first, below) else first)[0])
+    head, _ = read_head(os.fspath(path))
+    lines = [Line(os.fspath(path), k, data) for k, data in enumerate(head.removeprefix(BOM_UTF8).splitlines(), 1)]
+    sample = [line for line in lines if not line.is_blank_or_comment(reading.comments)]
+    if not sample:
+        return False
+    first, *below = [split_line(line, reading.delimiter or " ") for line in sample[:SAMPLE_LINES]]
+    return not is_integer((below[0] if below and has_list_header(first, below) else first)[0])
 
 
 def read_vertices(

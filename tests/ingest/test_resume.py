@@ -608,7 +608,7 @@ def test_a_source_that_is_not_there(tmp_path):
 
 def test_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OptionError, match="pipe can be read once only"):
+    with pytest.raises(OptionError, match="is a pipe, which can be read once only"):
         mg.ingest(tmp_path / "pipe", tmp_path / "a.zarr", format="edge-list", resume=True)
 
 
