@@ -6,6 +6,8 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
+import signal
+
 from mgspmv.cli import bench, clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.certificates import certificates
@@ -42,4 +44,5 @@ app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measuremen
 
 def main() -> None:
     """Entry point of the program `mgspmv`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what is half written is removed
     app(prog_name="mgspmv")

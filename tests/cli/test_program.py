@@ -332,14 +332,15 @@ def test_it_is_a_command_of_dask(monkeypatch):
 
 
 @pytest.mark.slow
-def test_interrupt(folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt(folder, number):
     os.mkfifo("pipe.txt")
     arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
     process = start(*arguments, stdout=-1, stderr=-1)
     with open("pipe.txt", "w") as pipe:  # waits until it is read
         pipe.write("1 2\n")
         pipe.flush()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert stderr == "interrupted; p.zarr is as it was; with --resume the next ingest would go on from here\n"
