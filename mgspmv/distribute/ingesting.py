@@ -51,7 +51,7 @@ from mgspmv.ingest.write import check_folder, check_memory, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges
-from mgspmv.store.write import Version, begin_version, mark_values
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
 
 ASK_S = 240.0
 """Seconds at least for an answer of another share, which reads a piece of a file for it: less than who asks may be
@@ -289,7 +289,8 @@ class _Ingesting:
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
         ids = self._number(joined.claim)
-        version.check_space(ids.shape, has_transpose=self._options.transpose)
+        n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
+        check_space(version.place, StoreSize(ids.shape, n_read, self._dtype, has_sums, self._options.transpose))
         are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
         counted = self._do("number", "group", ids.shape, **are_known)
         nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)

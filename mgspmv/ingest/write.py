@@ -30,7 +30,7 @@ from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import Version, begin_version, mark_values
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
 
 LEAST_MEMORY = 1 << 30
 """Bytes: less is not worth the name of a budget beside what Python and its libraries take."""
@@ -168,6 +168,7 @@ def store_source(
             reordered = reorder_rows(read, order, report, **sorting)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
         most_columns = _reserve_columns(matrix, memory)
+        check_space(store, find_size(matrix, has_transpose=options.transpose))
         with begin_version(store, overwrite=overwrite) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
             with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
@@ -257,6 +258,11 @@ def transpose_store(
         return version.commit(attributes)
 
 
+def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
+    """Return what a matrix takes in a store."""
+    return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
+
+
 def _reserve_columns(matrix: SortedSource, memory: int) -> int:
     """Have the sorter of a matrix leave memory for the sums of columns, and say for how many at a time."""
     column_bytes = find_column_bytes(matrix)
@@ -287,9 +293,9 @@ class VersionWriter:
 
         Raises
         ------
-        StoreError : as of `Version.check_space`
+        CapacityError : as of `check_space`
         """
-        self._version.check_space(matrix.shape, has_transpose=transposed is not None)
+        check_space(self._version.place, find_size(matrix, has_transpose=transposed is not None))
         made = self._write_rows(self._version.group, "", matrix, phase, transposed)
         matrix.close()
         pa.default_memory_pool().release_unused()  # names take most when they are written

@@ -90,7 +90,7 @@ def find_folder(store: StoreLike) -> Path | None:
 
 def find_address(place: StoreLike, url: str) -> StoreLike:
     """What leads other processes to a place; raises OptionError for one in the memory of this process."""
-    if _is_in_memory(place):
+    if is_in_memory(place):
         raise OptionError(
             f"{url} is in the memory of this process, where the workers of a cluster cannot reach it; use a path or "
             "URL that all of them can reach"
@@ -99,7 +99,8 @@ def find_address(place: StoreLike, url: str) -> StoreLike:
     return place if path is None else str(path.absolute())
 
 
-def _is_in_memory(store: StoreLike) -> bool:
+def is_in_memory(store: StoreLike) -> bool:
+    """Tell whether a store is in the memory of this process."""
     store = _unwrap(store) if isinstance(store, Store) else store
     if isinstance(store, FsspecStore):
         return "memory" in store.fs.protocol

@@ -17,10 +17,10 @@ import zarr
 from zarr.core.sync import sync
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import MgspmvError, StoreError, hide_secrets
+from mgspmv.errors import CapacityError, MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
-from mgspmv.model import CsrArrays, MatrixInfo
-from mgspmv.store.chunks import create_array, find_writer, is_string, run_pieces
+from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
+from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_writer, is_string, run_pieces
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.places import (
     StoreLike,
@@ -29,6 +29,7 @@ from mgspmv.store.places import (
     find_address,
     find_local_path,
     find_path,
+    is_in_memory,
     locate_store,
     represent,
 )
@@ -47,8 +48,8 @@ from mgspmv.store.versions import (
 )
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
-_MOST_COMPRESSION = 255
-"""Bytes of which LZ4 makes one at the most: what lengthens a repetition by as many."""
+_HYPERSPARSE = 1000
+"""Rows for each entry, from which on row pointers are nearly all of a matrix."""
 
 
 def write_store(
@@ -122,23 +123,6 @@ class Version:
             "array_digests": digests,
         }
         return claims | {"digest": combine_digests(digests, claims)}
-
-    def check_space(self, shape: tuple[int, int], *, has_transpose: bool) -> None:
-        """Raise StoreError where row pointers are more than the disk has place for, however well they are compressed.
-
-        A source may say that it has any number of rows and columns; entries take the place that they had there.
-        """
-        if (path := find_path(self.place)) is None:
-            return
-        free = shutil.disk_usage(path).free
-        for name, n_rows in zip(("indptr", "transpose/indptr"), shape[: 1 + has_transpose], strict=False):
-            least = 8 * (n_rows + 1) // _MOST_COMPRESSION
-            if least > free:
-                raise StoreError(
-                    f"cannot write {self.url}: its {name} would have {n_rows + 1:,} elements and take "
-                    f"{format_bytes(least)} at the least, and {format_bytes(free)} are free there; check the size that "
-                    "the source says it has, or make room"
-                )
 
     def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
         """Make an array of n elements, to be written by ranges; see `write_range`.
@@ -214,6 +198,74 @@ class VersionAddress:
         """Its group, or another one in that, for writing."""
         path = f"versions/{self.name}/{place}".rstrip("/")
         return zarr.open_group(locate_store(self.place), mode="r+", path=path, use_consolidated=False)
+
+
+@dataclass(frozen=True)
+class StoreSize:
+    """Bytes that a matrix takes in a store, before its chunks are compressed and entries at one place are merged."""
+
+    shape: tuple[int, int]
+    n_entries: int
+    dtype: np.dtype[Any] | None
+    """Of the values; None for a pattern."""
+    has_sums: bool
+    """Whether degrees and, with values, weights of columns are stored, as those of graphs are."""
+    has_transpose: bool
+
+    @property
+    def lines(self) -> list[int]:
+        """Elements of each array that has one for each row or column, of 8 bytes each."""
+        n_rows, n_cols = self.shape
+        sums = [n_cols] * (self.has_sums * (1 if self.dtype is None else 2))
+        return [n_rows + 1, *sums, *([n_cols + 1] if self.has_transpose else [])]
+
+    @property
+    def lines_bytes(self) -> int:
+        """Bytes of these arrays."""
+        return 8 * sum(self.lines)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays but ids."""
+        value = 0 if self.dtype is None else self.dtype.itemsize
+        items = [index_dtype(n).itemsize + value for n in (self.shape[::-1] if self.has_transpose else self.shape[1:])]
+        return self.lines_bytes + self.n_entries * sum(items)
+
+    @property
+    def is_hypersparse(self) -> bool:
+        """Whether there are far more rows than entries."""
+        return max(self.shape) > _HYPERSPARSE * (self.n_entries + 1)
+
+
+def check_space(store: StoreLike, size: StoreSize) -> None:
+    """Check that there is room for what a store keeps of each row and column, before anything is written.
+
+    A source may say that it has any number of these; entries take the room that they had there. The room is that of the
+    disk; in memory, and for a hypersparse matrix in an object store, that of this process, which reads row pointers
+    whole.
+
+    Raises
+    ------
+    CapacityError : there is not
+    """
+    if (path := find_path(store)) is not None:
+        free, where = (
+            shutil.disk_usage(path if path.is_dir() else next(p for p in path.parents if p.is_dir())).free,
+            "disk",
+        )
+    elif is_in_memory(store) or size.is_hypersparse:
+        free, where = free_memory(), "memory"
+    else:
+        return
+    if size.lines_bytes > free:
+        n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
+        n_rows, n_cols = size.shape
+        raise CapacityError(
+            f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
+            f"compression: {format_bytes(size.lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
+            f"{n_cols:,} columns, whatever their entries, and {format_bytes(free)} of {where} are free; number rows "
+            "and columns without gaps, as the vertices of a list of edges are, or write where there is room"
+        )
 
 
 @contextlib.contextmanager
