@@ -474,12 +474,13 @@ def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(
             f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
-            "and a column for each vertex"
+            f"and a column for each vertex{_describe_edge_index(A)}"
         )
     if A.kind == "matrix":
         raise KindError(
             f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
             "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+            f"{_describe_edge_index(A)}"
         )
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
@@ -491,6 +492,14 @@ def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
             "count every edge as 1"
         )
     return weights and not A.is_pattern
+
+
+def _describe_edge_index(A: Matrix) -> str:
+    """Return what to do about arcs in an array of two rows, which is stored as a dense matrix; else nothing."""
+    is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
+    if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
+        return ""
+    return "; if its two rows are the sources and targets of arcs, ingest them as a tuple: (edges[0], edges[1])"
 
 
 def _describe_dangling(dangling: Weights | str | None) -> str:

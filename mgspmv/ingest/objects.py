@@ -187,7 +187,10 @@ class NetworkxSource:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
         if wrong:
             self._refuse_weight(*next(edge for edge in edges if isinstance(edge[2], wrong)))
-        return np.array([edge[2] for edge in edges], np.float64)
+        try:
+            return np.array([edge[2] for edge in edges], np.float64)
+        except OverflowError as error:
+            raise SourceError(f"a {self._weight} does not fit into float64 ({error})", source=self.name) from error
 
     def _refuse_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
         what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"

@@ -562,6 +562,13 @@ def test_arrays_that_are_refused(arguments, error, message):
     assert message in str(caught.value)
 
 
+def test_weights_of_networkx_beyond_float64():
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, weight=10**400)
+    with pytest.raises(SourceError, match="DiGraph of 2 nodes: a weight does not fit into float64"):
+        list(NetworkxSource(graph).batches())
+
+
 # --- choice ------------------------------------------------------------------------------------------------------
 
 
