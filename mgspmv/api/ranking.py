@@ -494,7 +494,7 @@ def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
     return weights and not A.is_pattern
 
 
-def _describe_edge_index(A: Matrix) -> str:
+def _describe_edge_index(A: DescribedMatrix) -> str:
     """Return what to do about arcs in an array of two rows, which is stored as a dense matrix; else nothing."""
     is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
     if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":

@@ -549,7 +549,7 @@ def test_weights_of_arrays():
         (([0], [1], [1j]), UnsupportedSourceError, "1 arcs in arrays: complex values (complex128) are not held"),
         (([0], [1], [True]), UnsupportedSourceError, "values of dtype bool are not held; pass .astype('float64')"),
         (([2**63], [1]), SourceError, "src holds the id 9223372036854775808, which does not fit into int64"),
-        (([0, 1], [1, 2], None, 2), SourceError, "arc 1 is 1 -> 2, outside 0..1; raise n_vertices, or leave it out"),
+        (([0, 1], [1, 2], None, 2), SourceError, "arc 1 is 1 -> 2, outside 0..1; raise n_vertices=, or leave it out"),
         (([0, -1], [1, 1], None, 2), SourceError, "arc 1 is -1 -> 1, outside 0..1"),
         (([0], [1], None, 2.0), OptionError, "n_vertices must be an integer of at least 0, not 2.0"),
         (([0], [1], None, -1), OptionError, "n_vertices must be an integer of at least 0, not -1"),
