@@ -568,7 +568,9 @@ def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
     return all(place < len(own) and is_number(own[place]) for own in rows)
 
 
-def has_list_header(first: Sequence[str], below: Sequence[Sequence[str]], *, has_numbers: bool = False) -> bool:
+def has_list_header(
+    first: Sequence[str], below: Sequence[Sequence[str]], *, has_numbers: bool = False, are_names: bool = False
+) -> bool:
     """Return whether the first line of a list of vertices, or of a vector, names the columns.
 
     Parameters
@@ -576,19 +578,30 @@ def has_list_header(first: Sequence[str], below: Sequence[Sequence[str]], *, has
     first : fields of the first line
     below : fields of lines that follow
     has_numbers : whether a column of numbers is expected beside the ids
+    are_names : whether ids are known to be names, which may look like numbers
+
+    Raises
+    ------
+    Undecided : an unknown word above ids that look like numbers and are names
     """
     if not first:
         return False
     if first[0] == "" and any(first):
         return True
     if has_numbers and len(first) > 1:
-        return not is_number(first[-1])
+        return not any(map(is_number, first))
     if is_number(first[0]):
         return False
     for place, name in enumerate(first):
         if names_vertices(name) and not any(name in own[place : place + 1] for own in below):
             return True
-    return bool(below) and all(bool(own) and is_number(own[0]) for own in below)
+    are_numbers = bool(below) and all(bool(own) and is_number(own[0]) for own in below)
+    if are_numbers and are_names:
+        raise Undecided(
+            f"{first[0]!r} above numbers may name the column or be an id; write a line `id` above it if it is an id, "
+            "or delete it if it is not"
+        )
+    return are_numbers
 
 
 def names_vertices(name: str) -> bool:

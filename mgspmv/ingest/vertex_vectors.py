@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Integral
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -63,7 +65,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     OptionError : none of these; a sequence of what is no id, such as floats; columns that do not say what they are
     """
     if isinstance(given, Mapping):
-        return ById(list(given), list(given.values()))
+        return ById(_write_ids(list(given)), list(given.values()))
     if isinstance(given, str | bytes):
         raise OptionError(f"{name} must be a vector over the vertices, not {given!r}; {_describe_forms()}")
     if isinstance(given, np.ndarray):
@@ -164,6 +166,7 @@ def _name_type(given: Any) -> str:
 
 def _list_ids(name: str, ids: list[Any]) -> ById:
     """Ids with the number 1 each."""
+    ids = _write_ids(ids)
     for label in ids:
         if not is_id(label):
             raise OptionError(
@@ -181,6 +184,15 @@ def _advise_list(ids: list[Any] | np.ndarray) -> str:
 def is_id(label: Any) -> bool:
     """Tell whether an object can be the id of a vertex."""
     return isinstance(label, str | Integral) and not isinstance(label, bool | np.bool_)
+
+
+def _write_ids(ids: list[Any]) -> list[Any]:
+    """Ids as stores have them: UUIDs as their text, decimals without places as integers."""
+    return [str(label) if isinstance(label, UUID) else _to_integer(label) for label in ids]
+
+
+def _to_integer(label: Any) -> Any:
+    return int(label) if isinstance(label, Decimal) and label == label.to_integral_value() else label
 
 
 def _shorten(label: Any) -> str:
@@ -204,10 +216,10 @@ def _classify_series(name: str, series: Any) -> ById:
     if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
         raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
     index = series.index
-    for label in index if index.dtype.kind not in "iu" else ():
+    ids = index.to_numpy() if index.dtype.kind in "iu" else _write_ids(index.tolist())
+    for label in ids if isinstance(ids, list) else ():
         if not is_id(label):
             raise OptionError(f"{name} has an index of which {_shorten(label)} is no id of a vertex; {advice}")
-    ids = index.to_numpy() if index.dtype.kind in "iu" else index.tolist()
     return ById(ids, numbers, advice, _is_default(index))
 
 
@@ -244,7 +256,7 @@ def _take_ids(name: str, column: Any) -> list[Any] | np.ndarray:
     if column.dtype.kind in "iu" and isinstance(column.dtype, np.dtype):
         ids: np.ndarray = column.to_numpy()
         return ids
-    listed: list[Any] = column.tolist()
+    listed = _write_ids(column.tolist())
     _check_ids(name, listed, str(column.name))
     return listed
 
@@ -301,6 +313,8 @@ def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
     if pa.types.is_integer(column.type) and not column.null_count:
         ids: np.ndarray = column.to_numpy()
         return ids
-    labels: list[Any] = column.to_pylist()
+    if column.type == pa.binary(16):
+        column = column.cast(pa.uuid())
+    labels = _write_ids(column.to_pylist())
     _check_ids(name, labels, title)
     return labels

@@ -456,7 +456,7 @@ def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -
         delimiter = reading.delimiter or found or WHOLE_LINE
         first, *below = [split_line(line, delimiter) for line in sample]
         place, n_columns = 0, len(first)
-        if has_list_header(first, below):
+        if has_list_header(first, below, are_names=are_names):
             text.read_line()
             place, _ = choose_list_columns(first, has_numbers=False)
         elif are_names and found not in (None, "\t") and reading.delimiter is None:

@@ -26,6 +26,7 @@ from mgspmv.ingest.rules import (
     find_format_by_bytes,
     find_format_by_name,
     has_decimal_comma,
+    has_list_header,
     is_number,
     is_plain_integer,
     names_numbers,
@@ -179,7 +180,7 @@ class _List:
             return self._read_ids()
         first = self._split(0)
         self._check_comments(len(first))
-        has_header = self._has_header(first)
+        has_header = has_list_header(first, [], has_numbers=True)
         own, other = self._choose_columns(first, has_header)
         numbers: dict[Any, float] = {}
         for k in range(has_header, len(self._lines)):
@@ -263,9 +264,6 @@ class _List:
         if self._string_ids:
             return names_vertices(first) and first not in others and not self._is_known(first)
         return not is_number(first) and (names_vertices(first) or any(map(is_plain_integer, others[:1])))
-
-    def _has_header(self, first: Sequence[str]) -> bool:
-        return first[0] == "" or not any(map(is_number, first))
 
     def _choose_columns(self, first: Sequence[str], has_header: bool) -> tuple[int, int]:
         """Places of ids and numbers."""

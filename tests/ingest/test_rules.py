@@ -330,11 +330,19 @@ def test_known_vertices_are_no_header():
         (["id,weight", "alice,1"], True, True),
         (["a,b", "alice,1"], True, True),
         (["alice,1", "bob,2"], True, False),
+        (["1,alice", "2,bob"], True, False),
     ],
 )
 def test_headers_of_lists(lines, has_numbers, expected):
     first, *below = [line.split(",") for line in lines]
     assert has_list_header(first, below, has_numbers=has_numbers) is expected
+
+
+def test_a_word_above_names_that_look_like_numbers_is_an_error():
+    assert has_list_header(["id"], [["1"], ["2"]], are_names=True)
+    assert not has_list_header(["1"], [["alice"], ["2"]], are_names=True)
+    with pytest.raises(Undecided, match="'alice' above numbers may name the column or be an id; write a line `id`"):
+        has_list_header(["alice"], [["1"], ["2"]], are_names=True)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from mgspmv.errors import (
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
+from tests.support.commands import invoke
 from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore, WatchingStore, make_scipy
 
@@ -373,6 +374,36 @@ def test_a_crash_leaves_the_old_version(at):
 # --- files of vertices -----------------------------------------------------------------------------------------------
 
 
+CITIES = """New York,Los Angeles
+Los Angeles,"Washington, DC"
+"Washington, DC",New York
+New York,New
+New,York
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("New York\nLos Angeles\n", ["Los Angeles", "New York"]),
+        ("name\nNew York\nLos Angeles\n", ["Los Angeles", "New York"]),
+        ('"New York"\n"Washington, DC"\n', ["New York", "Washington, DC"]),
+        ("New York\nWashington, DC\n", ["New York", "Washington, DC"]),
+        ("# of the east\nNew York\n\n", ["New York"]),
+        ("population,id\n8,New York\n4,Los Angeles\n", None),
+        ("New\tof York\nYork\tof England\n", ["New", "York"]),
+    ],
+)
+def test_names_of_vertices_are_whole_lines(tmp_path, text, wanted):
+    (tmp_path / "cities.csv").write_text(CITIES)
+    (tmp_path / "list.txt").write_text(text)
+    mg.ingest(tmp_path / "cities.csv", tmp_path / "cities.zarr")
+    target = str(tmp_path / "part.zarr")
+    invoke("subgraph", str(tmp_path / "cities.zarr"), target, "--vertices", str(tmp_path / "list.txt"))
+    found = mg.open_matrix(target).vertex_ids.tolist()
+    assert found == (wanted or ["Los Angeles", "New York"])
+
+
 def test_selections_are_read(tmp_path):
     path = tmp_path / "ids"
     path.write_text("# some\n30\n-2\n7\n")
@@ -383,6 +414,9 @@ def test_selections_are_read(tmp_path):
     for array in (np.array([True, False]), np.array([4, 2])):
         np.save(tmp_path / "a.npy", array)
         assert read_selection(tmp_path / "a.npy").tolist() == array.tolist()
+    path.write_text("alice\n1\n")
+    with pytest.raises(SourceError, match="'alice' above numbers may name the column or be an id"):
+        read_selection(path, string_ids=True)
     path.write_text("1\nx\n")
     with pytest.raises(SourceError, match="x"):
         read_selection(path)

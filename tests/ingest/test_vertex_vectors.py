@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import dask.dataframe as dd
 import networkx as nx
 import numpy as np
@@ -102,6 +104,29 @@ def test_ids_alone_have_the_number_1(given):
 @pytest.mark.parametrize("given", [[40, 10], pl.Series([40, 10]), pd.Index([40, 10]), pa.array([40, 10])])
 def test_integers_in_a_list_are_ids(given):
     assert make_vector("x", given, 4, NUMBERS).tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+KEYS = [uuid.UUID(int=k) for k in (7, 3)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict.fromkeys(KEYS, 1),
+        KEYS,
+        pd.Series(1, index=KEYS),
+        pa.table({"id": pa.array([key.bytes for key in KEYS], pa.uuid()), "value": [1, 1]}),
+        pa.array([key.bytes for key in KEYS], pa.binary(16)),
+    ],
+)
+def test_uuids_are_their_text(given):
+    ids = np.array([str(uuid.UUID(int=k)) for k in (3, 5, 7)], object)
+    assert make_vector("x", given, 3, ids).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_decimals_without_places_are_integers():
+    given = pa.table({"id": pa.array([40, 10], pa.decimal128(38, 0)), "value": [3, 1]})
+    assert make_vector("x", given, 4, NUMBERS).tolist() == [1.0, 0.0, 0.0, 3.0]
 
 
 @pytest.mark.parametrize("ids", [None, NUMBERS, NAMES], ids=["numbers", "integers", "strings"])
