@@ -187,8 +187,6 @@ class _Notes:
         self._named = ""
         """The file that names them."""
         self.counts = _Counts()
-        self.is_whole = True
-        """Whether all was read by this process at once, so that the counts are those of all lines."""
 
     @property
     def claims(self) -> dict[str, int]:
@@ -252,7 +250,7 @@ class _Notes:
             "columns": {name: number(place) for name, place in ends.items()},
             "not_read": left,
             "header": form.names is not None,
-            **(vars(self.counts) if self.is_whole else {}),
+            **vars(self.counts),
             "delimiter": form.table.delimiter,
             "notes": undirected if form.is_undirected else [],
         }
@@ -353,16 +351,16 @@ class EdgeListSource(FileSource):
             vertices, listed = self._find_vertices(form.id_column)
             self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
-            n_given = self.start.n_given
+            n_given, counts = self.start.n_given, _Counts(0, self.start.n_comments, self.start.n_entries)
             encode = partial(_encode_chunk, form=form, vertices=vertices)
             ahead = () if self.is_kept else (encode, vertices)
             parsed = read_chunks(skip_text(chunks, n_given), form.table, self._threads, *ahead)
             for encoded in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
                 n_given += len(encoded.chunk.data)
-                notes.counts.add(encoded.counts)
-                self.place = Place(n_given)
+                counts.add(encoded.counts)
+                self.place = Place(n_given, counts.n_rows, counts.n_comments)
                 yield encoded.batch
-        notes.is_whole = not self.start.n_given
+        notes.counts.add(counts)
         provenance = {**notes.describe(self.name, form), **listed}
         self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
 

@@ -22,6 +22,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -148,7 +149,7 @@ class Journal:
             self._written.result()
         vertices = None if self._vertices is None or layout is not None else self._vertices.keep(self._folder)
         state = {
-            "place": (source.place.n_given, source.place.n_entries),
+            "place": astuple(source.place),
             "sorter": sorter.keep(),
             "feed": feed.keep(),
             "vertices": vertices,

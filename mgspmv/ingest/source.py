@@ -83,7 +83,9 @@ class Place:
     n_given: int = 0
     """Bytes of text, or rows, that batches were made from."""
     n_entries: int = 0
-    """Entries among them, of a Matrix Market file."""
+    """Entries among them, of a text."""
+    n_comments: int = 0
+    """Lines of comments among them, of edge lists."""
 
 
 def _ignore(vertices: Any) -> None:
