@@ -434,6 +434,34 @@ class Cluster:
             raise results.error
         return results
 
+    def await_each(
+        self, futures: Sequence[Future], members: Sequence[Member], phase: str, on_done: Callable[[int], None]
+    ) -> None:
+        """Wait until tasks are done, or one has failed, which other workers may have, and maybe another client.
+
+        Parameters
+        ----------
+        members : of which all are watched
+        on_done : called about every `TICK_S` with the number of tasks that are done
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
+        whatever the function raises that is called
+        """
+
+        async def wait() -> _Raised | None:
+            left = list(futures)
+            while left and not any(future.status in ("error", "cancelled", "lost") for future in left):
+                await asyncio.sleep(POLL_S)
+                left = [future for future in left if future.status != "finished"]
+                if (raised := _call(on_done, len(futures) - len(left))) is not None:
+                    return raised
+            return None
+
+        if (raised := self._sync(self._watch(wait(), members, phase))) is not None:
+            raise raised.error
+
     def release(self, futures: Iterable[Future]) -> None:
         """End tasks that failed, or whose results nobody wants any more.
 

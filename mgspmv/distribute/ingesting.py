@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distributed import Worker, get_worker
+from distributed import Client, Worker, get_worker
 from distributed.client import ClosedClientError
 
 from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
@@ -35,6 +35,7 @@ from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
+    MgspmvError,
     OptionError,
     SourceError,
     StoreError,
@@ -45,6 +46,7 @@ from mgspmv.exchange.links import Member, blame
 from mgspmv.ingest.build import find_finite
 from mgspmv.ingest.counts import EntryCounts, make_report
 from mgspmv.ingest.entries import choose_rule
+from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, make_room
@@ -174,11 +176,22 @@ def begin_share(key: str, offer: ShareOffer) -> int:
     return share.memory
 
 
+def keep_partition(key: str, number: int, frame: Any) -> None:
+    """Give a share a partition of a Dask DataFrame."""
+    share: Share = get_agent().get_made(key)
+    share.keep_partition(number, frame)
+
+
 def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
     """Do a step; the name is that of a method of `Share`."""
     share: Share = get_agent().get_made(key)
     find_marks().n_terms = share.memory // ENTRY_BYTES  # what it sorts at a time
     return getattr(share, step)(*arguments, **options)
+
+
+def _find_scheduler(client: Client) -> str | None:
+    """What no other scheduler is called; None for a client that was closed."""
+    return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
 
 
 # --- the client ------------------------------------------------------------------------------------------------------
@@ -266,12 +279,14 @@ class _Ingesting:
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
         self._held: list[Any] = []
         self._working: list[Any] = []
+        self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Have shares on all workers."""
         self._cluster.client.subscribe_topic(self._topic, self._note)
-        parts = [*self._source.split(len(self._workers))]
-        parts += [None] * (len(self._workers) - len(parts))  # type: ignore[list-item]  # nothing to read
+        with self._find_client().as_current():  # Dask plans for this cluster
+            self._parts = [*self._source.split(len(self._workers))]
+        parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
         peers = tuple(zip(self._members, self._keys, strict=True))
         offers = []
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
@@ -285,6 +300,8 @@ class _Ingesting:
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
         """Do all steps and name the version; what that says of itself."""
+        if isinstance(self._source, FrameSource) and any(part.kept is not None for part in self._parts):
+            self._compute_partitions(self._source)
         read: list[ReadPart] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
@@ -317,6 +334,78 @@ class _Ingesting:
             self._cluster.free(self._keys, self._members)
             self._cluster.await_done(self._working)
         self._cluster.release([*self._working, *self._held])
+
+    # --- partitions of a Dask DataFrame
+
+    def _find_client(self) -> Client:
+        """The client of the cluster that the partitions are on, if they are on one.
+
+        Raises
+        ------
+        OptionError : they are on another one
+        """
+        held = self._source.find_futures() if isinstance(self._source, FrameSource) else []
+        if not held:
+            return self._cluster.client
+        client: Client = held[0].client
+        if _find_scheduler(client) != _find_scheduler(self._cluster.client):
+            raise OptionError(
+                f"the partitions of {self._source.name} are held by another cluster than {self._cluster}; pass the "
+                "client= that holds them, or the DataFrame as it was before persist()"
+            )
+        return client
+
+    def _compute_partitions(self, source: FrameSource) -> None:
+        """Have the cluster compute the partitions, each of which goes into a file of the worker that is to read it.
+
+        Raises
+        ------
+        SourceError : they cannot be computed
+        """
+        client, phase = self._find_client(), "compute"
+        self._report(phase, 0, source.n_partitions)
+        with client.as_current():  # Dask plans for this cluster
+            partitions = source.list_partitions()
+        with self._spans.enter(phase):
+            computed = client.compute(partitions)
+            kept = [
+                client.submit(
+                    keep_partition,
+                    key,
+                    number,
+                    computed[number],
+                    key=f"mgspmv-keep-{uuid.uuid4().hex}",
+                    workers=[member.address],
+                    allow_other_workers=False,
+                    pure=False,
+                    retries=0,
+                    priority=1,  # before other partitions are computed, so that few are in memory
+                )
+                for part, key, member in zip(self._parts, self._keys, self._members, strict=False)
+                for number in part.kept.numbers
+            ]
+        self._cluster.release(computed)  # each is dropped once it is in a file
+        try:
+            self._cluster.await_each(
+                kept, self._members, phase, lambda done: self._report(phase, done, source.n_partitions)
+            )
+            for future in kept:
+                if future.status != "finished":
+                    raise self._explain_partition(future.exception() if future.status == "error" else None)
+        finally:
+            self._cluster.release(kept)
+
+    def _explain_partition(self, error: BaseException | None) -> BaseException:
+        if isinstance(error, MgspmvError):
+            return error
+        why = "they were cancelled" if error is None else f"{type(error).__name__}: {error}"
+        wrapped = SourceError(
+            f"the partitions cannot be computed on the cluster ({why}); see that .compute() does, or write them by "
+            ".to_parquet(FOLDER, write_index=False) and ingest the folder",
+            source=self._source.name,
+        )
+        wrapped.__cause__ = error
+        return wrapped
 
     # --- numbers
 

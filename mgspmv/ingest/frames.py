@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from copy import copy
+from itertools import chain
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.parts import cut_evenly, make_absolute
+from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
@@ -71,9 +76,13 @@ class FrameSource(TableSource):
         self._described, self._is_computed = self.name, library == "dask"
         self._scheduler: str | None = None
         """Of Dask; None for the one that it is set to."""
+        self.kept: KeptPartitions | None = None
+        """Of a part whose partitions are computed by the cluster: those that were given to it."""
 
     def _tables(self) -> Generator[Table]:
-        if self._library == "dask":
+        if self.kept is not None:
+            yield self.kept
+        elif self._library == "dask":
             yield DaskTable(self._frame, self.name, self._batch_rows, self._threads, self._scheduler)
         elif self._library == "pandas":
             yield PandasTable(self._frame, self.name, self._batch_rows)
@@ -86,35 +95,56 @@ class FrameSource(TableSource):
     def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
         return {**told[0], "header": header}
 
-    def split(self, n_parts: int) -> list[TableSource]:
-        """As of `FileSource`: partitions of a Dask DataFrame, each computed by the process that reads it.
+    def split(self, n_parts: int) -> list[FrameSource]:
+        """As of `FileSource`: partitions of a Dask DataFrame. The process that reads a partition computes it, or
+        `kept` takes it where partitions depend on each other or are on a cluster already.
 
         Raises
         ------
-        OptionError : a DataFrame of another library, or one whose partitions a cluster holds
+        OptionError : a DataFrame of another library
         """
         if self._library != "dask":
             raise OptionError(
                 f"{self.name} is in this process, and a cluster reads files or a Dask DataFrame; write it to Parquet "
                 "files, or leave out client="
             )
+        n, are_apart = self._frame.npartitions, _are_apart(self.list_partitions())
+        parts = cut_evenly(range(n), [1] * n, n_parts)
+        return [self._take(own[0], own[-1] + 1, computes=are_apart) for own in parts]
+
+    @property
+    def n_partitions(self) -> int:
+        """Of a Dask DataFrame."""
+        return int(self._frame.npartitions)
+
+    def list_partitions(self) -> list[Any]:
+        """Partitions of a Dask DataFrame with the columns that are read, each as a `Delayed`."""
+        table = DaskTable(self._frame, self.name, self._batch_rows, None)
+        partitions: list[Any] = self._frame[_find_labels(self._frame, self._choose_columns(table))].to_delayed()
+        return partitions
+
+    def find_futures(self) -> list[Any]:
+        """Futures of what a cluster holds of a Dask DataFrame."""
         from distributed import futures_of
 
-        if futures_of(self._frame):
-            raise OptionError(
-                f"the partitions of {self.name} are held by a cluster already, and are to be computed when they are "
-                "read; pass the DataFrame as it was before persist()"
-            )
-        n = self._frame.npartitions
-        return [self._take(own[0], own[-1] + 1) for own in cut_evenly(range(n), [1] * n, n_parts)]
+        held: list[Any] = futures_of(self._frame)
+        return held
 
-    def _take(self, first: int, last: int) -> FrameSource:
-        """The part that has partitions first .. last - 1."""
+    def _take(self, first: int, last: int, *, computes: bool) -> FrameSource:
+        """The part that has partitions first .. last - 1.
+
+        Parameters
+        ----------
+        computes : whether the process that reads them computes them
+        """
         part = copy(self)
         part.name = f"partitions {first} to {last - 1} of {self.name}"
-        part._frame = self._frame.partitions[first:last]
         part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        part._scheduler = "threads"
+        if computes:
+            part._frame, part._scheduler = self._frame.partitions[first:last], "threads"
+        else:
+            part._frame = None
+            part.kept = KeptPartitions(self._frame._meta, part.name, self._batch_rows, range(first, last))
         return part
 
     def prepare(self, threads: int, id_room: IdRoom) -> None:
@@ -210,6 +240,92 @@ class DaskTable:
             del frame  # before the next is made
         if not n_rows:
             yield from PandasTable(chosen._meta, self.name, self._batch_rows).read(names)
+
+
+class KeptPartitions:
+    """Partitions of a Dask DataFrame that others computed, as a `Table`; they are in a file until they are read.
+
+    Parameters
+    ----------
+    meta : a DataFrame without rows
+    numbers : of the partitions
+    """
+
+    first_row = n_skipped = 0
+    index: Sequence[str] = ()
+    n_rows: int | None = None
+
+    def __init__(self, meta: Any, name: str, batch_rows: int, numbers: range) -> None:
+        self.name, self.numbers = name, numbers
+        self.columns = [str(label) for label in meta.columns]
+        self._meta, self._batch_rows = meta, batch_rows
+        self._file: ScratchFile | None = None
+        self._places: dict[int, tuple[int, int]] = {}
+        self._n_bytes = 0
+
+    def keep(self, number: int, frame: Any, folder: Path | None) -> None:
+        """Take a partition; several threads may give one, but not at once.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame of the columns that are read
+        folder : for the file
+
+        Raises
+        ------
+        SourceError : a column that Arrow does not hold
+        StoreError : the file cannot be written
+        """
+        if not len(frame):  # a column of objects has no type then
+            self._places[number] = (0, 0)
+            return
+        sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
+        batches = PandasTable(frame, self.name, self._batch_rows).read(names)
+        first = next(batches)
+        with pa.ipc.new_stream(sink, first.schema) as stream:
+            for batch in chain([first], batches):
+                stream.write_batch(batch)
+        data = np.frombuffer(sink.getvalue(), np.uint8)
+        self._file = self._file or ScratchFile(folder)
+        self._file.append(data)
+        self._places[number] = (self._n_bytes, len(data))
+        self._n_bytes += len(data)
+
+    def read(self, names: list[str]) -> Iterator[Any]:
+        """Give columns as record batches, a partition at a time."""
+        if self._file is None:
+            yield from PandasTable(self._meta, self.name, self._batch_rows).read(names)
+            return
+        for number in self.numbers:
+            offset, n_bytes = self._places[number]
+            if n_bytes:
+                with pa.ipc.open_stream(self._file.read(offset, n_bytes, np.dtype(np.uint8))) as stream:
+                    yield from (batch.select(names) for batch in stream)
+        self._file.close()
+
+
+def _are_apart(partitions: Sequence[Any]) -> bool:
+    """Whether the tasks of a partition are those of no other, so that each can be computed by itself.
+
+    Of a single partition that is not known: its tasks may be those of a shuffle, which only a cluster does.
+    """
+    from dask.core import get_deps
+    from distributed import Future
+
+    graph = dict(partitions[0].dask)
+    if len(partitions) == 1 or any(isinstance(task, Future) for task in graph.values()):
+        return False
+    dependencies, owners = get_deps(graph)[0], dict[Any, int]()
+    for number, partition in enumerate(partitions):
+        left = [partition.key]
+        while left:
+            key = left.pop()
+            if key not in owners:
+                owners[key] = number
+                left += dependencies[key]
+            elif owners[key] != number:
+                return False
+    return True
 
 
 def is_frame(obj: Any) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
 from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.ids import SortedIds, find_ids
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter, Positions
@@ -183,6 +185,7 @@ class Share:
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray] = {}
         self._transposed: EntrySorter | None = None
+        self._keeping = Lock()
 
     def close(self) -> None:
         """Let go of everything; what is still at work ends with an error."""
@@ -190,6 +193,19 @@ class Share:
         self._held.close()
 
     # --- reading
+
+    def keep_partition(self, number: int, frame: Any) -> None:
+        """Take a partition of a Dask DataFrame that others computed, which `read` is to read.
+
+        Raises
+        ------
+        SourceError, StoreError : as of `KeptPartitions.keep`
+        """
+        part = self._spec.part
+        assert isinstance(part, FrameSource)
+        assert part.kept is not None
+        with self._keeping:
+            part.kept.keep(number, frame, self._folder)
 
     def read(self) -> ReadPart:
         """Read the own part of the source.

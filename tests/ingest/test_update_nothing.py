@@ -53,11 +53,18 @@ EMPTY = {
     "text": lambda: write("e.csv", b""),
     "blank lines": lambda: write("e.txt", b"\n\n"),
     "comments": lambda: write("e.txt", b"# Nodes: 5 Edges: 0\n% none\n"),
+    "header": lambda: write("e.csv", b"source,target\n"),
+    "header with a weight": lambda: write("e.tsv", b"src\tdst\tweight\n"),
+    "comments and a header": lambda: write("e.csv", b"# none\nsource,target\n"),
     "gzip": lambda: write("e.csv.gz", gzip.compress(b"")),
     "gzip of comments": lambda: write("e.csv.gz", gzip.compress(b"# none\n")),
     "zstd": lambda: write("e.zst", pa.compress(b"", "zstd", asbytes=True)),
     "file without a byte": lambda: write("e.csv.gz", b""),
     "folder": lambda: write("one/part-0.csv", b""),
+    "gzip of a header": lambda: write("e.csv.gz", gzip.compress(b"source,target\n")),
+    "folder of headers": lambda: (write("three/0.csv", b"source,target\n"), write("three/1.csv", b"source,target\n"))[
+        0
+    ],
     "folder of two": lambda: (write("two/part-0.csv", b""), write("two/part-1.csv", b"# none\n"))[0],
     "Parquet": lambda: write_table("e.parquet", make_typed(pa.int64())),
     "Parquet of strings": lambda: write_table("e.parquet", make_typed(pa.string())),
