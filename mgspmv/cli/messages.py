@@ -47,7 +47,7 @@ _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
 _SUBJECT = re.compile(r"^([a-z]+)(?= (?:must|is 0|has the id|has shape|sums to|holds) )|(?<=: )([a-z]+)(?= must )")
 _BARE = re.compile(r"(?<!ended as )(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
-_NEGATED = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
+_VERB = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,9 @@ class _Translator:
         value, more = found["value"] or "", found["more"] or ""
         if value in ("", "...", "(...)", "[...]"):
             return done + (option.name or option.negation or "")
-        if option.is_flag or value in ("True", "False", "None"):
+        if option.is_flag and value not in ("True", "False", "None"):  # as "auto", which neither of both options is
+            return f"{_drop_verb(done)}leave {option.name or option.negation} out"
+        if value in ("True", "False", "None"):
             return _write_flag(done, option, is_on=value not in ("False", "None"))
         more = _MARK.sub(lambda mark: self.masked[int(mark[1])][1:-1], more)
         return f"{done}{option.name} {_write_value(self.unmask(value))}{more}"
@@ -205,12 +207,13 @@ def _write_flag(done: str, option: Option, *, is_on: bool) -> str:
         return done + name
     # There is no such option, for it is so without the opposite one.
     opposite = option.negation if is_on else option.name
-    verb = _NEGATED.search(done)
-    if verb and verb[1] not in ("with", "leave"):
-        return f"{done[: verb.start()]}leave out {opposite}"
-    if verb and verb[1] == "leave":
-        return f"{done}out {opposite}"
-    return f"{done[: verb.start()] if verb else done}without {opposite}"
+    verb = _VERB.search(done)
+    return f"{_drop_verb(done)}{'leave out' if verb and verb[1] != 'with' else 'without'} {opposite}"
+
+
+def _drop_verb(done: str) -> str:
+    verb = _VERB.search(done)
+    return done[: verb.start()] if verb else done
 
 
 def _write_value(value: str) -> str:

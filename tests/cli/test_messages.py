@@ -51,6 +51,8 @@ TABLE = {
     "expected more (alpha=1e-3)": "expected more (--alpha 1e-3)",
     "pass kernel='csr-split' or 'auto'": "pass --kernel csr-split or auto",
     "kernel='a', 'b' or 'c' is not there": "--kernel a, b or c is not there",
+    "pass weights='auto'": "leave --weights out",
+    "pass weights=False or weights='auto'": "pass --no-weights or leave --weights out",
     "pass resume=True": "pass --resume",
     "pass resume=False": "leave out --resume",
     "ingest with resume=False": "ingest without --resume",
