@@ -905,7 +905,8 @@ def test_a_stochastic_matrix_is_its_weights():
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         (
             {"kernel": "ell"},
-            "kernel 'ell' is for products; for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-s",
+            "kernel 'ell' is for products; for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, "
+            "csr-serial",
         ),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": -1}, "threads must be at least 1, not -1"),
