@@ -204,6 +204,12 @@ class DanglingError(MgspmvError, ValueError):
     exit_code = 3
 
 
+class AcyclicError(MgspmvError, ValueError):
+    """The graph has no cycle, and the operation needs one."""
+
+    exit_code = 3
+
+
 class CorruptionError(MgspmvError, RuntimeError):
     """Ranks are not what they must be: memory or a processor failed, or the program."""
 

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import ConvergenceError, KindError, OptionError, SourceError
+from mgspmv.errors import AcyclicError, ConvergenceError, KindError, OptionError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -261,7 +261,7 @@ def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
         max_iter = bound.arguments["max_iter"]
         try:
             return function(*bound.args, **bound.kwargs)
-        except ConvergenceError as error:
+        except (AcyclicError, ConvergenceError) as error:
             raise nx.PowerIterationFailedConvergence(max_iter) from error
         except (OptionError, SourceError) as error:
             raise NotImplementedError(f"mgspmv does not compute {function.__name__} of this: {error}") from error

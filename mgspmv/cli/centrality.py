@@ -122,14 +122,24 @@ def hits(
 
 def katz(
     iteration: Iteration,
-    alpha: Annotated[float, typer.Option(help="Attenuation, below 1 / (the largest eigenvalue).")] = 0.1,
+    alpha: Annotated[
+        str, typer.Option(metavar="NUMBER|auto", help="Attenuation, below 1 / (the largest eigenvalue); or choose it.")
+    ] = "0.1",
     beta: Annotated[
         str, typer.Option(metavar="NUMBER|FILE|IDS", help="What each vertex has of itself, or those named.")
     ] = "1.0",
     normalized: Normalized = True,
 ) -> Answer:
     """Find the Katz centrality of the vertices of a graph."""
-    return iteration.answer("katz", ["beta"], alpha=alpha, beta=beta, normalized=normalized)
+    number = None if alpha == "auto" else _parse_number("--alpha", alpha)
+    return iteration.answer("katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
+
+
+def _parse_number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{option} must be a number or auto, not {text!r}") from None
 
 
 def eigenvector(iteration: Iteration) -> Answer:

@@ -48,6 +48,8 @@ def answer_ranks(
         "edges per second": f"{solution.edges_per_s:.3g}",
         **({"memory": _describe_memory(solution.memory)} if solution.memory else {}),
     }
+    if solution.options.get("alpha_chosen"):
+        fields["alpha"] = f"{solution.options['alpha']:.6g}, chosen to fit"
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
     if solution.resumed_after:

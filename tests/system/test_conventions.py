@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import igraph
 import networkx as nx
 import numpy as np
@@ -71,3 +73,23 @@ def test_undirected_graphs_and_their_loops() -> None:
     check(rank(edges, 4, ingest=both), rank_by_networkx(nx.MultiGraph(edges), 4))
     check(rank([*edges, (2, 2)], 4, ingest=both), igraph.Graph(n=4, edges=edges).pagerank())
     check(rank(edges, 4, ingest=both | {"duplicates": "first"}), rank_by_networkx(nx.Graph(edges), 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "defaults", "options"),
+    [
+        ("katz_centrality", {"alpha": 0.1, "weight": None, "tol": 1e-6, "max_iter": 1000}, {"alpha": 0.05}),
+        ("eigenvector_centrality", {"weight": None, "tol": 1e-6, "max_iter": 100}, {}),
+    ],
+)
+def test_centralities_with_the_defaults_of_networkx(call, defaults, options):
+    theirs = getattr(nx, call)
+    parameters = inspect.signature(theirs).parameters
+    assert {name: parameters[name].default for name in defaults} == defaults
+    G = nx.gnp_random_graph(30, 0.2, seed=3, directed=True)
+    nx.set_edge_attributes(G, {edge: 1.0 + k % 4 for k, edge in enumerate(G.edges)}, "weight")
+    mg.ingest(G, place := MemoryStore())
+    own = {"weights": False, "tol_mode": "l1_per_node", "max_iter": defaults["max_iter"], **options}
+    found = getattr(mg, call.replace("katz_centrality", "katz"))(mg.open_matrix(place), **own)
+    wanted = theirs(G, **options)
+    assert found.values.tolist() == pytest.approx([wanted[node] for node in sorted(G)], rel=1e-12)
