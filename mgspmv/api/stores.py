@@ -72,7 +72,7 @@ def ingest(
     symmetrize : add (j, i) for each (i, j), before duplicates are treated
     ignore_weights : store the pattern only
     transpose : also store the transpose, which `A.T` needs
-    dtype : of the stored values; default as in the source
+    dtype : of the stored values; default as in the source. Only `float64` takes integers beyond int64, which it rounds
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
