@@ -213,7 +213,7 @@ KINDS = {
         rank(max_iter=-1),
         "pagerank ring.zarr --max-iter -1",
         errors.OptionError,
-        "max_iter",
+        "at least 1",
         f"{RING}[run]\nmax_iter = -1",
     ),
     "a vertex that there is not": Bad(
