@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute
+
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.columns import (
     INT64_MAX,
@@ -31,6 +34,7 @@ from mgspmv.ingest.rules import (
     Columns,
     Preamble,
     Undecided,
+    UndecidedHeader,
     are_names,
     choose_columns,
     choose_delimiter,
@@ -160,6 +164,36 @@ class _Head:
     delimiter: str = " "
     columns: Columns | None = None
     n_columns: int = 0
+    doubt: _Doubt | None = None
+    """Whether the first edge is one."""
+
+
+class _Doubt:
+    """First line of names that is taken for an edge, and is one if either name occurs in another line.
+
+    Parameters
+    ----------
+    line : the first one
+    ids : its source and target
+    message : of the error, if neither occurs again
+    """
+
+    def __init__(self, line: Line, ids: Sequence[str], message: str) -> None:
+        self._line, self._ids, self._message = line, pa.array(ids, pa.string()), message
+        self.place = line.source, line.number
+        self.is_settled = False
+
+    def look(self, chunk: Chunk, columns: Iterable[Any]) -> None:
+        """Look for the names among the ids of a chunk; several threads may do so at once."""
+        is_own = chunk.source == self._line.source and chunk.first_line <= self._line.number
+        first = int(is_own and self._line.number < chunk.first_line + chunk.data.count(b"\n"))
+        for ids in columns:
+            if pa.compute.any(pa.compute.is_in(ids.slice(first), value_set=self._ids)).as_py():
+                self.is_settled = True
+
+    def refuse(self) -> SourceError:
+        """Give the error for a line that may be a header."""
+        return self._line.refuse(self._message)
 
 
 @dataclass
@@ -187,6 +221,7 @@ class _Notes:
         self._named = ""
         """The file that names them."""
         self.counts = _Counts()
+        self.doubts: list[_Doubt] = []
 
     @property
     def claims(self) -> dict[str, int]:
@@ -203,6 +238,8 @@ class _Notes:
         """
         self._claims.append(head.preamble.claims)
         self.counts.add(_Counts(head.n_header, head.preamble.n_lines, 0))
+        if head.doubt is not None:
+            self.doubts.append(head.doubt)
         if head.names is not None:
             self._name_columns(name, head.names)
 
@@ -220,8 +257,20 @@ class _Notes:
         self._claims += later._claims
         self._files += later._files
         self.counts.add(later.counts)
+        self.doubts += later.doubts
         if later.names is not None:
             self._name_columns(later._named, later.names)
+
+    def check_doubts(self) -> None:
+        """
+        Raises
+        ------
+        SourceError : the first line of a file may be a header after all
+        """
+        settled = {doubt.place for doubt in self.doubts if doubt.is_settled}
+        for doubt in self.doubts:
+            if doubt.place not in settled:
+                raise doubt.refuse()
 
     def _name_columns(self, file: str, names: list[str]) -> None:
         if self.names is None:
@@ -352,7 +401,9 @@ class EdgeListSource(FileSource):
             self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             n_given, counts = self.start.n_given, _Counts(0, self.start.n_comments, self.start.n_entries)
-            encode = partial(_encode_chunk, form=form, vertices=vertices)
+            encode = partial(_encode_chunk, form=form, vertices=vertices, doubts=notes.doubts)
+            if self.is_kept:  # what was read before a break is not looked at again
+                notes.check_doubts()
             ahead = () if self.is_kept else (encode, vertices)
             parsed = read_chunks(skip_text(chunks, n_given), form.table, self._threads, *ahead)
             for encoded in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
@@ -361,6 +412,7 @@ class EdgeListSource(FileSource):
                 self.place = Place(n_given, counts.n_rows, counts.n_comments)
                 yield encoded.batch
         notes.counts.add(counts)
+        notes.check_doubts()
         provenance = {**notes.describe(self.name, form), **listed}
         self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
 
@@ -379,7 +431,7 @@ class EdgeListSource(FileSource):
             begun = self._find_first(texts, notes)
             form = self._find_form(begun[1] if begun else None)
         vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        known = (form, self._reading, self._n_vertices, vertices)
+        known = (form, self._reading, self._n_vertices, vertices, notes.doubts)
         return [EdgeListPart(self.name, segments, *known) for segments in cut_texts(files, n_parts)]
 
     def join(self, told: Sequence[_Told]) -> Joined:
@@ -387,6 +439,7 @@ class EdgeListSource(FileSource):
         notes = _Notes()
         for part in told:
             notes.join(part.notes)
+        notes.check_doubts()
         claim, ids = notes.claims.get("nodes"), [part.ids for part in told if part.ids is not None]
         is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
         described = notes.describe(self.name, told[0].form)
@@ -396,6 +449,8 @@ class EdgeListSource(FileSource):
         """The first of the files that has an edge, and its beginning."""
         for text in texts:
             head = _read_head(text, self._reading, notes.names, self._is_vertex)
+            if head.first is not None and head.names is None and notes.names is not None:
+                raise _refuse_unlike(text, _ONE_HEADER)
             notes.begin(text.name, head)
             if head.first is not None:
                 return text, head
@@ -480,6 +535,7 @@ class EdgeListPart(FileSource):
     segments : whole lines of files, and what is before the edges where a file begins
     form : of all lines
     reading, n_vertices, vertices : as of `EdgeListSource`
+    doubts : about the beginning of the first file, in which any part may settle them
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -492,12 +548,14 @@ class EdgeListPart(FileSource):
         reading: Reading,
         n_vertices: int | None,
         vertices: str | None,
+        doubts: Sequence[_Doubt],
     ) -> None:
         super().__init__(name)
         self._segments, self._form, self._reading = segments, form, reading
         self._known = (n_vertices, vertices, ListReading(reading.delimiter, reading.comment))
         self._threads, self._id_room = 1, ANY_ROOM
         self._notes = _Notes()
+        self._notes.doubts += doubts
         self.is_undirected = form.is_undirected
 
     @property
@@ -514,7 +572,8 @@ class EdgeListPart(FileSource):
         self._made, self._listed = _find_vertices(self._form.id_column, *self._known, self._id_room)
         try:
             with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
-                encode = partial(_encode_chunk, form=self._form, vertices=self._made)
+                doubts = self._notes.doubts
+                encode = partial(_encode_chunk, form=self._form, vertices=self._made, doubts=doubts)
                 for encoded in read_chunks(self._read(texts), self._form.table, self._threads, encode, self._made):
                     self._notes.counts.add(encoded.counts)
                     yield encoded.batch
@@ -608,7 +667,11 @@ def _read_head(
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
-        is_header = _is_header(first, below, reading, preamble, known, is_vertex)
+        doubt, is_header = None, False
+        try:
+            is_header = _is_header(first, below, reading, preamble, known, is_vertex)
+        except UndecidedHeader as error:
+            doubt = str(error)
         names, n_header = preamble.names, 0
         if names is not None and len(names) != len(below[0] if is_header and below else first):
             names = None
@@ -628,7 +691,9 @@ def _read_head(
     except Undecided as error:
         raise sample[0].refuse(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)
-    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns)
+    ids = [first[place] for place in columns.ids]
+    about = None if doubt is None else _Doubt(sample[0], ids, doubt)
+    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns, about)
 
 
 def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
@@ -650,6 +715,8 @@ def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:
     """
     head = _read_head(text, reading, form.names)
     if head.first is None or head.columns is None:
+        if head.names is not None and form.names is None:
+            raise _refuse_unlike(text, _ONE_HEADER)
         return head
     form_columns = len(form.table.columns)
     is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
@@ -658,14 +725,21 @@ def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:
     if not is_split_alike:
         found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
     elif (head.names is None) != (form.names is None):
-        found = "one of the files names its columns in a header, and the other does not"
+        found = _ONE_HEADER
     elif head.names == form.names and head.n_columns == form_columns and head.columns != form.columns:
         found = "its columns are others than those of the first file"
     elif head.preamble.is_undirected != form.is_undirected:
         found = "one of the files says that its edges are undirected, and the other does not"
     else:
         return head
-    raise SourceError(
+    raise _refuse_unlike(text, found)
+
+
+_ONE_HEADER = "one of the files names its columns in a header, and the other does not"
+
+
+def _refuse_unlike(text: TextStream, found: str) -> SourceError:
+    return SourceError(
         f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header= or "
         "columns=, or ingest them apart",
         source=text.name,
@@ -740,8 +814,13 @@ def _encode_all(
         yield encode(chunk, columns)
 
 
-def _encode_chunk(chunk: Chunk, columns: list[Any], form: _Form, vertices: Vertices) -> _Encoded:
+def _encode_chunk(
+    chunk: Chunk, columns: list[Any], form: _Form, vertices: Vertices, doubts: Sequence[_Doubt]
+) -> _Encoded:
     sources, targets, *weights = form.arrange(columns)
+    for doubt in doubts:
+        if not doubt.is_settled:
+            doubt.look(chunk, (sources, targets))
     n_comments = count_comments(chunk, form.table, len(sources))
     rows, cols = vertices.encode(sources, targets)
     for place, codes in zip(form.columns.ids, (rows, cols), strict=True):

@@ -16,14 +16,18 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
-SAMPLE_LINES = 10_000
+SAMPLE_LINES = 1_000
 """Lines at the beginning of a file that the rules look at."""
-SAMPLE_BYTES = 1 << 20
+SAMPLE_BYTES = 1 << 18
 """Bytes at the beginning of a file that the rules look at."""
 
 
 class Undecided(ValueError):
     """Ambiguity in a source; the message names the argument that decides."""
+
+
+class UndecidedHeader(Undecided):
+    """First line that is an edge of names if one of its ids occurs again, further below."""
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -500,6 +504,7 @@ def has_header(
 
     Raises
     ------
+    UndecidedHeader : it may be either, and is an edge if one of its ids occurs in lines that follow `below`
     Undecided : it may be either
     """
     if given is not None and all(isinstance(each, str) for each in given):
@@ -529,7 +534,8 @@ def has_header(
         return True
     if below and not any(map(is_number, tokens)) and _has_word_above_numbers(first, below, places):
         return True
-    raise Undecided(
+    error = Undecided if any(map(is_number, tokens)) else UndecidedHeader
+    raise error(
         f"the first line, {list_names(first)}, may name the columns or be an edge"
         f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_SAY_HEADER}"
     )

@@ -167,7 +167,8 @@ class TextStream:
         """Give the next lines and leave them there: at most `n_lines`, and about as many as are in `n_bytes`."""
         if self.peek_line() is None:
             return
-        blocks, size, found = [self._block[self._at :]], len(self._block) - self._at, self._end_number
+        blocks = [self._block[self._at :], *(block for block, _ in self._peeked)]
+        size, found = sum(map(len, blocks)), self._end_number + sum(n for _, n in self._peeked)
         while size < n_bytes and found - self._next_number < n_lines and (more := next(self._blocks, (b"", 0)))[0]:
             self._peeked.append(more)
             blocks.append(more[0])

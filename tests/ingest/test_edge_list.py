@@ -233,6 +233,26 @@ def test_names_are_no_header(read_text):
     assert read_text("a b\n", header=False)[0].tolist() == [["a"], ["b"]]
 
 
+def test_a_name_may_occur_again_anywhere(read_text, refuse, write):
+    others = "".join(f"v{k} w{k}\n" for k in range(5000))
+    for last in ("a c\n", "c b\n"):
+        arcs = read_text("a b\n" + others + last, batch_bytes=1000)[0]
+        assert (arcs[:, 0].tolist(), arcs.shape) == (["a", "b"], (2, 5002))
+    error = refuse("a b\n" + others, batch_bytes=1000)
+    assert (error.line_number, "header=True" in str(error)) == (1, True)
+
+
+def test_a_name_may_occur_again_in_another_file(write):
+    write("x y\n", "e-1.txt")
+    write("x z\nz w\n", "e-2.txt")
+    folder = write("p q\n", "other.txt").parent
+    source = EdgeListSource([folder / "e-1.txt", folder / "e-2.txt"])
+    assert sum(len(batch.rows) for batch in source.batches()) == 3
+    source = EdgeListSource([folder / "e-1.txt", folder / "e-2.txt", folder / "other.txt"])
+    with pytest.raises(SourceError, match=r"other.txt, line 1: 'p q': the first line, p, q, may name the columns"):
+        list(source.batches())
+
+
 def test_weights(read_text):
     text = "0 1 2\n1 0 1.5D+01\n"
     assert read_text(text)[1].tolist() == [2.0, 15.0]
