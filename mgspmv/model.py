@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -480,7 +481,8 @@ class NonFinite:
     """In which it became that."""
 
     def __str__(self) -> str:
-        return f"the first is that of vertex {self.vertex}, which became {self.value:.6g} in iteration {self.iteration}"
+        became = "left the range of 0 to 2" if math.isfinite(self.value) else f"became {self.value:.6g}"
+        return f"the first is that of vertex {self.vertex}, which {became} in iteration {self.iteration}"
 
 
 @dataclass(frozen=True)

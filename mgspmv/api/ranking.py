@@ -30,6 +30,7 @@ from mgspmv.iterate.extrapolate import ExtrapolatedSteps
 from mgspmv.iterate.follow import check_feeding, compile_following, improve_start
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import Method, PageRankOptions
+from mgspmv.iterate.out_weight import describe_overflow
 from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start, read_out_weight
@@ -278,6 +279,8 @@ def pagerank(
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         more = _describe_wrong(solution) + _describe_tie(solution)
         advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
+        if outcome.status == Status.NON_FINITE:
+            advice = explain_overflow(A, start, options.precision, use_weights=use_weights) or advice
         said = f"PageRank ended as {outcome.status} after {made}: {advice}{more}"
         raise ConvergenceError(said, solution)
     return solution
@@ -500,6 +503,12 @@ def _describe_edge_index(A: DescribedMatrix) -> str:
     if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
         return ""
     return "; if its two rows are the sources and targets of arcs, ingest them as a tuple: (edges[0], edges[1])"
+
+
+def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
+    """What left the range of floats, of a run whose ranks are not finite; None where out-weights do not tell."""
+    weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
+    return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
 
 
 def _describe_dangling(dangling: Weights | str | None) -> str:

@@ -12,7 +12,14 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
-from mgspmv.errors import ChecksumError, MissingChunkError, StoreDamagedError, StoreError, TruncatedArrayError
+from mgspmv.errors import (
+    ChecksumError,
+    MissingChunkError,
+    OptionError,
+    StoreDamagedError,
+    StoreError,
+    TruncatedArrayError,
+)
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.places import StoreLike, find_address, represent
@@ -250,8 +257,13 @@ class StoredMatrix:
         def read(piece: slice) -> None:
             place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
-                with out.piece(piece.start - start, piece.stop - start) as target:
+                with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
                     stored.read(piece, target)
+            except FloatingPointError as error:
+                raise OptionError(
+                    f"{place} have values beyond the range of float32 (3.4e38); pass precision='float64' or "
+                    "weights=False"
+                ) from error
             except MissingChunkError as error:
                 raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
             except (ValueError, RuntimeError) as error:

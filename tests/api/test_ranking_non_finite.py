@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError
+from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.model import NonFinite, Status
 from mgspmv.results import find_non_finite, load_solution
 
@@ -28,12 +28,15 @@ def make_named(tmp_path, **options):
     return mg.open_matrix(tmp_path / "g.zarr")
 
 
-@pytest.mark.parametrize(("precision", "order"), [("exact", "degree"), ("float64", "none"), ("float32", "degree")])
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+SUMMED = r"the weights of the out-edges of vertex c sum to more than float64 holds \(1\.8e308\); scale the weights down"
+
+
+@pytest.mark.parametrize(("precision", "order"), [("exact", "degree"), ("float64", "none")])
 def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision, order):
     A = make_named(tmp_path, order=order)
     with pytest.raises(
-        ConvergenceError, match=r"the first is that of vertex d, which became \S+ in iteration 1$"
+        ConvergenceError,
+        match=SUMMED + r".*; the first is that of vertex d, which (became nan|left .*) in iteration 1$",
     ) as caught:
         mg.pagerank(A, precision=precision)
     found = caught.value.solution.non_finite
@@ -43,12 +46,40 @@ def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision
         for drive in ("scheduler", "superstep"):
             there = mg.pagerank(D, precision=precision, drive=drive, throw=False).non_finite
             assert str(there) == str(found)
+    with pytest.raises(ConvergenceError, match=f"'all' ended as non_finite .*{SUMMED}"):
+        mg.pagerank_batch(A, {"all": None}, precision=precision)
+    assert "-" not in str(found)
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_beyond_float32_are_refused(tmp_path, in_process):
+    message = r"values beyond the range of float32 \(3\.4e38\); pass precision='float64' or weights=False"
+    A = make_named(tmp_path)
+    for call in (mg.pagerank, mg.katz, mg.pagerank_batch):
+        with pytest.raises(OptionError, match=message):
+            call(A, precision="float32", **({"personalization": None} if call is mg.pagerank_batch else {}))
+    with pytest.raises(OptionError, match=message):
+        mg.pagerank(A, precision="float32", client=in_process(2))
+    assert mg.pagerank(A, precision="float32", weights=False).status.is_success
+
+
+@pytest.mark.parametrize(
+    ("weight", "precision", "least"), [(5e-324, "exact", "9.88e-324"), (1e-42, "float32", "2e-42")]
+)
+def test_out_weights_that_no_rank_can_be_divided_by(weight, precision, least):
+    store = zarr.storage.MemoryStore()
+    mg.ingest((np.array([7, 7, 9, 8]), np.array([8, 9, 7, 7]), np.array([weight, weight, 1.0, 2.0])), store)
+    wanted = (
+        f"out-edges of vertex 7 sum to {least}, and a rank over that is beyond the range of precision='{precision}'"
+    )
+    with pytest.raises(ConvergenceError, match=f"{wanted}; scale the weights up"):
+        mg.pagerank(mg.open_matrix(store), precision=precision)
 
 
 def test_a_quotient_that_no_rank_shows():
     store = zarr.storage.MemoryStore()
     mg.ingest((np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([5e-324, 5e-324, 1.0])), store, duplicates="keep")
-    with pytest.raises(ConvergenceError, match=r"verify`; it was a rank over its out-weight$") as caught:
+    with pytest.raises(ConvergenceError, match=r"weights=False; it was a rank over its out-weight$") as caught:
         mg.pagerank(mg.open_matrix(store))
     assert caught.value.solution.non_finite is None
 
