@@ -214,3 +214,28 @@ def test_nth_line_skips_what_is_no_entry():
 def test_split_line():
     assert split_line(Line("t", 1, b" 1 \t 2  "), " ") == ["1", "2"]
     assert split_line(Line("t", 1, b'"a, b", c '), ",") == ["a, b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cols", "delimiter", "message"),
+    [
+        ("1 2\n07 3\n", "ii", " ", "line 2: '07 3': a is '07', and as an integer it would be the same vertex as 7"),
+        ("1 2\n7 +3\n", "ii", " ", "line 2: '7 [+]3': b is '[+]3', .* same vertex as 3"),
+        ("007,2,0.5\n", "iiv", ",", "line 1: .*: a is '007'"),
+        ("7,2,0.5\n-03,2,0.5\n", "iiv", ",", "line 2: .*: a is '-03', .* same vertex as -3"),
+        ('7;2;1\n"08";2;1\n', "iiv", ";", "line 2: .*: a is '08'"),
+        ("1 2 00.5\n", "iiv", " ", None),
+        ("0 10 0.5\n-10 0 -0.25\n", "iiv", " ", None),
+        ("0 10\n100 200\n", "ii", " ", None),
+        ("-0 1 01\n", "iiv", " ", None),
+    ],
+)
+def test_leading_zeros_are_an_error_where_they_are_to_be(text, cols, delimiter, message):
+    made = {"i": ("int64", True), "v": ("float64", False)}
+    columns = [Column(name, made[kind][0], plain=made[kind][1]) for name, kind in zip("abc", cols, strict=False)]
+    chunk = Chunk("t", 1, text.encode())
+    if message is None:
+        assert len(read_columns(chunk, form(*columns, delimiter=delimiter))[0]) == text.count("\n")
+        return
+    with pytest.raises(SourceError, match=message):
+        read_columns(chunk, form(*columns, delimiter=delimiter))
