@@ -134,7 +134,7 @@ def test_a_matrix_is_replaced_on_request_only(tmp_path):
     write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
     for place in (tmp_path / "m", LocalStore(tmp_path / "m")):
         with pytest.raises(
-            StoreExistsError, match=r"m holds a matrix; pass overwrite=True \(--overwrite\) or choose another place"
+            StoreExistsError, match=r"m holds a matrix; pass overwrite=True or choose another place"
         ) as caught:
             write_store(place, make_arrays(make_scipy(4, 4)))
         assert isinstance(caught.value, FileExistsError)
