@@ -612,8 +612,8 @@ def has_list_header(
 
 def names_vertices(name: str) -> bool:
     """Return whether a column's name says that it holds the ids of vertices."""
-    words = _find_words(name)
-    return bool(words) and words <= VERTEX_WORDS | _FILLERS
+    words, known = _find_words(name), VERTEX_WORDS | {"nodeid", "vertexid"}
+    return bool(words & known) and words <= known | _FILLERS
 
 
 def names_numbers(name: str) -> bool:
