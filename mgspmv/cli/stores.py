@@ -90,32 +90,36 @@ def subgraph(
     *,
     vertices: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Of a graph: ids that stay, one a line, or a .npy file of ids or of a mask."),
+        typer.Option(
+            metavar="FILE", help="Graphs: ids of vertices to keep, one per line, or a .npy file of ids or of a mask."
+        ),
     ] = None,
-    min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight that stays.")] = None,
-    max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight that stays.")] = None,
+    min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight to keep.")] = None,
+    max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight to keep.")] = None,
     edges: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Edges that stay: an edge list or table, or a matrix as a mask, as .npz."),
+        typer.Option(metavar="FILE", help="Edges to keep: an edge list or table, or a matrix as a mask, such as .npz."),
     ] = None,
-    without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges that go, likewise.")] = None,
-    symmetrize: Annotated[bool, typer.Option("--symmetrize", help="Of both, (j, i) is meant too with (i, j).")] = False,
+    without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges to drop, likewise.")] = None,
+    symmetrize: Annotated[bool, typer.Option("--symmetrize", help="For both, (i, j) stands for (j, i) too.")] = False,
     lines: Lines,
     overwrite: Overwrite = False,
     room: Room,
     threads: Threads = None,
 ) -> Answer:
-    """Write a part of a store as a store of its own: what is between some vertices, or edges that are picked."""
+    """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
+    from mgspmv.ingest.vertices import ListReading
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
     options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}
     began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
-        options["vertices"] = read_selection(vertices, string_ids=stored.info.vertex_ids == "string")
+        reading = ListReading(lines.delimiter, lines.comment)
+        options["vertices"] = read_selection(vertices, string_ids=stored.info.vertex_ids == "string", reading=reading)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
     note_kept(f"{target} is as it was")

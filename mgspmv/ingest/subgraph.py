@@ -41,8 +41,9 @@ from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
-from mgspmv.ingest.vertices import are_numbers, read_vertices
+from mgspmv.ingest.vertices import ListReading, are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.lookup import VertexLookup
@@ -63,12 +64,16 @@ Ids = Any
 # --- what stays ------------------------------------------------------------------------------------------------------
 
 
-def read_selection(path: str | os.PathLike[str], *, string_ids: bool = False) -> np.ndarray:
+def read_selection(
+    path: str | os.PathLike[str], *, string_ids: bool = False, reading: ListReading | None = None
+) -> np.ndarray:
     """Read which vertices are wanted: a mask or ids from a `.npy` file, else ids, one a line as for `ingest`.
 
     Parameters
     ----------
+    path : local path or URL; `-` is standard input
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+    reading : what the user says about delimiter and comments; None for nothing
 
     Returns
     -------
@@ -81,7 +86,7 @@ def read_selection(path: str | os.PathLike[str], *, string_ids: bool = False) ->
     if Path(path).suffix == ".npy":
         return read_vector(path)
     column = Column("vertex", "string" if string_ids else "int64")
-    numbering = read_vertices(path, column)[0].finish(None)
+    numbering = read_vertices(take_name(path), column, reading or ListReading())[0].finish(None)
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.n_vertices) if ids is None else ids[:]
     return selected

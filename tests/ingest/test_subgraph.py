@@ -27,6 +27,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
 )
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
+from mgspmv.ingest.vertices import ListReading
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
@@ -417,6 +418,9 @@ def test_selections_are_read(tmp_path):
     path.write_text("alice\n1\n")
     with pytest.raises(SourceError, match="'alice' above numbers may name the column or be an id"):
         read_selection(path, string_ids=True)
+    path.write_text("#ai\nWashington, DC\n")
+    reading = ListReading(delimiter="|", comment="none")
+    assert read_selection(path, string_ids=True, reading=reading).tolist() == ["#ai", "Washington, DC"]
     path.write_text("1\nx\n")
     with pytest.raises(SourceError, match="x"):
         read_selection(path)
