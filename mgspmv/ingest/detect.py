@@ -50,12 +50,9 @@ def _detect(name: str, by_name: Format | Foreign | None) -> Format:
     if isinstance(found, Foreign):
         raise SourceError(found.explain(_list_archive(name)), source=name)
     if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
-        how = "compressed" if is_compressed else "a pipe"
-        raise SourceError(
-            f"this is {found} and {how}, and {found} is read here and there; "
-            f"{'decompress it' if is_compressed else 'save it as a file'}",
-            source=name,
-        )
+        what = {"parquet": "Parquet", "npz": ".npz"}[found]
+        how = "in a compressed file; decompress it" if is_compressed else "in a pipe; save it as a file"
+        raise SourceError(f"this is {what}, which cannot be read {how}", source=name)
     if found is not None:
         return found
     is_matrix = strip_compression(name).endswith(".mtx")

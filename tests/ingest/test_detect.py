@@ -72,7 +72,7 @@ def mat():
             "line 1: .*: this looks like a Matrix Market file and is none; ingest reads",
         ),
         ("1 2\n".encode("utf-16"), "this is a text in UTF-16"),
-        (gzip.compress(b"PAR1" + bytes(20)), "this is parquet and compressed, .*; decompress it"),
+        (gzip.compress(b"PAR1" + bytes(20)), "this is Parquet, which .* compressed file; decompress it"),
         (b"\x89HDF\r\n\x1a\n" + bytes(9), "this is HDF5, which"),
         (b'<?xml version="1.0"?><graphml>', "this is GraphML, which .*networkx.read_graphml"),
     ],
