@@ -41,8 +41,8 @@ def ingest(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path or URL. "
-            "Edge lists and Parquet: also several, a folder, or a pattern such as 'edges/*.csv.gz'.",
+            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path, URL, or "
+            "- for stdin. Edge lists and Parquet: also several, a folder, or a pattern such as 'edges/*.csv.gz'.",
         ),
     ],
     store: StorePath,
@@ -53,7 +53,7 @@ def ingest(
     resume: Resume = False,
     place: Place,
 ) -> Answer:
-    """Read a matrix or graph, of one file or several, into a store."""
+    """Read a matrix or graph from one or several files into a store."""
     from mgspmv import api
 
     options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room), "resume": resume}
@@ -82,8 +82,10 @@ def _explain_resuming(resume: bool) -> Iterator[None]:
 def update(
     store: StorePath,
     *,
-    insert: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to insert, after the deletions.")] = None,
-    delete: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to delete; weights do not count.")] = None,
+    insert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Entries to insert, after deletions; - for stdin.")
+    ] = None,
+    delete: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to delete; weights are not read.")] = None,
     missing: Missing = "ignore",
     self_loops: SelfLoops = "keep",
     symmetrize: Symmetrize = False,
@@ -93,7 +95,7 @@ def update(
     room: Room,
     threads: Threads = None,
 ) -> Answer:
-    """Make a new version of a store, without some entries and with others; who reads the old one goes on."""
+    """Create a version of a store with entries inserted and deleted; readers of older versions are not affected."""
     from mgspmv import api
     from mgspmv.store.read import open_store
 

@@ -158,33 +158,47 @@ Format = Annotated[
     str | None,
     typer.Option(
         metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
-        help="Default by name and first line, or by what a Zarr group has.",
+        help="Default by the name and first bytes of a file, or by the attributes of a Zarr group.",
     ),
 ]
-NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edge list: ids are 0..N-1.")]
-Vertices = Annotated[str | None, typer.Option(metavar="FILE", help="Edge list: file with all ids.")]
+NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edges: ids are 0..N-1.")]
+Vertices = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Edges: ids of all vertices, one per line; - for stdin.")
+]
 Delimiter = Annotated[
-    str | None, typer.Option(metavar="CHAR", help="Edge list: between columns; default tab, |, ;, comma or blanks.")
+    str | None,
+    typer.Option(
+        metavar="CHAR",
+        help="Text: between columns; default the first of tab, |, ;, comma and blanks that fits all lines.",
+    ),
 ]
 Header = Annotated[
     bool | None,
-    typer.Option("--header/--no-header", help="Edge list: the first line names the columns; default by what it holds."),
+    typer.Option(
+        "--header/--no-header", help="Text: the first line names the columns, or is data; default by content."
+    ),
 ]
 SkipRows = Annotated[
-    int | None, typer.Option("--skip-rows", min=0, metavar="N", help="Edge list: lines to skip before all others.")
+    int | None,
+    typer.Option("--skip-rows", min=0, metavar="N", help="Text: lines to skip at the beginning of each file."),
 ]
 Comment = Annotated[
-    str | None, typer.Option(metavar="CHARS|none", help="Edge list: characters that begin comments; default # and %.")
+    str | None, typer.Option(metavar="CHARS|none", help="Text: characters that begin comments; default # and %.")
 ]
 HasWeights = Annotated[
-    bool | None, typer.Option("--weights/--no-weights", help="Edges: whether a column of weights is read.")
+    bool | None, typer.Option("--weights/--no-weights", help="Edges: require weights, or read none; default if found.")
 ]
-Ids = Annotated[str | None, typer.Option(metavar="auto|int|string", help="Edge list: what ids are.")]
-ExtraColumns = Annotated[str | None, typer.Option(metavar="error|ignore", help="Edges: columns that no rule takes.")]
+Ids = Annotated[
+    str | None, typer.Option(metavar="auto|int|string", help="Text: what ids are; default by the first edge.")
+]
+ExtraColumns = Annotated[
+    str | None, typer.Option(metavar="error|ignore", help="Edges: columns that no rule takes; default error.")
+]
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="NAMES|NUMBERS", help="Edges: sources, targets and maybe weights, as src,dst,w or 2,3; default by name."
+        metavar="NAMES|NUMBERS",
+        help="Edges: columns of sources, targets and, maybe, weights, such as src,dst,weight or 2,3; default by name.",
     ),
 ]
 NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
