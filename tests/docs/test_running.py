@@ -46,6 +46,7 @@ def test_a_right_page_passes(inside: Path) -> None:
         fence("sh", "mgspmv generate rmat \\\n  g.zarr --scale 40"),
         fence("toml", '[matrix.web]\npath = "e.csv"'),
         fence("measured", "date: yesterday"),
+        fence("sh", "mgspmv info nowhere.zarr") + fence("text", "error: there is no ...nowhere.zarr..."),
         fence("sh", "mgspmv plan g.zarr --cluster cuda") + fence("text", "output of what is not run here"),
     ]
     run(
@@ -61,6 +62,17 @@ WRONG = [
     ("no such option", "\n" + fence("sh", f"mgspmv --version\n{GENERATE} --sides 3"), "page.md:4: .*--sides"),
     ("a command that fails", fence("sh", "mgspmv info nowhere.zarr"), "page.md:2: (.|\n)*nowhere.zarr"),
     ("a shell that fails", fence("sh", "false\ntrue"), "page.md:2: exit code 1"),
+    (
+        "an error that does not come",
+        fence("sh", "mgspmv --version") + fence("text", "error: x"),
+        "page.md:2: .*\ndid not",
+    ),
+    ("another error", fence("sh", "mgspmv info no.zarr") + fence("text", "error: x"), "page.md:5: wanted\nerror: x\n"),
+    (
+        "an error of a pipe",
+        fence("sh", "mgspmv info n | cat") + fence("text", "error: x"),
+        "page.md:2: an error is of one",
+    ),
     ("a pipe that fails", fence("sh", "mgspmv info nowhere.zarr | cat"), "page.md:2: exit code 4"),
     ("no shell", fence("sh", "for k in 1; do"), "page.md:2: bash does not understand"),
     ("another output", fence("sh", "echo 1") + fence("text", "2"), "page.md:5: wanted\n2\n\ngot\n1"),

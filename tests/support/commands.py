@@ -29,12 +29,13 @@ PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
-def invoke(*args: str, code: int = 0):
-    """Run a command in this process and give its (stdout, stderr)."""
+def invoke(*args: str, code: int | None = 0):
+    """Run a command in this process and give its (stdout, stderr); with `code` None it is to fail, however."""
     stdout, stderr = io.StringIO(), io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
         app(args, prog_name="mgspmv")
-    assert ended.value.code == code, stdout.getvalue() + stderr.getvalue()
+    ended_well = bool(ended.value.code) if code is None else ended.value.code == code
+    assert ended_well, stdout.getvalue() + stderr.getvalue()
     return stdout.getvalue(), stderr.getvalue()
 
 

@@ -206,9 +206,12 @@ class Runner(AbstractContextManager["Runner"]):
         PageError : of the first that does not do what it says, or that nothing is known to do with
         """
         self._names |= names
-        for block in self._page.blocks:
+        blocks = self._page.blocks
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.title is not None:
                 _write(block, self._address)
+            elif block.language == "sh" and following is not None and _is_error(following):
+                self._printed = self._run_failing(block)
             elif block.language in ("sh", "python"):
                 self._printed = self._run_commands(block)
             elif block.language == "text":
@@ -232,6 +235,16 @@ class Runner(AbstractContextManager["Runner"]):
         else:
             parts = [self._run_bash(block, chosen)]
         return "".join(parts) if len(chosen) == len(commands) else NOT_KNOWN
+
+    def _run_failing(self, block: Block) -> str:
+        """The message of a command of mgspmv that fails, as the block below it says."""
+        commands = find_commands(block)
+        if len(commands) != 1 or not _is_plain(commands[0].text):
+            raise block.fail("an error is of one command of mgspmv, in a block of its own")
+        try:
+            return invoke(*shlex.split(self._prepare(commands[0]))[1:], code=None)[1]
+        except AssertionError as error:
+            raise block.fail(f"{commands[0].text}\ndid not fail\n{error}") from error
 
     def _can_run(self, command: Command) -> bool:
         """Whether it is run here; what is not is at least checked to be something that could be run.
@@ -335,6 +348,11 @@ class Runner(AbstractContextManager["Runner"]):
     def _count_workers(self) -> int:
         with Client(self._address, set_as_default=False) as client:
             return len(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _is_error(block: Block) -> bool:
+    """Whether it is the message of a command that fails."""
+    return block.language == "text" and block.title is None and block.text.startswith("error: ")
 
 
 def _is_plain(text: str) -> bool:
