@@ -57,12 +57,12 @@ def ingest(
 
     Parameters
     ----------
-    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, of a Parquet table of
-        edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR arrays, also in a local
-        `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths, a folder, or a pattern such
-        as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a NetworkX graph; a table of
-        edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple (src, dst[, weight]) of arrays; or what
-        this made, a matrix store, whose ids stay
+    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, or `-` for standard
+        input; of a Parquet table of edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain
+        CSR arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths,
+        a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
+        NetworkX graph; a table of edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple
+        (src, dst[, weight]) of arrays; or what this made, a matrix store, whose ids stay
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
@@ -76,7 +76,7 @@ def ingest(
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
-    format : default: by name and first line, or by what a Zarr group has
+    format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
     memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
         what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
         are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about 20 for each
@@ -93,8 +93,8 @@ def ingest(
         may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
     timeout : with `client`, as for `Matrix.distribute`
     edge_list_options : `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of an edge list or a table;
-        `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; `n_vertices` of a tuple of arrays;
-        `n_cols` of plain CSR arrays in a Zarr group
+        `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; the page "CSV and edge lists" says what
+        each does; `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
 
     Raises
     ------
