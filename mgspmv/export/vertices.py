@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -10,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError
+from mgspmv.ingest.rules import SAMPLE_LINES, Undecided, has_list_header
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
-_UNFIT = r'^$|^[#%]|[\s\v,"]'
-"""What no id in a list may be like: its line would be taken for a comment, or its end for another column."""
+_UNFIT = r"^$|[\x00-\x08\n-\x1f]"
+"""Ids that no line of a list can hold."""
+_QUOTED = re.compile(r'^[#%\s]|\s$|[\t|;,"]')
+"""Ids that would be read as a comment, as several columns or without their blanks, if they were not quoted."""
 
 
 def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
@@ -27,19 +31,36 @@ def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
 
 
 def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
-    """Write the ids, one a line, as `mgspmv ingest --vertices` reads them.
+    """Write the ids, one per line, as `mgspmv ingest --vertices` reads them: in quotation marks where they need these.
+
+    A header comes first where the first id alone would be read as the header of the others.
 
     Raises
     ------
     OptionError : an id that is no line of such a list
     """
-    for ids in read_ids(stored, stored.info.shape[0]):
+    for number, ids in enumerate(read_ids(stored, stored.info.shape[0])):
         names = pa.compute.cast(ids, pa.large_string())
         unfit = pa.compute.index(pa.compute.match_substring_regex(names, _UNFIT), True).as_py()
         if unfit >= 0:
             raise OptionError(
-                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot stand in a list of vertices, where blanks, "
-                "commas and quotes end it and # and % begin comments; leave out vertices="
+                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot stand in a list of vertices, which has no "
+                "line for it; leave out vertices="
             )
-        if len(names):
-            file.write(b"\n".join(name.encode() for name in names.to_pylist()) + b"\n")
+        lines = names.to_pylist()
+        if number == 0 and stored.info.vertex_ids == "string" and _looks_like_header(lines):
+            header = next(name for name in ("id", "vertex", "node", "name") if name not in lines[:SAMPLE_LINES])
+            file.write(f"{header}\n".encode())
+        if lines:
+            file.write("\n".join(map(_quote, lines)).encode() + b"\n")
+
+
+def _looks_like_header(ids: list[str]) -> bool:
+    try:
+        return bool(ids) and has_list_header(ids[:1], [[name] for name in ids[1:SAMPLE_LINES]], are_names=True)
+    except Undecided:
+        return True
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name

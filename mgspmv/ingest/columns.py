@@ -428,6 +428,7 @@ def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
 
 
 def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
+    token = token if column.dtype == "string" else token.strip(_BLANKS)
     value = _PARSERS[column.dtype](token, column)
     if column.plain and value is not None and not is_plain_integer(token):
         raise line.refuse(

@@ -7,12 +7,12 @@ format. A rule decides, or raises `Undecided` with a message that names the argu
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
@@ -69,7 +69,7 @@ _BLANK_FIELD = re.compile(r'"(?:[^"]|"")*"(?=[ \t\v\f\r]|$)|[^ \t\v\f\r]+')
 
 
 def split_fields(line: str, delimiter: str) -> list[str]:
-    """Split a line into fields, with quotation marks as in CSV and without the blanks around a field.
+    """Split a line into fields, with quotation marks as in CSV; blanks around a field are no part of it, but in quotes.
 
     Raises
     ------
@@ -82,29 +82,29 @@ def split_fields(line: str, delimiter: str) -> list[str]:
         return [token.strip(_BLANKS) for token in line.split(delimiter)]
     if delimiter == " ":
         return [_unquote(token) for token in _BLANK_FIELD.findall(line)]
-    line = line.strip(_BLANKS.replace(delimiter, ""))
-    try:
-        fields = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True, strict=True))
-    except csv.Error:
-        fields = _split_padded(line, delimiter)
-    return [token.strip(_BLANKS) for token in fields]
+    fields = []
+    for match in _find_fields(delimiter).finditer(line):
+        quoted, plain = match.groups()
+        if plain is not None and plain.lstrip(_BLANKS).startswith('"'):
+            raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
+        fields.append(plain.strip(_BLANKS) if quoted is None else quoted.replace('""', '"'))
+        if match.end() == len(line) and not match.group().endswith(delimiter):
+            break
+    return fields
 
 
-def _split_padded(line: str, delimiter: str) -> list[str]:
-    """Split a line whose quotations may have blanks behind them, which `csv` does not allow."""
-    blanks = _BLANKS.replace(delimiter, "")
-    closed = re.sub(rf'"[{blanks}]+(?={re.escape(delimiter)})', '"', line)
-    try:
-        return next(csv.reader([closed], delimiter=delimiter, skipinitialspace=True, strict=True))
-    except csv.Error as error:
-        raise Undecided(f"the line is not well quoted ({error})") from error
+@lru_cache
+def _find_fields(delimiter: str) -> re.Pattern[str]:
+    """A field and the delimiter behind it; blanks around quotations are no part of a field."""
+    mark, blanks = re.escape(delimiter), _BLANKS.replace(delimiter, "")
+    return re.compile(rf'[{blanks}]*"((?:[^"]|"")*)"[{blanks}]*(?:{mark}|$)|([^{mark}]*)(?:{mark}|$)')
 
 
 def _unquote(token: str) -> str:
     if not token.startswith('"'):
         return token
     if len(token) < 2 or not token.endswith('"'):
-        raise Undecided("the line is not well quoted (a quotation mark is not closed)")
+        raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
     return token[1:-1].replace('""', '"')
 
 

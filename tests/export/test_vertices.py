@@ -12,6 +12,8 @@ from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError
 from mgspmv.export.vertices import read_ids, write_vertices
+from mgspmv.ingest.columns import Column
+from mgspmv.ingest.vertices import read_vertices
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
 from tests.support.stores import make_arrays
@@ -48,7 +50,48 @@ def test_no_vertices():
     assert write(make_store(None, 0)) == ""
 
 
-@pytest.mark.parametrize("name", ["", "#a", "%a", "a b", "a\tb", "a\nb", "a,b", '"a"', "a\rb", "a\vb", " "])
+NAMES = [
+    "#a",
+    "%a",
+    "a b",
+    "a\tb",
+    "a,b",
+    '"a"',
+    " ",
+    " a",
+    "a ",
+    'say "hi"',
+    "a;b",
+    "a|b",
+    "007",
+    "1",
+    "id",
+    "label",
+    "é",
+]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *([name] for name in NAMES),
+        ["a", "z", *NAMES],
+        ["Smith, J", "Doe, K"],
+        ["label", "zeta"],
+        ["1", "2", "alice"],
+        ["alice", "1x"],
+        ["!first", "1", "2"],
+        ["New\tYork", "San\tJuan"],
+    ],
+)
+def test_lists_are_read_back(tmp_path, names):
+    ids = sorted(set(names))
+    (tmp_path / "a.v").write_text(write(make_store(np.array(ids, object))))
+    listed, _ = read_vertices(tmp_path / "a.v", Column("vertex", "string"))
+    assert listed.finish(None).vertex_ids[:].tolist() == ids
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\rb", "a\vb", "a\x1fb"])
 def test_ids_that_are_no_lines(name):
     with pytest.raises(OptionError, match="cannot stand in a list of vertices") as raised:
         write(make_store(np.array(["a", name, "z"], object)))

@@ -69,6 +69,14 @@ def test_a_decimal_comma_is_told():
         ("a, b ,c", ",", ["a", "b", "c"]),
         ('"Washington, DC",New York', ",", ["Washington, DC", "New York"]),
         ('"a" , "b"', ",", ["a", "b"]),
+        ('" a","b "', ",", [" a", "b "]),
+        ('"a",', ",", ["a", ""]),
+        (',"a"', ",", ["", "a"]),
+        ('"",b', ",", ["", "b"]),
+        ('5"disk,"say ""hi"""', ",", ['5"disk', 'say "hi"']),
+        ('"a|b"|c', "|", ["a|b", "c"]),
+        ('\t"a"\tb', "\t", ["", "a", "b"]),
+        ('"a"', ",", ["a"]),
         ("Smith, J\tDoe", "\t", ["Smith, J", "Doe"]),
         ("a;;b", ";", ["a", "", "b"]),
     ],
@@ -77,7 +85,7 @@ def test_lines_are_split_at_a_delimiter(line, delimiter, fields):
     assert split_fields(line, delimiter) == fields
 
 
-@pytest.mark.parametrize(("line", "delimiter"), [('"a b', " "), ('"a,b', ",")])
+@pytest.mark.parametrize(("line", "delimiter"), [('"a b', " "), ('"a,b', ","), ('"a"b,c', ","), ('"a" "b",c', ",")])
 def test_an_open_quotation_is_an_error(line, delimiter):
     with pytest.raises(Undecided, match="quoted"):
         split_fields(line, delimiter)
