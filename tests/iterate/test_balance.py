@@ -111,13 +111,13 @@ def test_hard_graphs_are_balanced(precision, checked):
     st.sampled_from(["drop", "uniform", None]),
 )
 def test_weights_of_any_size_are_balanced(seed, exponent, precision, alpha, dangling):
-    """Also those that vanish, or are too large, in float32."""
+    """Also those that vanish in float32; those that are too large for it are refused."""
+    exponent = min(exponent, 30) if precision == "float32" else exponent
     arcs = make_arcs(seed, dangling=seed % 9)
     units = 10.0 ** np.random.default_rng(seed).integers(min(0, exponent), max(0, exponent) + 1, N)
     A = make_graph(sp.coo_array((arcs.data * units[arcs.row], (arcs.row, arcs.col)), shape=(N, N)))
-    with np.errstate(over="ignore"):
-        asked = {"tol_mode": "fixed", "max_iter": 8, "alpha": alpha, "dangling": dangling, "throw": False}
-        mg.pagerank(A, precision=precision, **asked)
+    asked = {"tol_mode": "fixed", "max_iter": 8, "alpha": alpha, "dangling": dangling, "throw": False}
+    mg.pagerank(A, precision=precision, **asked)
 
 
 def test_stochastic_columns_may_be_a_little_off(checked):

@@ -516,13 +516,18 @@ OVERFLOWING = {
 """Sums of weights, or ranks over them, that leave the range of float64."""
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("mode", ["l1", "fixed"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", OVERFLOWING)
 def test_non_finite_is_never_a_success(name, precision, mode):
     A = make_graph(OVERFLOWING[name], duplicates="keep")
-    with pytest.raises(ConvergenceError, match=r"non_finite after 1 iterations.*verify") as caught:
+    if precision == "float32" and "huge" in name:
+        with pytest.raises(OptionError, match="have values beyond the range of float32"):
+            mg.pagerank(A, precision=precision, tol_mode=mode)
+        return
+    with pytest.raises(
+        ConvergenceError, match=r"non_finite after 1 iterations.*vertex 0 sum to .*scale the weights"
+    ) as caught:
         mg.pagerank(A, precision=precision, tol_mode=mode)
     assert caught.value.solution.status is Status.NON_FINITE
     assert caught.value.solution.error_bound_l1 == math.inf
