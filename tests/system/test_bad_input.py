@@ -213,7 +213,7 @@ KINDS = {
         rank(max_iter=-1),
         "pagerank ring.zarr --max-iter -1",
         errors.OptionError,
-        "at least 1",
+        "1, not -1",
         f"{RING}[run]\nmax_iter = -1",
     ),
     "a vertex that there is not": Bad(
