@@ -431,7 +431,7 @@ class EdgeListSource(FileSource):
             begun = self._find_first(texts, notes)
             form = self._find_form(begun[1] if begun else None)
         vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        known = (form, self._reading, self._n_vertices, vertices, notes.doubts)
+        known = (form, self._reading, self._n_vertices, vertices, notes.doubts, begun[0].name if begun else None)
         return [EdgeListPart(self.name, segments, *known) for segments in cut_texts(files, n_parts)]
 
     def join(self, told: Sequence[_Told]) -> Joined:
@@ -535,7 +535,8 @@ class EdgeListPart(FileSource):
     segments : whole lines of files, and what is before the edges where a file begins
     form : of all lines
     reading, n_vertices, vertices : as of `EdgeListSource`
-    doubts : about the beginning of the first file, in which any part may settle them
+    doubts : about the beginning of the first file with edges, which any part may settle
+    first : name of this file
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -549,12 +550,13 @@ class EdgeListPart(FileSource):
         n_vertices: int | None,
         vertices: str | None,
         doubts: Sequence[_Doubt],
+        first: str | None,
     ) -> None:
         super().__init__(name)
         self._segments, self._form, self._reading = segments, form, reading
         self._known = (n_vertices, vertices, ListReading(reading.delimiter, reading.comment))
         self._threads, self._id_room = 1, ANY_ROOM
-        self._notes = _Notes()
+        self._notes, self._first = _Notes(), first
         self._notes.doubts += doubts
         self.is_undirected = form.is_undirected
 
@@ -603,7 +605,9 @@ class EdgeListPart(FileSource):
 
     def _read_segment(self, text: TextStream, segment: Segment) -> Iterator[Chunk]:
         if not segment.begin:
-            self._notes.begin(text.name, _read_next_head(text, self._reading, self._form))
+            head = _read_next_head(text, self._reading, self._form)
+            is_known = text.name == self._first  # by more lines than this part may have
+            self._notes.begin(text.name, replace(head, doubt=None) if is_known else head)
         yield from text.chunks()
 
 
