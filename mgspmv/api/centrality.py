@@ -177,7 +177,7 @@ def katz(
     is_bounded = not run.weights or A.info.min_weight is None or A.info.min_weight >= 0
     if factor is None and not is_bounded:
         raise OptionError(
-            f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha, or "
+            f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
             "weights=False"
         )
     with open_place(run, A) as place:
@@ -202,7 +202,7 @@ def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> floa
     bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # which is 1 or more with a cycle
     if not math.isfinite(bound):
         raise OptionError(
-            f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha, or weights=False"
+            f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha=, or weights=False"
         )
     return KATZ_SHARE / bound if bound else KATZ_SHARE
 
@@ -214,11 +214,11 @@ KATZ_SHARE = 0.7
 def _advise_katz(alpha: float, bound: float) -> dict[Status, str]:
     """What to do where Katz centrality did not converge, and no eigenvalue exceeds a bound."""
     if abs(alpha) * bound < 1.0:
-        return {Status.MAX_ITER: f"alpha={alpha:.3g} fits, and max_iter was reached first; raise max_iter, or tol"}
+        return {Status.MAX_ITER: f"alpha={alpha:.3g} fits, and max_iter was reached first; raise max_iter=, or tol="}
     limit = f"each below {1.0 / bound:.3g} fits" if math.isfinite(bound) else "weights are beyond the range of floats"
     said = (
         f"alpha must be below 1 / (the largest absolute eigenvalue of the matrix): {limit}, and alpha=None chooses "
-        f"one; {alpha:.3g} may be too large, or, where changes become less, raise max_iter or tol"
+        f"one; {alpha:.3g} may be too large, or, where changes become less, raise max_iter= or tol="
     )
     return dict.fromkeys((Status.MAX_ITER, Status.NON_FINITE), said)
 

@@ -60,6 +60,8 @@ class Option:
     """As `--no-weights`."""
     is_flag: bool = False
     is_positional: bool = False
+    takes_auto: bool = False
+    """Whether `auto` is what None is in Python."""
 
 
 def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
@@ -76,7 +78,9 @@ def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
             found[own.name] = Option(metavar, is_positional=True)
         else:
             names = [max(each, key=len) for each in (own.opts, own.secondary_opts) if each]
-            found[own.name] = Option(names[0], names[1] if len(names) > 1 else None, bool(own.is_flag))
+            takes_auto = "auto" in (own.metavar or "").split("|") and own.default != "auto"
+            negation = names[1] if len(names) > 1 else None
+            found[own.name] = Option(names[0], negation, bool(own.is_flag), takes_auto=takes_auto)
     if "scheduler" in found and "cluster" in found:
         found.setdefault("client", Option("--cluster or --scheduler"))
     for name, other in _RENAMED.items():
@@ -195,6 +199,8 @@ class _Translator:
             return done + (option.name or option.negation or "")
         if option.is_flag and value not in ("True", "False", "None"):  # as "auto", which neither of both options is
             return f"{_drop_verb(done)}leave {option.name or option.negation} out"
+        if value == "None" and option.takes_auto:
+            return f"{done}{option.name} auto"
         if value in ("True", "False", "None"):
             return _write_flag(done, option, is_on=value not in ("False", "None"))
         more = _MARK.sub(lambda mark: self.masked[int(mark[1])][1:-1], more)

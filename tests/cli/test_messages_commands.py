@@ -113,7 +113,7 @@ ROWS = {
     ),
     "alpha of a batch": ("pagerank-batch g.zarr --alpha 3", "--alpha", "alpha"),
     "no transpose": ("hits g.zarr", "", ""),
-    "a large alpha": ("katz path.zarr --alpha 1 --max-iter 2", "--alpha --max-iter --tol", "alpha max_iter tol"),
+    "a large alpha": ("katz g.zarr --alpha 1 --max-iter 2", "--alpha --max-iter --tol", "alpha max_iter tol"),
     "no chain": ("stationary g.zarr", "--kind", "kind"),
     "two formats": ("export g.zarr h.zarr", "--format", "format"),
     "a file": ("export g.zarr taken.mtx", "--overwrite", "overwrite"),
@@ -157,6 +157,8 @@ def fail_in_python(command: str) -> MgspmvError:
     context = COMMANDS[name].make_context(name, words)
     given = {key: VALUES.get(key, value) for key, value in context.params.items() if is_given(context, key)}
     given.pop("output", None)
+    if name == "katz":
+        given["alpha"] = float(given["alpha"])
     if name == "subgraph" and "vertices" in given:
         given["vertices"] = [1, 2]
     function, store = find_function(name), given.pop("store")
