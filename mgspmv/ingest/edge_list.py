@@ -744,8 +744,8 @@ _ONE_HEADER = "one of the files names its columns in a header, and the other doe
 
 def _refuse_unlike(text: TextStream, found: str) -> SourceError:
     return SourceError(
-        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header= or "
-        "columns=, or ingest them apart",
+        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header=, "
+        "columns= or comment=, or ingest them apart",
         source=text.name,
     )
 
