@@ -138,6 +138,8 @@ class _Form:
     """Names of the columns."""
     is_undirected: bool
     """Whether each line is an edge in both directions."""
+    header_by: str | None = None
+    """How the names of the columns were found."""
 
     @property
     def id_column(self) -> Column:
@@ -282,26 +284,37 @@ class _Notes:
                 source=file,
             )
 
-    def describe(self, name: str, form: _Form) -> dict[str, Any]:
-        """Where all edges came from, and what was taken as what."""
+    def describe(self, name: str, form: _Form, unused_first: str | None) -> dict[str, Any]:
+        """Where all edges came from, and what was taken as what.
+
+        Parameters
+        ----------
+        unused_first : as of `ListedNames`
+        """
         header = {**self.claims, **({"columns": self.names} if self.names else {})}
         described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
-        return {**described, "taken": self._describe_taken(form)}
+        return {**described, "taken": self._describe_taken(form, unused_first)}
 
-    def _describe_taken(self, form: _Form) -> dict[str, Any]:
+    def _describe_taken(self, form: _Form, unused_first: str | None) -> dict[str, Any]:
         def number(place: int | None) -> list[Any] | None:
             return None if place is None else [place + 1, None if form.names is None else form.names[place]]
 
         ends = {"source": form.columns.source, "target": form.columns.target, "weight": form.columns.weight}
         left = [number(k) for k in range(len(form.table.columns)) if k not in ends.values()]
-        undirected = ["each edge is read in both directions, as the file says that it is undirected"]
+        notes = ["each edge is read in both directions, as the file says that it is undirected"] * form.is_undirected
+        if unused_first is not None and self.counts.n_rows:
+            notes.append(
+                f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; write it as `id` if it is "
+                "a header"
+            )
         return {
             "columns": {name: number(place) for name, place in ends.items()},
             "not_read": left,
             "header": form.names is not None,
+            "header_by": form.header_by,
             **vars(self.counts),
             "delimiter": form.table.delimiter,
-            "notes": undirected if form.is_undirected else [],
+            "notes": notes,
         }
 
 
@@ -316,6 +329,8 @@ class _Told:
     """The least and the greatest, where they are integers that occur; None where there is none."""
     listed: dict[str, Any]
     """The provenance of the list of vertices."""
+    unused_first: str | None
+    """As of `ListedNames`."""
 
 
 class EdgeListSource(FileSource):
@@ -413,7 +428,8 @@ class EdgeListSource(FileSource):
                 yield encoded.batch
         notes.counts.add(counts)
         notes.check_doubts()
-        provenance = {**notes.describe(self.name, form), **listed}
+        unused_first = getattr(vertices, "unused_first", None)
+        provenance = {**notes.describe(self.name, form, unused_first), **listed}
         self._layout = make_layout(vertices.finish(notes.claims.get("nodes")), provenance)
 
     @property
@@ -442,7 +458,8 @@ class EdgeListSource(FileSource):
         notes.check_doubts()
         claim, ids = notes.claims.get("nodes"), [part.ids for part in told if part.ids is not None]
         is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
-        described = notes.describe(self.name, told[0].form)
+        unused = {part.unused_first for part in told}
+        described = notes.describe(self.name, told[0].form, None if None in unused else unused.pop())
         return Joined(claim if is_fit else None, {**described, **told[0].listed})
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, _Head] | None:
@@ -489,7 +506,10 @@ class EdgeListSource(FileSource):
         if head.columns.weight is not None:
             columns[head.columns.weight] = Column("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
-        return _Form(table, head.columns, head.names, head.preamble.is_undirected)
+        by = None
+        if head.names is not None:
+            by = "a comment" if not head.n_header else "as given" if reading.header else "by its names"
+        return _Form(table, head.columns, head.names, head.preamble.is_undirected, by)
 
     def _find_empty_form(self) -> _Form:
         """A list without edges: only the vertices have ids, if any."""
@@ -585,7 +605,7 @@ class EdgeListPart(FileSource):
     def tell(self) -> _Told:
         """As of `FileSource`."""
         extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
-        return _Told(self._notes, self._form, extent, self._listed)
+        return _Told(self._notes, self._form, extent, self._listed, getattr(self._made, "unused_first", None))
 
     def number(self, claim: int | None) -> Layout:
         """As of `FileSource`."""

@@ -350,18 +350,25 @@ class ListedNames(_Unfilled):
     ----------
     names : Arrow array of large strings, ascending
     folder : for a file of them, which the store's ids are made of; None for the one that the system has for such files
+    first : the one on the first line
     """
 
-    def __init__(self, names: Any, folder: Path | None = None) -> None:
+    def __init__(self, names: Any, folder: Path | None = None, first: str | None = None) -> None:
+        self.unused_first = first
+        """The name on the first line as long as no edge has it, so that it may be a header."""
         self._codes, writer = NameTable(), NameWriter(folder)
         self._numbers = np.full(len(names) + 1, UNKNOWN)
         """By code; the last is that of the code -1."""
         self._numbers[self._codes.encode(names)] = np.arange(len(names))
-        for first in range(0, len(names), PAGE_NAMES):
-            writer.append(names.slice(first, PAGE_NAMES).cast(pa.string()))
+        for start in range(0, len(names), PAGE_NAMES):
+            writer.append(names.slice(start, PAGE_NAMES).cast(pa.string()))
         self._names = writer.finish()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
+        if self.unused_first is not None:
+            sought = pa.array([self.unused_first], pa.string())
+            if any(pa.compute.any(pa.compute.is_in(ids, value_set=sought)).as_py() for ids in columns):
+                self.unused_first = None
         return [self._numbers[self._codes.find(ids)] for ids in columns]
 
     def finish(self, claim: int | None) -> Numbering:
@@ -432,7 +439,7 @@ def read_vertices(
     CapacityError : the list takes more than the room
     """
     with TextStream(path, threads=room.threads) as text:
-        form = _find_list_form(text, id_column, reading)
+        form, has_header = _find_list_form(text, id_column, reading)
         ids, need = list[Any](), 0
         for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):
             _check_comments(chunk, form, len(own))
@@ -441,11 +448,11 @@ def read_vertices(
             _check_room(need, text, room)
         if not any(map(len, ids)):
             raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
-        return _list_vertices(ids, text.name, room.folder), text.provenance()
+        return _list_vertices(ids, text.name, room.folder, has_header=has_header), text.provenance()
 
 
-def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -> TableFormat:
-    """Read a list up to its first vertex; how all its lines are read."""
+def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -> tuple[TableFormat, bool]:
+    """Read a list up to its first vertex; how all its lines are read, and whether it has a header."""
     are_names, checks = id_column.dtype == "string", reading.comment is None
     sample = _sample_list(text, reading, checks=checks and are_names)
     if not sample:
@@ -456,7 +463,8 @@ def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -
         delimiter = reading.delimiter or found or WHOLE_LINE
         first, *below = [split_line(line, delimiter) for line in sample]
         place, n_columns = 0, len(first)
-        if has_list_header(first, below, are_names=are_names):
+        has_header = has_list_header(first, below, are_names=are_names)
+        if has_header:
             text.read_line()
             place, _ = choose_list_columns(first, has_numbers=False)
         elif are_names and found not in (None, "\t") and reading.delimiter is None:
@@ -467,7 +475,7 @@ def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -
         raise sample[0].refuse(str(error)) from error
     columns = [Column("more", None)] * n_columns
     columns[place] = id_column
-    return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names)
+    return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names), has_header
 
 
 def _sample_list(text: TextStream, reading: ListReading, *, checks: bool = False) -> list[Line]:
@@ -518,7 +526,9 @@ def _check_room(need: int, text: TextStream, room: IdRoom) -> None:
     )
 
 
-def _list_vertices(columns: list[Any], source: str, folder: Path | None) -> ListedIntegers | ListedNames:
+def _list_vertices(
+    columns: list[Any], source: str, folder: Path | None, *, has_header: bool = True
+) -> ListedIntegers | ListedNames:
     """The vertices of a list, which comes in parts and is let go of."""
     if isinstance(columns[0], np.ndarray):
         ids = np.concatenate(columns)
@@ -527,11 +537,12 @@ def _list_vertices(columns: list[Any], source: str, folder: Path | None) -> List
         _refuse_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
         return ListedIntegers(ids)
     names = pa.concat_arrays(columns)
+    first_name = None if has_header else names[0].as_py()
     columns.clear()
     names = names.take(pa.compute.sort_indices(names))
     repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
     _refuse_repeated(repeated.slice(0, 1).to_pylist(), source)
-    return ListedNames(names, folder)
+    return ListedNames(names, folder, first_name)
 
 
 def _refuse_repeated(repeated: list[Any], source: str) -> None:

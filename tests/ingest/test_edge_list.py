@@ -313,6 +313,7 @@ def test_claims_are_kept(read_text):
             "columns": {"source": [1, None], "target": [2, None], "weight": None},
             "not_read": [],
             "header": False,
+            "header_by": None,
             "n_header": 0,
             "n_comments": 2,
             "n_rows": 1,
@@ -344,6 +345,13 @@ def test_vertex_list_of_names(read_text, write):
     arcs, _, layout, _ = read_text("c a\n", vertices=vertices, header=False)
     assert (arcs.tolist(), layout.vertex_ids.tolist()) == ([["c"], ["a"]], ["a", "b", "c"])
     assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == ["a", "b", "c"]
+
+
+def test_the_first_of_a_list_that_is_in_no_edge_is_told(read_text, write):
+    note = "'city', the first id of the list of vertices, occurs in no edge; write it as `id` if it is a header"
+    for text, is_told in (("city\na\nb\n", True), ("b\na\ncity\n", False), ("id\ncity\na\nb\n", False)):
+        provenance = read_text("a b\nb a\n", vertices=write(text, "a.v"))[2].provenance
+        assert provenance["taken"]["notes"] == [note] * is_told, text
 
 
 def test_names_are_sorted_by_code_point(read_text):
