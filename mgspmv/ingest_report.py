@@ -139,7 +139,8 @@ class IngestReport:
             lines.append(f"delimiter: {_DELIMITERS.get(self.delimiter, repr(self.delimiter))}")
         if self.header is not None:
             by = "" if self.header_by is None else f" ({self.header_by})"
-            lines.append(f"header: {_count(self.n_header_lines, 'line') if self.header else 'none'}{by}")
+            n_lines = _count(self.n_header_lines, "line") if self.n_header_lines else "names"
+            lines.append(f"header: {n_lines if self.header else 'none'}{by}")
         if self.n_comment_lines:
             lines.append(f"comments: {_count(self.n_comment_lines, 'line')}")
         if self.n_blank_lines:

@@ -13,7 +13,7 @@ from mgspmv.cli.options import Keep, Lines, Overwrite, Room, StorePath, Threads,
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
-from mgspmv.errors import StoreDamagedError
+from mgspmv.errors import OptionError, StoreDamagedError
 
 if TYPE_CHECKING:
     from mgspmv.model import MatrixInfo
@@ -112,14 +112,17 @@ def subgraph(
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
     from mgspmv.ingest.vertices import ListReading
+    from mgspmv.lookup import VertexLookup
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
     options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}
     began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
-        reading = ListReading(lines.delimiter, lines.comment)
-        options["vertices"] = read_selection(vertices, string_ids=stored.info.vertex_ids == "string", reading=reading)
+        _check_lines(lines, edges or without_edges)
+        are_names, reading = stored.info.vertex_ids == "string", ListReading(lines.delimiter, lines.comment)
+        is_vertex = VertexLookup(stored).has if are_names else None
+        options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
     note_kept(f"{target} is as it was")
@@ -129,6 +132,14 @@ def subgraph(
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
     return replace(answer, parts=[*answer.parts, part])
+
+
+def _check_lines(lines: Lines, edges: str | None) -> None:
+    """Refuse options for lines of edges where there are none."""
+    unused = [name for name in lines.options if name not in ("delimiter", "comment")]
+    if unused and edges is None:
+        names = ", ".join(f"{name}=" for name in unused)
+        raise OptionError(f"{names} suits a file of edges; pass edges= or without_edges= with it, or leave it out")
 
 
 def export(

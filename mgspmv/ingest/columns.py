@@ -422,7 +422,7 @@ def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
     tokens = split_line(line, form.delimiter)
     if len(tokens) != len(form.columns):
         names = " ".join(column.name for column in form.columns)
-        raise line.refuse(f"expected {names!r}, found {len(tokens)} columns")
+        raise line.refuse(f"expected {names!r}, found {len(tokens)} column{'s' * (len(tokens) != 1)}")
     pairs = zip(tokens, form.columns, strict=True)
     return [_parse_token(token, column, line) for token, column in pairs if column.dtype is not None]
 

@@ -36,6 +36,7 @@ from mgspmv.ingest.rules import (
     Undecided,
     UndecidedHeader,
     are_names,
+    check_separators,
     choose_columns,
     choose_delimiter,
     has_header,
@@ -118,7 +119,7 @@ def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] 
     if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
         raise OptionError(
             "columns must name those of sources, targets and, maybe, weights, or number them from 1, not "
-            f"{len(columns)}: {columns!r}"
+            f"{len(columns)}: {columns if isinstance(columns, str) else list(columns)}"
         )
     if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
         raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
@@ -712,6 +713,8 @@ def _read_head(
                 "a header with a name for each column, or pass skip_rows= and columns= with numbers"
             )
         columns = _choose_columns(names, n_columns, reading)
+        if reading.columns is None:
+            check_separators(below if is_header else [first, *below], columns)
     except Undecided as error:
         raise sample[0].refuse(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)

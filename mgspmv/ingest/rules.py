@@ -223,6 +223,8 @@ _TIME_WORDS = frozenset(
         "times",
         "timestamp",
         "timestamps",
+        "timeset",
+        "interval",
         "date",
         "dates",
         "datetime",
@@ -542,13 +544,10 @@ def has_header(
 
 
 def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
-    roles = [find_role(name) for name in first]
-    for are_exact in (True, False):
-        sources = [k for k, (role, is_exact) in enumerate(roles) if role == "source" and is_exact >= are_exact]
-        targets = [k for k, (role, is_exact) in enumerate(roles) if role == "target" and is_exact >= are_exact]
-        if sources and targets:
-            return sources[0], targets[0]
-    return None
+    """Places of names that say source and target and nothing else; single letters may be ids as well."""
+    roles = [find_role(name) if len(name.strip()) > 1 else (None, False) for name in first]
+    sources, targets = ([k for k, own in enumerate(roles) if own == (end, True)] for end in ("source", "target"))
+    return (sources[0], targets[0]) if sources and targets else None
 
 
 def _recur(tokens: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
@@ -575,7 +574,12 @@ def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
 
 
 def has_list_header(
-    first: Sequence[str], below: Sequence[Sequence[str]], *, has_numbers: bool = False, are_names: bool = False
+    first: Sequence[str],
+    below: Sequence[Sequence[str]],
+    *,
+    has_numbers: bool = False,
+    are_names: bool = False,
+    is_vertex: Callable[[str], bool] | None = None,
 ) -> bool:
     """Return whether the first line of a list of vertices, or of a vector, names the columns.
 
@@ -585,10 +589,11 @@ def has_list_header(
     below : fields of lines that follow
     has_numbers : whether a column of numbers is expected beside the ids
     are_names : whether ids are known to be names, which may look like numbers
+    is_vertex : tells a name that is known to be an id
 
     Raises
     ------
-    Undecided : an unknown word above ids that look like numbers and are names
+    Undecided : an unknown word above ids that look like numbers and are names; a known word that is an id
     """
     if not first:
         return False
@@ -600,6 +605,11 @@ def has_list_header(
         return False
     for place, name in enumerate(first):
         if names_vertices(name) and not any(name in own[place : place + 1] for own in below):
+            if is_vertex is not None and is_vertex(name):
+                raise Undecided(
+                    f"{name!r} may name the column or be the vertex of this id; write a line `vertex` above it if it "
+                    "is an id, or delete it if it is not"
+                )
             return True
     are_numbers = bool(below) and all(bool(own) and is_number(own[0]) for own in below)
     if are_numbers and are_names:
@@ -743,6 +753,24 @@ def _find_names(comment: str) -> list[str] | None:
 # --- ids -------------------------------------------------------------------------------------------------------------
 
 
+SEPARATORS = frozenset(("->", "-->", "=>", "==>", "--", "---", "<->", "<-", "-", "&", "\u2192"))
+"""Signs that some programs write between the ends of an edge."""
+
+
+def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+    """
+    Raises
+    ------
+    Undecided : a column of ids is a sign between the ends of edges in all rows
+    """
+    for place in columns.ids:
+        signs = {own[place] for own in rows if place < len(own)}
+        if len(signs) == 1 and signs <= SEPARATORS:
+            raise Undecided(
+                f"column {place + 1} is {signs.pop()!r} in every line; say which columns are read, as columns=(1, 3)"
+            )
+
+
 def are_names(tokens: Sequence[str]) -> bool:
     """Return whether ids are names rather than integers, by both ids of the first edge.
 
@@ -752,7 +780,7 @@ def are_names(tokens: Sequence[str]) -> bool:
     """
     if all(map(is_integer, tokens)):
         return False
-    if any("." in token and is_number(token) for token in tokens):
+    if any(is_number(token) and not is_integer(token) and re.search("[0-9]", token) for token in tokens):
         raise Undecided('ids are integers or names, and these are other numbers; pass ids="string" if ids are names')
     return True
 

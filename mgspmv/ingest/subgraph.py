@@ -65,7 +65,11 @@ Ids = Any
 
 
 def read_selection(
-    path: str | os.PathLike[str], *, string_ids: bool = False, reading: ListReading | None = None
+    path: str | os.PathLike[str],
+    *,
+    string_ids: bool = False,
+    reading: ListReading | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
 ) -> np.ndarray:
     """Read which vertices are wanted: a mask or ids from a `.npy` file, else ids, one a line as for `ingest`.
 
@@ -74,6 +78,7 @@ def read_selection(
     path : local path or URL; `-` is standard input
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
     reading : what the user says about delimiter and comments; None for nothing
+    is_vertex : tells the ids of the store
 
     Returns
     -------
@@ -86,7 +91,7 @@ def read_selection(
     if Path(path).suffix == ".npy":
         return read_vector(path)
     column = Column("vertex", "string" if string_ids else "int64")
-    numbering = read_vertices(take_name(path), column, reading or ListReading())[0].finish(None)
+    numbering = read_vertices(take_name(path), column, reading or ListReading(), is_vertex=is_vertex)[0].finish(None)
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.n_vertices) if ids is None else ids[:]
     return selected

@@ -416,7 +416,11 @@ def lists_names(path: str | os.PathLike[str], reading: ListReading) -> bool:
 
 
 def read_vertices(
-    path: str | os.PathLike[str], id_column: Column, reading: ListReading = ListReading(), room: IdRoom = ANY_ROOM
+    path: str | os.PathLike[str],
+    id_column: Column,
+    reading: ListReading = ListReading(),
+    room: IdRoom = ANY_ROOM,
+    is_vertex: Callable[[str], bool] | None = None,
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
     """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
 
@@ -428,6 +432,7 @@ def read_vertices(
     id_column : what an id looks like
     reading : what the user says about delimiter and comments
     room : what the list may take
+    is_vertex : tells a name that is known to be an id
 
     Returns
     -------
@@ -439,7 +444,7 @@ def read_vertices(
     CapacityError : the list takes more than the room
     """
     with TextStream(path, threads=room.threads) as text:
-        form, has_header = _find_list_form(text, id_column, reading)
+        form, has_header = _find_list_form(text, id_column, reading, is_vertex)
         ids, need = list[Any](), 0
         for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):
             _check_comments(chunk, form, len(own))
@@ -451,7 +456,9 @@ def read_vertices(
         return _list_vertices(ids, text.name, room.folder, has_header=has_header), text.provenance()
 
 
-def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -> tuple[TableFormat, bool]:
+def _find_list_form(
+    text: TextStream, id_column: Column, reading: ListReading, is_vertex: Callable[[str], bool] | None
+) -> tuple[TableFormat, bool]:
     """Read a list up to its first vertex; how all its lines are read, and whether it has a header."""
     are_names, checks = id_column.dtype == "string", reading.comment is None
     sample = _sample_list(text, reading, checks=checks and are_names)
@@ -463,7 +470,7 @@ def _find_list_form(text: TextStream, id_column: Column, reading: ListReading) -
         delimiter = reading.delimiter or found or WHOLE_LINE
         first, *below = [split_line(line, delimiter) for line in sample]
         place, n_columns = 0, len(first)
-        has_header = has_list_header(first, below, are_names=are_names)
+        has_header = has_list_header(first, below, are_names=are_names, is_vertex=is_vertex)
         if has_header:
             text.read_line()
             place, _ = choose_list_columns(first, has_numbers=False)

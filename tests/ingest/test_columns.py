@@ -164,7 +164,7 @@ def test_nothing_gives_empty_columns():
 @pytest.mark.parametrize(
     ("text", "cols", "delimiter", "number", "message"),
     [
-        ("1 2\n1\n", (INT, INT), " ", 2, "'1': expected 'a a', found 1 columns"),
+        ("1 2\n1\n", (INT, INT), " ", 2, "'1': expected 'a a', found 1 column"),
         ("1 2\n\n# c\n1 2 3\n", (INT, INT), " ", 4, "'1 2 3': expected 'a a', found 3 columns"),
         ("1.0 2\n", (INT, INT), " ", 1, "expected a to be a 64-bit integer, found '1.0'"),
         (

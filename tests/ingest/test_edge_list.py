@@ -423,7 +423,7 @@ def test_default_kind():
         ),
         ("1 2\n# c\n\n3 4 5\n", {}, 4, "'3 4 5': expected 'source target', found 3 columns"),
         ("1 2 3\n3 4\n", {}, 2, "'3 4': expected 'source target weight', found 2 columns"),
-        ("1,2\n3 4\n", {}, 2, "'3 4': expected 'source target', found 1 columns"),
+        ("1,2\n3 4\n", {}, 2, "'3 4': expected 'source target', found 1 column"),
         (
             "1 2\n3 4\n5 x7\n",
             {},

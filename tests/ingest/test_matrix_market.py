@@ -123,7 +123,7 @@ REJECTED = {
     ),
     "fmm/invalid__invalid_symmetry_vector.mtx": (UnsupportedSourceError, 1, VECTOR),
     "fmm/invalid__invalid_truncated_header_2.mtx": (SourceError, 1, "expected a first line of five words like "),
-    "fmm/invalid__invalid_truncated_line_2.mtx": (SourceError, 5, "expected 'row column value', found 1 columns"),
+    "fmm/invalid__invalid_truncated_line_2.mtx": (SourceError, 5, "expected 'row column value', found 1 column"),
     "fmm/invalid__invalid_vector_array_too_long.mtx": (UnsupportedSourceError, 1, VECTOR),
     "fmm/invalid__invalid_vector_index_out_of_range_1.mtx": (UnsupportedSourceError, 1, VECTOR),
     "fmm/invalid__invalid_vector_negative_length.mtx": (UnsupportedSourceError, 1, VECTOR),

@@ -10,6 +10,7 @@ from mgspmv.ingest.rules import (
     Preamble,
     Undecided,
     are_names,
+    check_separators,
     choose_columns,
     choose_delimiter,
     choose_list_columns,
@@ -291,6 +292,9 @@ def test_columns_that_are_not_there_are_an_error(given, names, message):
         (["x,1,2", "y,2,3"], [2, 3], False),
         (["x,a,b", "y,2,3"], [2, 3], True),
         (["zip_from,zip_to", "01234,1234"], None, True),
+        (["u,v", "1,2"], None, True),
+        (["u,v,weight", "alice,bob,2"], None, True),
+        (["u,v", "v,w"], None, False),
     ],
 )
 def test_headers_are_told_from_edges(lines, given, expected):
@@ -307,6 +311,9 @@ def test_headers_are_told_from_edges(lines, given, expected):
         ["source,target", "target,source"],
         ["0,1", "alice,bob"],
         ["user,item", "alice,5"],
+        ["u,v", "w,x"],
+        ["From Russia,To Kill a Mockingbird", "Emma,Dune"],
+        ["to_user,from_user", "alice,bob"],
     ],
 )
 def test_a_first_line_that_may_be_either_is_an_error(lines):
@@ -315,11 +322,19 @@ def test_a_first_line_that_may_be_either_is_an_error(lines):
         has_header(first, below)
 
 
+def test_a_known_vertex_in_a_list_may_be_its_header():
+    with pytest.raises(Undecided, match="'node' may name the column or be the vertex of this id"):
+        has_list_header(["node"], [["edge"]], is_vertex={"node"}.__contains__)
+    assert has_list_header(["node"], [["edge"]], is_vertex={"edge"}.__contains__)
+    assert has_list_header(["vertex"], [["node"], ["edge"]], is_vertex={"node"}.__contains__)
+
+
 def test_known_vertices_are_no_header():
     is_vertex = {"alice", "source"}.__contains__
     assert not has_header(["alice", "bob"], [["carol", "dave"]], None, is_vertex)
     assert not has_header(["alice", "bob"], [], None, is_vertex)
     assert has_header(["from", "to"], [], None, is_vertex)
+    assert not has_header(["alice", "to"], [], None, is_vertex)
     with pytest.raises(Undecided, match="header=True"):
         has_header(["source", "target"], [], None, is_vertex)
 
@@ -437,9 +452,17 @@ def test_ids_are_integers_or_names(tokens, expected):
     assert are_names(tokens) is expected
 
 
-def test_ids_that_are_other_numbers_are_an_error():
+@pytest.mark.parametrize("token", ["1.5", "1.0", "1e5", "1e+05", ".5"])
+def test_ids_that_are_other_numbers_are_an_error(token):
     with pytest.raises(Undecided, match='ids="string"'):
-        are_names(["1.5", "2"])
+        are_names([token, "2"])
+
+
+def test_signs_between_ends_are_no_ids():
+    with pytest.raises(Undecided, match=r"column 2 is '->' in every line; .* columns=\(1, 3\)"):
+        check_separators([["1", "->", "2"], ["2", "->", "3"]], Columns(0, 1, 2))
+    check_separators([["1", "->", "2"], ["2", "->", "3"]], Columns(0, 2))
+    check_separators([["a", "->"], ["a", "b"]], Columns(0, 1))
 
 
 @pytest.mark.parametrize(
