@@ -36,6 +36,7 @@ from mgspmv.ingest.rules import (
     Undecided,
     UndecidedHeader,
     are_names,
+    check_missing,
     check_separators,
     choose_columns,
     choose_delimiter,
@@ -713,8 +714,11 @@ def _read_head(
                 "a header with a name for each column, or pass skip_rows= and columns= with numbers"
             )
         columns = _choose_columns(names, n_columns, reading)
+        rows = below if is_header else [first, *below]
         if reading.columns is None:
-            check_separators(below if is_header else [first, *below], columns)
+            check_separators(rows, columns)
+        if reading.ids == "auto":
+            check_missing(rows, columns)
     except Undecided as error:
         raise sample[0].refuse(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)

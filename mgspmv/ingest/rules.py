@@ -111,8 +111,8 @@ def _unquote(token: str) -> str:
 def choose_delimiter(lines: Sequence[str]) -> str:
     """Return the first of `DELIMITERS` that all lines share, each with the same number of fields.
 
-    Tabs between numbers are blanks, so that lines that mix both are read. Where no delimiter is shared by all lines,
-    the one that most lines share is returned, and the parser reports the others.
+    Blanks stand for tabs between numbers where both split lines alike. Where no delimiter is shared by all lines, the one that most
+    lines share is returned, and the parser reports the others.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def choose_delimiter(lines: Sequence[str]) -> str:
         counts = [_count_fields(line, delimiter) for line in lines]
         share = counts.count(max(set(counts), key=counts.count)) if counts and max(counts) > 1 else 0
         if share and share == len(counts) and counts[0] > 1:
-            return " " if delimiter == "\t" and _are_numbers_between_blanks(lines) else delimiter
+            return " " if delimiter == "\t" and _have_tabs_for_blanks(lines) else delimiter
         n_wide = sum(count > 1 for count in counts)
         if counts and n_wide > best_share:
             best, best_share = delimiter, n_wide
@@ -156,10 +156,11 @@ def _count_fields(line: str, delimiter: str) -> int:
         return 1
 
 
-def _are_numbers_between_blanks(lines: Sequence[str]) -> bool:
-    tokens = [split_fields(line, " ") for line in lines]
-    below = tokens[1:] if len(tokens) > 1 else tokens  # the first line may hold names
-    return len({len(own) for own in tokens}) == 1 and all(is_number(token) for own in below for token in own)
+def _have_tabs_for_blanks(lines: Sequence[str]) -> bool:
+    """Return whether lines, but for a header, are numbers, and blanks split all of them as tabs do."""
+    rows = [split_fields(line, " ") for line in lines]
+    are_numbers = all(is_number(token) for own in rows[len(rows) > 1 :] for token in own)
+    return are_numbers and all(split_fields(line, "\t") == own for line, own in zip(lines, rows, strict=True))
 
 
 # --- names of columns ------------------------------------------------------------------------------------------------
@@ -755,6 +756,26 @@ def _find_names(comment: str) -> list[str] | None:
 
 SEPARATORS = frozenset(("->", "-->", "=>", "==>", "--", "---", "<->", "<-", "-", "&", "\u2192"))
 """Signs that some programs write between the ends of an edge."""
+
+
+_MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
+"""What programs write for a missing value, in lower case."""
+
+
+def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+    """
+    Raises
+    ------
+    Undecided : among ids that are numbers there is what some programs write for a missing one
+    """
+    for place in columns.ids:
+        ids = {own[place] for own in rows if place < len(own)}
+        missing = sorted(token for token in ids if token.lower() in _MISSING)
+        if missing and len(ids) > len(missing) and all(is_number(token) for token in ids if token not in missing):
+            raise Undecided(
+                f"column {place + 1} has {missing[0]!r} among ids that are numbers; drop such lines, or pass "
+                'ids="string" if it is an id'
+            )
 
 
 def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:

@@ -10,6 +10,7 @@ from mgspmv.ingest.rules import (
     Preamble,
     Undecided,
     are_names,
+    check_missing,
     check_separators,
     choose_columns,
     choose_delimiter,
@@ -97,7 +98,9 @@ def test_an_open_quotation_is_an_error(line, delimiter):
     [
         (["1 2", "2 3"], " "),
         (["1\t2", "2\t3"], " "),
-        (["1\t2 5", "2\t3 5"], " "),
+        (["1\t2 5", "2\t3 5"], "\t"),
+        (["1\t2 \t5", " 2\t3\t5"], " "),
+        (["1\t\t2", "2\t\t3"], "\t"),
         (["a\tb", "b\tc"], "\t"),
         (["Smith, J\tDoe", "Brown, K\tDoe"], "\t"),
         (["New York\tParis", "Paris\tRome"], "\t"),
@@ -456,6 +459,14 @@ def test_ids_are_integers_or_names(tokens, expected):
 def test_ids_that_are_other_numbers_are_an_error(token):
     with pytest.raises(Undecided, match='ids="string"'):
         are_names([token, "2"])
+
+
+@pytest.mark.parametrize("token", ["", "NaN", "NA", "null", "None"])
+def test_a_missing_value_is_no_id(token):
+    with pytest.raises(Undecided, match=r"column 1 has .* among ids that are numbers; .* ids=\"string\""):
+        check_missing([[token, "1"], ["2", "3"]], Columns(0, 1))
+    check_missing([[token, "1"], ["alice", "3"]], Columns(0, 1))
+    check_missing([["1", "2", token]], Columns(0, 1))
 
 
 def test_signs_between_ends_are_no_ids():
