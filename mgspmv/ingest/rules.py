@@ -111,8 +111,8 @@ def _unquote(token: str) -> str:
 def choose_delimiter(lines: Sequence[str]) -> str:
     """Return the first of `DELIMITERS` that all lines share, each with the same number of fields.
 
-    Blanks stand for tabs between numbers where both split lines alike. Where no delimiter is shared by all lines, the one that most
-    lines share is returned, and the parser reports the others.
+    Blanks stand for tabs between numbers where both split lines alike. Where no delimiter is shared by all lines, the
+    one that most lines share is returned, and the parser reports the others.
 
     Parameters
     ----------
