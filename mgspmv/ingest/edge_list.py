@@ -173,7 +173,7 @@ class _Head:
 
 
 class _Doubt:
-    """First line of names that is taken for an edge, and is one if either name occurs in another line.
+    """First line of names that is taken for an edge, and is one if either name occurs in a line with another id.
 
     Parameters
     ----------
@@ -187,13 +187,17 @@ class _Doubt:
         self.place = line.source, line.number
         self.is_settled = False
 
-    def look(self, chunk: Chunk, columns: Iterable[Any]) -> None:
-        """Look for the names among the ids of a chunk; several threads may do so at once."""
-        is_own = chunk.source == self._line.source and chunk.first_line <= self._line.number
-        first = int(is_own and self._line.number < chunk.first_line + chunk.data.count(b"\n"))
-        for ids in columns:
-            if pa.compute.any(pa.compute.is_in(ids.slice(first), value_set=self._ids)).as_py():
-                self.is_settled = True
+    def look(self, columns: Sequence[Any]) -> None:
+        """Look for the names among the ids of a chunk; several threads may do so at once.
+
+        Lines with both are not counted: where files were put together, they are the header of each.
+        """
+        sources, targets = columns
+        compute = pa.compute
+        is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
+        is_there = (compute.is_in(ids, value_set=self._ids) for ids in columns)
+        if compute.any(compute.and_not(compute.or_(*is_there), is_same)).as_py():
+            self.is_settled = True
 
     def refuse(self) -> SourceError:
         """Give the error for a line that may be a header."""
@@ -851,7 +855,9 @@ def _encode_chunk(
     sources, targets, *weights = form.arrange(columns)
     for doubt in doubts:
         if not doubt.is_settled:
-            doubt.look(chunk, (sources, targets))
+            doubt.look((sources, targets))
+    if form.names is not None and form.id_column.dtype == "string":
+        _check_repeated(chunk, form, sources, targets)
     n_comments = count_comments(chunk, form.table, len(sources))
     rows, cols = vertices.encode(sources, targets)
     for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
@@ -861,3 +867,18 @@ def _encode_chunk(
             raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
     batch = CooBatch(rows, cols, weights[0] if weights else None)
     return _Encoded(chunk, batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
+
+
+def _check_repeated(chunk: Chunk, form: _Form, sources: Any, targets: Any) -> None:
+    """
+    Raises
+    ------
+    SourceError : a line names the columns as the header did
+    """
+    assert form.names is not None
+    source, target = (pa.scalar(form.names[place], pa.string()) for place in form.columns.ids)
+    is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))
+    if (k := pa.compute.index(is_header, True).as_py()) >= 0:
+        raise nth_line(chunk, form.table, k).refuse(
+            "this line repeats the header; remove it, or pass skip_rows=1 and header=False if it is an edge"
+        )

@@ -495,8 +495,8 @@ def has_header(
 ) -> bool:
     """Return whether the first line of a file of edges names the columns.
 
-    A line with a number above numbers is an edge, as is one with a name that occurs again as an id. A line of known
-    names, or of words above numbers, is a header.
+    A line with a number above numbers is an edge, as is one with a name that occurs again as an id, in a line that does
+    not repeat the first. A line of known names, or of words above numbers, is a header.
 
     Parameters
     ----------
@@ -519,9 +519,9 @@ def has_header(
     if first and first[0] == "" and any(first):
         return True
     tokens = [first[place] for place in places]
-    recur = _recur(tokens, below, places) or (is_vertex is not None and any(map(is_vertex, tokens)))
+    are_vertices = is_vertex is not None and any(map(is_vertex, tokens))
     if known is not None and given is None:
-        if recur or _recur([first[k] for k in known], below, known):
+        if are_vertices or _recur(tokens, below, places) or _recur([first[k] for k in known], below, known):
             raise Undecided(
                 f"the first line is {list_names(first)}, which are names of columns and occur as ids below it; "
                 f"{_SAY_HEADER}"
@@ -529,7 +529,10 @@ def has_header(
         return True
     columns = [[own[place] for own in below if place < len(own)] for place in places]
     are_numbers = [all(map(is_number, own)) for own in columns]
-    if recur or any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)):
+    others = [own for own in below if [own[place : place + 1] for place in places] != [[token] for token in tokens]]
+    if are_vertices or _recur(tokens, others, places):
+        return False
+    if any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)):
         return False
     if _has_number_above_numbers(first, below, places):
         return False

@@ -276,7 +276,7 @@ BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
     ),
     "twice, of names": (
         ["a b", *(f"x{k} y" for k in range(90)), "a b"],
-        {"duplicates": "error"},
+        {"duplicates": "error", "header": False},
         SourceError,
         r"the entry \(a, b\) is there more than once",
     ),
@@ -310,7 +310,9 @@ def test_an_entry_of_listed_vertices_is_named_by_any_worker(in_process, tmp_path
     for one, other in zip(names, [*names[1:], names[0]], strict=True):
         source = write_lines(tmp_path / "edges.txt", [f"{one} {other}", "beta beta", f"{one} {other}"])
         with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) is there more than once"):
-            mg.ingest(source, tmp_path / "graph", vertices=listed, duplicates="error", client=in_process(4))
+            mg.ingest(
+                source, tmp_path / "graph", vertices=listed, duplicates="error", header=False, client=in_process(4)
+            )
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -572,6 +572,27 @@ def test_what_is_undecided_is_refused_everywhere(name, folder, people):
     assert not Path("s.zarr").exists()
 
 
+NAMES = "".join(f"u{k},v{k}\n" for k in range(12_000))
+"""More lines than are looked at before edges are read, in which no name occurs twice."""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "parts"),
+    [
+        (f"source,target\n{NAMES}source,target\n{NAMES}", {}, ("line 12002", "repeats the header", "header=False")),
+        (f"who,whom\n{NAMES}who,whom\n", {"header": True}, ("line 12002", "repeats the header", "header=False")),
+        (f"who,whom\n{NAMES}who,whom\n", {}, ("line 1:", "header=True", "header=False")),
+        ("a,b\n1,2\na,b\n", {"ids": "string"}, ("line 1:", "header=True", "header=False")),
+    ],
+)
+def test_files_that_were_put_together_with_their_headers(text, options, parts, folder, in_process):
+    (folder / "all.csv").write_text(text)
+    check_python(case := Case("", "", None, options, parts), "all.csv")
+    check_command(case, "all.csv")
+    with pytest.raises(SourceError, match="header"):
+        mg.ingest("all.csv", "workers.zarr", client=in_process(2), **options)
+
+
 # --- lists of vertices ------------------------------------------------------------------------------------------------
 
 
