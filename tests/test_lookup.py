@@ -114,7 +114,7 @@ def test_wrong_ids(small, tmp_path, ids, message):
 
 def test_integers_are_no_names_and_numbers_end(small, tmp_path):
     (tmp_path / "a.txt").write_text("a b\n")
-    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
+    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", header=False)
     A = mg.open_matrix(tmp_path / "a.zarr")
     with pytest.raises(OptionError, match=r"the ids of .*a\.zarr are strings; pass a list of strings"):
         A.find_vertices([1])

@@ -124,7 +124,8 @@ def _survey(weights: Sequence[np.ndarray]) -> tuple[float, float, int]:
         for first in range(0, len(weight), _PIECE):
             piece = weight[first : first + _PIECE]
             lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
-            heavy, n = heavy + float(piece.sum()), n + len(piece)
+            with np.errstate(over="ignore"):  # a run over such weights ends as non_finite, and says why
+                heavy, n = heavy + float(piece.sum()), n + len(piece)
     return lightest, heavy, n
 
 

@@ -213,5 +213,5 @@ def test_wrong_options() -> None:
 @pytest.mark.skipif(has_device(), reason="there is a GPU")
 def test_no_device() -> None:
     _, stderr = invoke("bench", "spmv", "--backend", "cuda", code=2)
-    assert stderr.startswith("error: backend='cuda' needs ")
+    assert stderr.startswith("error: --backend cuda needs ")
     assert stderr.count("\n") == 1

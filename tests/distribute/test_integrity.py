@@ -246,7 +246,7 @@ def test_nothing_of_such_a_superstep_is_kept(drive, graph, client, tmp_path):
     asked = {"client": client, "drive": drive, "checkpoint": tmp_path / "c", "checkpoint_every": 0}
     mg.pagerank(graph, **asked, max_iter=3, throw=False)
     hurt_last(client, "x", 3)
-    with pytest.raises(WorkerCorruptionError, match=r"^after iteration 6 .* the last checkpoint if there is one"):
+    with pytest.raises(WorkerCorruptionError, match=r"^after iteration 6 .* checkpoint by resume=True if there is one"):
         mg.pagerank(graph, **asked, resume=True)
     again = mg.pagerank(graph, **asked, resume=True)
     assert 3 <= again.resumed_after < 6

@@ -388,7 +388,7 @@ def damage():
 
 REFUSED = {
     "weighted": [
-        ({}, r"\(--max-weight\), edges \(--edges\) or without_edges \(--without-edges\)$"),
+        ({}, r"pass vertices=, min_weight=, max_weight=, edges= or without_edges=$"),
         ({"edges": [], "without_edges": []}, "^edges= are those that stay and without_edges= those that go; pass one"),
         ({"min_weight": 1, "symmetrize": True}, "^symmetrize=True is of edges= or without_edges=; pass one of them"),
         ({"edges": len, "symmetrize": True}, "^symmetrize=True is for edges that are listed, and edges is a function"),

@@ -191,7 +191,7 @@ def test_a_row_that_does_not_fit_is_sorted_by_its_columns(small):
 
 def test_a_place_that_does_not_fit_is_an_error(small):
     same = CooBatch(np.full(3000, 2, np.int32), np.full(3000, 1, np.int32), None)
-    with pytest.raises(CapacityError, match=r"the entries at row 2, column 1 take more than .* allow more \(memory="):
+    with pytest.raises(CapacityError, match=r"the entries at row 2, column 1 take more than .* allow more by memory="):
         sort([same], (5, 5), 5000)
 
 
