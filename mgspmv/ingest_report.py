@@ -55,8 +55,6 @@ class IngestReport:
     """Lines that name columns, of all files."""
     n_comment_lines: int
     """Lines of edge lists that were skipped as comments."""
-    n_blank_lines: int
-    """Lines of edge lists that were skipped as they are blank."""
     n_rows: int
     """Edges or entries that the source holds: rows of a table, edges of a graph, entries of a matrix."""
     n_mirrored: int
@@ -143,8 +141,6 @@ class IngestReport:
             lines.append(f"header: {n_lines if self.header else 'none'}{by}")
         if self.n_comment_lines:
             lines.append(f"comments: {_count(self.n_comment_lines, 'line')}")
-        if self.n_blank_lines:
-            lines.append(f"blank: {_count(self.n_blank_lines, 'line')}")
         return [", ".join(lines)] if lines else []
 
     def _describe_counts(self) -> str:

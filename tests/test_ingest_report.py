@@ -18,7 +18,6 @@ PLAIN = IngestReport(
     header_by="names",
     n_header_lines=1,
     n_comment_lines=2,
-    n_blank_lines=1,
     n_rows=7,
     n_mirrored=3,
     n_loops_dropped=1,
@@ -29,7 +28,7 @@ PLAIN = IngestReport(
     warnings=("column 3 looks like times",),
 )
 NOTHING = dict.fromkeys(("source", "target", "weight", "weight_range", "delimiter", "header", "header_by"))
-NOTHING |= dict.fromkeys(("n_header_lines", "n_comment_lines", "n_blank_lines", "n_mirrored", "n_loops_dropped"), 0)
+NOTHING |= dict.fromkeys(("n_header_lines", "n_comment_lines", "n_mirrored", "n_loops_dropped"), 0)
 NOTHING |= {"not_read": (), "n_files": 0, "n_merged": 0}
 BARE = IngestReport(name="a", format="csc_array", n_rows=1, duplicates="keep", n_entries=1, **NOTHING)
 """Of what has neither columns nor lines."""
@@ -39,7 +38,7 @@ SHOWN = {
         PLAIN,
         "read: edges.csv, edge-list, 7 rows; source: column 1 'src'; target: column 2 'dst'; "
         "weight: column 3 'w', 1 .. 9; not read: column 4 'time', column 5; "
-        "delimiter: ',', header: 1 line (names), comments: 2 lines, blank: 1 line; "
+        "delimiter: ',', header: 1 line (names), comments: 2 lines; "
         "3 mirror images added, 2 duplicates merged (sum), 1 loop dropped\n"
         "note: each edge is read both ways\n"
         "warning: column 3 looks like times",

@@ -97,7 +97,7 @@ def make_report(
     ----------
     source : provenance of the source, of which `taken` is taken out: what its reader knows of columns and lines, as
         `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
-        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_blank`, `n_rows`, and `notes`, sentences.
+        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_rows`, and `notes`, sentences.
         Each may be missing
     counts : of all entries
     nnz : entries that were stored
@@ -125,7 +125,6 @@ def make_report(
         header_by=taken.get("header_by"),
         n_header_lines=taken.get("n_header", 0),
         n_comment_lines=taken.get("n_comments", 0),
-        n_blank_lines=taken.get("n_blank", 0),
         n_rows=n_rows,
         n_mirrored=n_mirrored,
         n_loops_dropped=counts.n_loops,

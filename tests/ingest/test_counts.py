@@ -146,7 +146,7 @@ def test_columns_and_lines_of_edge_lists(tmp_path):
 
 def test_what_a_reader_says_of_lines():
     taken = {"columns": {"source": [1, None], "target": [2, None], "weight": None}, "not_read": [[3, None]]}
-    taken |= {"header": True, "header_by": "names", "n_header": 2, "n_comments": 3, "n_blank": 4, "n_rows": 1}
+    taken |= {"header": True, "header_by": "names", "n_header": 2, "n_comments": 3, "n_rows": 1}
     taken |= {"notes": ["a note"]}
 
     class Told(ArraysSource):
@@ -159,7 +159,7 @@ def test_what_a_reader_says_of_lines():
     report = info.ingest_report
     assert (report.name, report.format, report.n_files) == ("e.txt", "edge-list", 1)
     assert (report.header, report.header_by) == (True, "names")
-    assert (report.n_header_lines, report.n_comment_lines, report.n_blank_lines) == (2, 3, 4)
+    assert (report.n_header_lines, report.n_comment_lines) == (2, 3)
     assert (report.n_rows, report.n_mirrored, report.n_entries) == (1, 1, 2)  # a reader that mirrors
     assert (report.source, report.not_read, report.notes) == ((1, None), ((3, None),), ("a note",))
 
