@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.api import power_iteration
-from mgspmv.errors import BackendError, ClosedError, ConvergenceError, OptionError, ShapeError
+from mgspmv.errors import AcyclicError, BackendError, ClosedError, ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Status
@@ -242,6 +243,20 @@ def test_without_a_device(square):
 
 
 # --- on a device -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_cycles_and_katz_on_a_device():
+    """A graph without cycles is told, and Katz' alpha is chosen, from arrays on the device."""
+    mg.ingest((np.arange(50), np.arange(1, 51)), path := MemoryStore())
+    with pytest.raises(AcyclicError):
+        mg.eigenvector_centrality(mg.open_matrix(path), backend="cuda")
+    rng = np.random.default_rng(5)
+    mg.ingest(tuple(rng.integers(0, 500, (2, 4000))), graph := MemoryStore(), n_vertices=500)
+    A = mg.open_matrix(graph)
+    found, wanted = (mg.katz(A, alpha=None, backend=backend) for backend in ("cuda", "cpu"))
+    assert found.status is wanted.status is Status.CONVERGED
+    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-9)
 
 
 @pytest.mark.gpu

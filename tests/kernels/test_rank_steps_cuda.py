@@ -248,6 +248,20 @@ def test_max_iter_comes_first(skewed, kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_a_run_starts_where_it_jumps(kernel):
+    """Vertices that no path leads to have no rank, on both."""
+    A = make_graph((np.array([0, 1, 2, 3, 4]), np.array([1, 2, 0, 4, 3])))
+    for precision, rtol in (("exact", 0), ("float64", 1e-12), ("float32", 1e-5)):
+        if precision == "float64" and kernel in LAYOUTS:
+            continue
+        on_device, on_cpu = run_both(A, kernel, precision=precision, personalization={0: 1.0})
+        np.testing.assert_allclose(on_device.values, on_cpu.values, rtol=rtol)
+        assert (on_device.values > 0).tolist() == [True] * 3 + [False] * 2
+        batch = mg.pagerank_batch(A, [{0: 1.0}, {3: 1.0}], top=4, precision=precision, backend="cuda")
+        assert batch.top_ids.tolist() == [[0, 1, 2, -1], [3, 4, -1, -1]]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_non_finite_is_never_a_success(kernel):
     """A rank over next to nothing."""
     A = make_graph((np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2]), np.array([1.0, 5e-324, 1.0, 1.0])))
