@@ -36,10 +36,13 @@ from mgspmv.ingest.rules import (
     Undecided,
     UndecidedHeader,
     are_names,
+    check_lines,
     check_missing,
     check_separators,
+    check_sizes,
     choose_columns,
     choose_delimiter,
+    find_stated_delimiter,
     has_header,
     resolve_columns,
 )
@@ -142,6 +145,8 @@ class _Form:
     """Whether each line is an edge in both directions."""
     header_by: str | None = None
     """How the names of the columns were found."""
+    mentions_undirected: bool = False
+    """Whether a comment says `undirected` in words that do not decide that."""
 
     @property
     def id_column(self) -> Column:
@@ -308,6 +313,11 @@ class _Notes:
         ends = {"source": form.columns.source, "target": form.columns.target, "weight": form.columns.weight}
         left = [number(k) for k in range(len(form.table.columns)) if k not in ends.values()]
         notes = ["each edge is read in both directions, as the file says that it is undirected"] * form.is_undirected
+        if form.mentions_undirected:
+            notes.append(
+                "a comment says `undirected`, and each line is read as one arc; pass symmetrize=True if all edges are "
+                "undirected"
+            )
         if unused_first is not None and self.counts.n_rows:
             notes.append(
                 f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; write it as `id` if it is "
@@ -515,7 +525,9 @@ class EdgeListSource(FileSource):
         by = None
         if head.names is not None:
             by = "a comment" if not head.n_header else "as given" if reading.header else "by its names"
-        return _Form(table, head.columns, head.names, head.preamble.is_undirected, by)
+        preamble = head.preamble
+        mentions = preamble.mentions_undirected and not preamble.is_undirected
+        return _Form(table, head.columns, head.names, preamble.is_undirected, by, mentions)
 
     def _find_empty_form(self) -> _Form:
         """A list without edges: only the vertices have ids, if any."""
@@ -671,6 +683,8 @@ def _read_head(
     reading: Reading,
     known: list[str] | None = None,
     is_vertex: Callable[[str], bool] | None = None,
+    *,
+    is_first: bool = True,
 ) -> _Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
 
@@ -678,6 +692,7 @@ def _read_head(
     ----------
     known : names of the columns in a file before it, by which a header without edges below it is known
     is_vertex : as of `EdgeListSource`
+    is_first : whether the file is read from its beginning to its end, and by its lines others will be
 
     Raises
     ------
@@ -686,12 +701,13 @@ def _read_head(
     for _ in range(reading.skip_rows):
         text.read_line()
     preamble = _read_preamble(text, reading)
-    sample = [
-        line for line in text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES) if not line.is_blank_or_comment(reading.comments)
-    ]
+    stated = _read_stated_delimiter(text, preamble)
+    seen = list(text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES))
+    is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
+    sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
     if not sample:
         return _Head(preamble, 0)
-    delimiter = reading.delimiter or choose_delimiter([line.text for line in sample])
+    delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
     first, *below = [split_line(line, delimiter) for line in sample]
     _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
     try:
@@ -723,12 +739,25 @@ def _read_head(
             check_separators(rows, columns)
         if reading.ids == "auto":
             check_missing(rows, columns)
+            check_lines(rows, columns, is_below_header=is_header)
+        if is_first and reading.header is None and not is_header:
+            check_sizes(rows, is_whole=is_whole)
     except Undecided as error:
         raise sample[0].refuse(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)
     ids = [first[place] for place in columns.ids]
     about = None if doubt is None else _Doubt(sample[0], ids, doubt)
     return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns, about)
+
+
+def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
+    """Read the line by which Excel is told the delimiter, which is counted as a comment."""
+    line = text.peek_line()
+    stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
+    if stated is not None:
+        text.read_line()
+        preamble.n_lines += 1
+    return stated
 
 
 def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
@@ -748,7 +777,7 @@ def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:
     ------
     SourceError : as of `_read_head`; it is not like the first file
     """
-    head = _read_head(text, reading, form.names)
+    head = _read_head(text, reading, form.names, is_first=False)
     if head.first is None or head.columns is None:
         if head.names is not None and form.names is None:
             raise _refuse_unlike(text, _ONE_HEADER)

@@ -130,6 +130,15 @@ def choose_delimiter(lines: Sequence[str]) -> str:
     return best
 
 
+_STATED_DELIMITER = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE | re.DOTALL)
+
+
+def find_stated_delimiter(line: str) -> str | None:
+    """Return the delimiter that a line states as Excel does, `sep=;`; None for any other line."""
+    stated = _STATED_DELIMITER.fullmatch(line)
+    return stated.group(1) if stated is not None else None
+
+
 def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | None:
     """Return what separates the id from other columns in a list of vertices; None where each line is one id.
 
@@ -484,6 +493,9 @@ def list_names(names: Iterable[str]) -> str:
 
 # --- headers ---------------------------------------------------------------------------------------------------------
 
+_LABEL = re.compile("0|1[89][0-9][0-9]|20[0-9][0-9]")
+"""Numbers that name columns, too: what pandas calls one without a name, and years."""
+
 _SAY_HEADER = "pass header=True if it names the columns, or header=False if it is data"
 
 
@@ -569,12 +581,71 @@ def _has_word_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]]
 
 def _has_number_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
     return any(
-        is_number(token) and _is_numeric(below, place) for place, token in enumerate(first) if place not in places
+        is_number(token) and _LABEL.fullmatch(token) is None and _is_numeric(below, place)
+        for place, token in enumerate(first)
+        if place not in places
     )
 
 
 def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
     return all(place < len(own) and is_number(own[place]) for own in rows)
+
+
+_LINE = re.compile("[-=:+_]{3,}")
+
+
+def check_lines(rows: Sequence[Sequence[str]], columns: Columns, *, is_below_header: bool) -> None:
+    """
+    Raises
+    ------
+    Undecided : the first edge is a drawn line, or names the columns once more
+    """
+    first, *below = rows
+    if all(map(_LINE.fullmatch, filter(None, first))):
+        raise Undecided(
+            f"the first edge would be a drawn line, {list_names(first)}; delete it, pass skip_rows= to leave out all "
+            'lines up to it, or pass ids="string" if it is an edge'
+        )
+    if not is_below_header:
+        return
+    ends = [first[place] for place in columns.ids]
+    are_words = below and not any(map(is_number, ends)) and all(_is_numeric(below, place) for place in columns.ids)
+    if are_words or (_find_known_ends(first) is not None and not _recur(ends, below, columns.ids)):
+        raise Undecided(
+            f"the line below the header, {list_names(first)}, may name the columns as well; pass skip_rows=1 if it "
+            'does, or ids="string" if it is an edge'
+        )
+
+
+def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
+    """
+    Raises
+    ------
+    Undecided : the first line fits the sizes that some programs write above edges: `rows columns entries`, as in Matrix
+        Market, or `vertices edges`
+
+    Parameters
+    ----------
+    rows : of the first lines
+    is_whole : whether these are all
+    """
+    first, *below = rows
+    if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < len(first):
+        return
+    if any(not is_plain_integer(own[place]) for own in below for place in (0, 1) if place < len(own)):
+        return
+    highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
+    sizes, n_edges = (int(first[0]), int(first[-2])), int(first[-1])
+    is_count = n_edges == len(below) or (
+        not is_whole and len(first) == 3 and n_edges > len(below) and not looks_like_times(n_edges, n_edges)
+    )
+    if len(first) == 2:
+        highest = [max(highest)] * 2
+    if is_count and all(size >= high for size, high in zip(sizes, highest, strict=True)):
+        raise Undecided(
+            f"the first line, {' '.join(first)}, may say how many vertices and edges there are or be an edge; pass "
+            "skip_rows=1 if it says that, or header=False if it is an edge"
+        )
 
 
 def has_list_header(
@@ -672,6 +743,7 @@ COMMENTS = "#%"
 _CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*", re.IGNORECASE)
 _KONECT_SIZES = re.compile(r"%\s*[0-9]+(?:\s+[0-9]+){0,3}\s*")
+_UNDIRECTED = re.compile(r"\bundirected\b", re.IGNORECASE)
 _SNAP = re.compile(r"#\s*(directed|undirected) graph\b", re.IGNORECASE)
 
 
@@ -685,6 +757,8 @@ class Preamble:
     """Names of columns, from a comment such as `# FromNodeId ToNodeId`."""
     is_undirected: bool = False
     """Whether each line is an edge both ways: KONECT's `% sym`, SNAP's `# Undirected graph`."""
+    mentions_undirected: bool = False
+    """Whether some comment says `undirected` in other words, which may mean this graph or not."""
     is_bipartite: bool = False
     """Whether sources and targets have numberings of their own: KONECT's `% bip`."""
     n_lines: int = 0
@@ -709,6 +783,7 @@ class Preamble:
         if (snap := _SNAP.match(line)) is not None:
             self.is_undirected = snap.group(1).lower() == "undirected"
             return
+        self.mentions_undirected |= _UNDIRECTED.search(line) is not None
         if ":" in line or "=" in line:
             claims = list(_CLAIM.finditer(line))
             for claim in claims:

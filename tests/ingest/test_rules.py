@@ -10,8 +10,10 @@ from mgspmv.ingest.rules import (
     Preamble,
     Undecided,
     are_names,
+    check_lines,
     check_missing,
     check_separators,
+    check_sizes,
     choose_columns,
     choose_delimiter,
     choose_list_columns,
@@ -19,6 +21,7 @@ from mgspmv.ingest.rules import (
     find_format_by_bytes,
     find_format_by_name,
     find_role,
+    find_stated_delimiter,
     has_decimal_comma,
     has_header,
     has_list_header,
@@ -340,6 +343,90 @@ def test_known_vertices_are_no_header():
     assert not has_header(["alice", "to"], [], None, is_vertex)
     with pytest.raises(Undecided, match="header=True"):
         has_header(["source", "target"], [], None, is_vertex)
+
+
+BOTH = Columns(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_below_header", "message"),
+    [
+        (["--- ---", "a b"], True, "drawn line"),
+        (["==== ====", "1 2"], False, "drawn line"),
+        (["-- --", "a b"], True, None),
+        (["--- a", "a b"], True, None),
+        (["From To", "1 2"], True, "names? the columns as well; pass skip_rows=1"),
+        (["[id] [id]", "1 2"], True, "name the columns as well"),
+        (["from to", "alice bob"], True, "name the columns as well"),
+        (["from to", "alice from"], True, None),
+        (["alice bob", "carol dave"], True, None),
+        (["alice 1", "bob 2"], True, None),
+        (["alice bob"], True, None),
+    ],
+)
+def test_lines_that_are_no_edges(rows, is_below_header, message):
+    split = [row.split() for row in rows]
+    if message is None:
+        check_lines(split, BOTH, is_below_header=is_below_header)
+        return
+    with pytest.raises(Undecided, match=message):
+        check_lines(split, BOTH, is_below_header=is_below_header)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_whole", "are_sizes"),
+    [
+        (["27 51 3", "1 2 3", "2 51 1", "27 5 4"], True, True),
+        (["27 51 4", "1 2 3", "2 51 1", "27 5 4"], True, False),
+        (["27 51 3", "1 2 3", "2 52 1", "27 5 4"], True, False),
+        (["27 51 3", "1 2 3", "28 5 1", "27 5 4"], True, False),
+        (["27 51 40", "1 2 3", "2 51 1", "27 5 4"], False, True),
+        (["27 51 1254192988", "1 2 3", "2 51 1", "27 5 4"], False, False),
+        (["27 51 3.0", "1 2 3", "2 51 1", "27 5 4"], True, False),
+        (["3 3", "1 2", "2 3", "3 1"], True, True),
+        (["3 3", "1 2", "2 3", "3 4"], True, False),
+        (["3 40", "1 2", "2 3", "3 1"], False, False),
+        (["2 2", "1 2", "a b"], True, False),
+        (["2 1", "1 2"], True, False),
+        (["2 2 2 2", "1 2 3 4", "1 2 3 4"], True, False),
+    ],
+)
+def test_sizes_above_edges(rows, is_whole, are_sizes):
+    split = [row.split() for row in rows]
+    if not are_sizes:
+        check_sizes(split, is_whole=is_whole)
+        return
+    with pytest.raises(Undecided, match="skip_rows=1 if it says that, or header=False"):
+        check_sizes(split, is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    ("line", "delimiter"),
+    [
+        ("sep=;", ";"),
+        ("SEP=,", ","),
+        ('"sep=|"', "|"),
+        ("sep=\t", "\t"),
+        ("sep=;\r", ";"),
+        ("sep=", None),
+        ("a;b", None),
+    ],
+)
+def test_delimiters_that_a_line_states(line, delimiter):
+    assert find_stated_delimiter(line) == delimiter
+
+
+@pytest.mark.parametrize(
+    ("lines", "mentions"),
+    [
+        (["# This graph is undirected"], True),
+        (["% type: Undirected"], True),
+        (["# directed"], False),
+        (["# Undirected graph: a.txt"], False),
+    ],
+)
+def test_comments_that_say_undirected_in_other_words(lines, mentions):
+    assert preamble(*lines).mentions_undirected is mentions
 
 
 @pytest.mark.parametrize(
