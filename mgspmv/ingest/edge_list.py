@@ -21,6 +21,7 @@ from mgspmv.ingest.columns import (
     count_comments,
     nth_line,
     read_chunks,
+    read_columns,
     refuse_comment,
     split_line,
 )
@@ -433,10 +434,9 @@ class EdgeListSource(FileSource):
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
             n_given, counts = self.start.n_given, _Counts(0, self.start.n_comments, self.start.n_entries)
             encode = partial(_encode_chunk, form=form, vertices=vertices, doubts=notes.doubts)
-            if self.is_kept:  # what was read before a break is not looked at again
-                notes.check_doubts()
             ahead = () if self.is_kept else (encode, vertices)
-            parsed = read_chunks(skip_text(chunks, n_given), form.table, self._threads, *ahead)
+            chunks = skip_text(_look_at_read(chunks, n_given, form, notes.doubts), n_given)
+            parsed = read_chunks(chunks, form.table, self._threads, *ahead)
             for encoded in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
                 n_given += len(encoded.chunk.data)
                 counts.add(encoded.counts)
@@ -896,6 +896,17 @@ def _encode_chunk(
             raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
     batch = CooBatch(rows, cols, weights[0] if weights else None)
     return _Encoded(chunk, batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
+
+
+def _look_at_read(chunks: Iterable[Chunk], n_given: int, form: _Form, doubts: Sequence[_Doubt]) -> Iterator[Chunk]:
+    """Chunks, of which those that were read before a break settle doubts too."""
+    for chunk in chunks:
+        if n_given > 0 and not all(doubt.is_settled for doubt in doubts):
+            columns = form.arrange(read_columns(chunk, form.table))
+            for doubt in doubts:
+                doubt.look(columns[:2])
+        n_given -= len(chunk.data)
+        yield chunk
 
 
 def _check_repeated(chunk: Chunk, form: _Form, sources: Any, targets: Any) -> None:

@@ -192,7 +192,7 @@ def read_journal(folder):
 def test_what_was_read_is_not_parsed_again(tmp_path, monkeypatch):
     source = write_text(tmp_path / "e.txt")
     break_off(source, tmp_path / "a.zarr", 9)
-    n_given, _ = read_journal(tmp_path / ".a.zarr.ingest")["state"]["place"]
+    n_given, *_ = read_journal(tmp_path / ".a.zarr.ingest")["state"]["place"]
     parsed, read = [], columns.read_columns
     monkeypatch.setattr(columns, "read_columns", lambda chunk, form: parsed.append(chunk.data) or read(chunk, form))
     mg.ingest(source, tmp_path / "a.zarr", resume=True)
@@ -411,7 +411,7 @@ def test_in_a_folder_of_its_own(store, tmp_path):
     place = MemoryStore() if store == "in memory" else store.format(folder=tmp_path)
     break_off(source, place, 6, scratch=scratch)
     (kept,) = scratch.iterdir()
-    n_given, _ = read_journal(kept)["state"]["place"]
+    n_given, *_ = read_journal(kept)["state"]["place"]
     assert n_given > 1400
     info = mg.ingest(source, place, scratch=scratch, resume=True, overwrite=True)
     assert info.digest == ingest_to_compare(source).digest
