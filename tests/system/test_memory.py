@@ -131,7 +131,7 @@ def test_ranking_a_graph_with_ids_takes_what_was_planned(tmp_path: Path, ids: st
     arcs = rng.integers(0, 100_000, (2, 500_000)) * 7 + 1_000_003
     names = arcs if ids == "int64" else np.char.add("v", arcs.astype("U7"))
     for store, n in (("tiny", 100), ("large", arcs.shape[1])):
-        mg.ingest(write_table(tmp_path / f"{store}.txt", *names[:, :n]), tmp_path / f"{store}.zarr")
+        mg.ingest(write_table(tmp_path / f"{store}.txt", *names[:, :n]), tmp_path / f"{store}.zarr", header=False)
     assert mg.open_matrix(tmp_path / "large.zarr").info.vertex_ids == ids
     rank(tmp_path / "tiny.zarr", "exact", 2)
     plan = mg.open_matrix(tmp_path / "large.zarr").plan(threads=2)
