@@ -475,6 +475,11 @@ def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra
             f"the columns are {list_names(names)}, and neither their names nor their places say which are sources and "
             f"targets; name them by {_SAY}"
         )
+    if _are_reversed(names[kept[0]], names[kept[1]]):
+        raise Undecided(
+            f"the columns are {list_names(names)}, whose names say another order than source and target; name them by "
+            f"{_SAY}"
+        )
     if weights is True and len(kept) == 2:
         raise Undecided(
             f"expected columns of sources, targets and weights, found 2: {list_names(names)}; pass weights=False or "
@@ -484,6 +489,37 @@ def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra
     if len(kept) > 2 and (weights is True or (weights == "auto" and roles[2] != "other")):
         weight = kept[2]
     return Columns(kept[0], kept[1], weight)
+
+
+_PAIRS = (
+    ("arrival", "departure"),
+    ("callee", "caller"),
+    ("destinazione", "origine"),
+    ("destino", "origen"),
+    ("destino", "fuente"),
+    ("nach", "von"),
+    ("object", "subject"),
+    ("payee", "payer"),
+    ("referred", "referrer"),
+    ("successor", "predecessor"),
+    ("ziel", "quelle"),
+)
+"""Words of a target and of a source which are no known names, and not to be taken the other way round."""
+_COUNTED = re.compile(r"(.*?)([0-9]+|[a-z])", re.IGNORECASE | re.DOTALL)
+
+
+def _are_reversed(source: str, target: str) -> bool:
+    """Return whether names of columns, taken in this order, say or count the other way: `callee, caller`, `n2, n1`."""
+    own, other = _find_words(source), _find_words(target)
+    if any(late in own and early in other for late, early in _PAIRS):
+        return True
+    counted = [_COUNTED.fullmatch(name.strip().lower()) for name in (source, target)]
+    if counted[0] is None or counted[1] is None or counted[0].group(1) != counted[1].group(1):
+        return False
+    last, before = (match.group(2) for match in counted if match is not None)
+    if last.isdigit() and before.isdigit():
+        return int(last) > int(before)
+    return not last.isdigit() and not before.isdigit() and ord(last) == ord(before) + 1
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -630,8 +666,8 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     is_whole : whether these are all
     """
     first, *below = rows
-    if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < len(first):
-        return
+    if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
+        return  # of fewer lines any edge may fit
     if any(not is_plain_integer(own[place]) for own in below for place in (0, 1) if place < len(own)):
         return
     highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
