@@ -411,6 +411,7 @@ class EdgeListSource(FileSource):
         id_room: IdRoom = ANY_ROOM,
         is_vertex: Callable[[str], bool] | None = None,
     ) -> None:
+        check_columns(columns, weights)  # also a text, whose letters are no columns
         chosen = None if columns is None else tuple(columns)
         self._reading = Reading(delimiter, header, skip_rows, comment, chosen, weights, ids, extra_columns)
         check_vertex_options(n_vertices, vertices, ids)

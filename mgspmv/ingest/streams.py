@@ -128,8 +128,7 @@ class TextStream:
         pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
-        blocks = blocks if segment.begin else _drop_byte_order_mark(blocks)
-        self._blocks = Ahead(_count_lines(blocks), AHEAD, "mgspmv-read")
+        self._blocks = Ahead(_count_lines(_drop_byte_order_marks(blocks)), AHEAD, "mgspmv-read")
         self._peeked = deque[tuple[bytes, int]]()
         self._block, self._at, self._next_number, self._end_number = b"", 0, 1, 1
 
@@ -522,6 +521,9 @@ def _count_lines(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
         yield block, int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))  # faster than bytes.count
 
 
-def _drop_byte_order_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
-    yield from blocks
+def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks of lines without the mark at the begin of any: files that have one may have been put together."""
+    for block in blocks:
+        if codecs.BOM_UTF8 in block:  # else nothing is copied
+            block = block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
+        yield block

@@ -502,6 +502,8 @@ def test_line_numbers_far_into_a_compressed_file(refuse):
         ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),
         ({"delimiter": "::"}, "delimiter must be one character"),
         ({"delimiter": "#"}, "delimiter '#' begins comments too; pass comment="),
+        ({"columns": "source"}, "columns must name those of sources, targets and, maybe, weights"),
+        ({"columns": "ab"}, "columns must name those of sources, targets and, maybe, weights"),
         ({"n_vertices": -1}, "n_vertices must be 0 or more, not -1"),
         (
             {"n_vertices": 3, "vertices": "a.v"},

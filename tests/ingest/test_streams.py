@@ -128,6 +128,7 @@ def test_damaged(write, codec):
         (b"a\n\r\n\rb\r\n\n", [b"a", b"", b"", b"b", b""]),
         (b"\xef\xbb\xbfa\nb\n", [b"a", b"b"]),
         (b"\xef\xbb\xbf", [b""]),
+        (b"\xef\xbb\xbfa\r\n\xef\xbb\xbfb\xef\xbb\xbf\n", [b"a", b"b\xef\xbb\xbf"]),
     ],
 )
 def test_line_ends(write, data, lines):

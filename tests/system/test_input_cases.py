@@ -205,6 +205,7 @@ CASES = [
     ),
     Case("sx.txt", TIMES, [(1, 2), (1, 3), (3, 2)], {"weights": False}),
     Case("bom.csv", b"\xef\xbb\xbfSource,Target\r\n1,2\r\n2,3\r\n", [(1, 2), (2, 3)]),
+    Case("bom-twice.csv", "\ufeff1,2\n2,3\n\ufeff3,1\n", [(1, 2), (2, 3), (3, 1)]),
     Case("crlf.csv", b"FromNodeId,ToNodeId\r\n1,2\r\n2,3\r\n", [(1, 2), (2, 3)]),
 ]
 
@@ -600,6 +601,7 @@ NAMES = "".join(f"u{k},v{k}\n" for k in range(12_000))
     ("text", "options", "parts"),
     [
         (f"source,target\n{NAMES}source,target\n{NAMES}", {}, ("line 12002", "repeats the header", "header=False")),
+        ("\ufeffsource,target\na,b\nb,a\n\ufeffsource,target\nb,c\n", {}, ("line 1:", "header=True", "header=False")),
         (f"who,whom\n{NAMES}who,whom\n", {"header": True}, ("line 12002", "repeats the header", "header=False")),
         (f"who,whom\n{NAMES}who,whom\n", {}, ("line 1:", "header=True", "header=False")),
         ("a,b\n1,2\na,b\n", {"ids": "string"}, ("line 1:", "header=True", "header=False")),
