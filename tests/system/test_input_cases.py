@@ -363,6 +363,50 @@ def test_the_files_themselves(name):
         check_python(case, path)
 
 
+REST: dict[str, Any] = {
+    "bom.mtx": [[1.5, 0], [0, 0]],
+    "single.mtx": [[0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]],
+    "skewarr.mtx": [[0, -1, -2], [1, 0, -3], [2, 3, 0]],
+    "symboth.mtx": [[0, 8, 0], [8, 0, 0], [0, 0, 1]],
+    "ui.mtx": [[1.8446744073709552e19, 0], [3, 0]],
+    "isum.mtx": [[0, 9223372036854775808], [1, 0]],
+    "short.mtx": "expected 5 entries, the file ends after 2",
+    "patvals.mtx": "expected 'row column', found 3 columns",
+    "obj.npz": "write it with scipy.sparse.save_npz",
+    "hypersparse.mtx": "8 TB",
+}
+"""Matrices, read as float64, or a part of the error."""
+
+
+@pytest.mark.parametrize("name", REST)
+def test_the_matrices_themselves(name, folder):
+    path, wanted = shared_cases(name), REST[name]
+    if isinstance(wanted, list):
+        mg.ingest(path, store := MemoryStore(), dtype="float64")
+        assert mg.open_matrix(store).to_scipy().toarray().tolist() == wanted
+        return
+    with pytest.raises(MgspmvError, match=re.escape(wanted)) as caught:
+        mg.ingest(path, folder / "s.zarr", dtype="float64")
+    _, stderr = invoke("ingest", str(path), "s.zarr", code=caught.value.exit_code)
+    assert wanted in " ".join(stderr.split())
+    assert not (folder / "s.zarr").exists()
+
+
+def test_the_cities_themselves():
+    mg.ingest(shared_cases("graph-v8-cities.csv"), "cities.zarr")
+    invoke("subgraph", "cities.zarr", "s.zarr", "--vertices", str(shared_cases("graph-v9-vertices-blank.txt")))
+    assert list_arcs("s.zarr") == [("New York", "Los Angeles"), ("New York", "New York")]
+
+
+def test_the_uuids_themselves():
+    mg.ingest(shared_cases("uuid.parquet"), "uuid.zarr")
+    invoke("ingest", str(shared_cases("uuid.parquet")), "again.zarr")
+    arcs = list_arcs("uuid.zarr")
+    assert len(arcs) == 3
+    assert all(re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", end) for arc in arcs for end in arc)
+    assert list_arcs("again.zarr") == arcs
+
+
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 FRAME = pd.DataFrame({"src": [0, 1, 2, 0, 3], "dst": [1, 2, 0, 2, 0]})
