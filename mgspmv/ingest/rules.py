@@ -568,7 +568,7 @@ def has_header(
         return True
     tokens = [first[place] for place in places]
     are_vertices = is_vertex is not None and any(map(is_vertex, tokens))
-    if known is not None and given is None:
+    if known is not None and (given is None or not any(map(is_number, tokens))):
         if are_vertices or _recur(tokens, below, places) or _recur([first[k] for k in known], below, known):
             raise Undecided(
                 f"the first line is {list_names(first)}, which are names of columns and occur as ids below it; "

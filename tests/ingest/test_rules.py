@@ -309,6 +309,8 @@ def test_columns_that_are_not_there_are_an_error(given, names, message):
         (["a,b", "x,y"], ["a", "b"], True),
         (["x,1,2", "y,2,3"], [2, 3], False),
         (["x,a,b", "y,2,3"], [2, 3], True),
+        (["x,source,target", "y,alice,bob"], [3, 2], True),
+        (["7,source,target,8", "9,to,from,7"], [1, 4], False),
         (["zip_from,zip_to", "01234,1234"], None, True),
         (["u,v", "1,2"], None, True),
         (["u,v,weight", "alice,bob,2"], None, True),
@@ -345,6 +347,12 @@ def test_a_known_vertex_in_a_list_may_be_its_header():
         has_list_header(["node"], [["edge"]], is_vertex={"node"}.__contains__)
     assert has_list_header(["node"], [["edge"]], is_vertex={"edge"}.__contains__)
     assert has_list_header(["vertex"], [["node"], ["edge"]], is_vertex={"node"}.__contains__)
+
+
+def test_known_names_that_are_ids_are_an_error_whatever_columns_are_read():
+    for given in (None, [1, 2], [2, 1]):
+        with pytest.raises(Undecided, match=r"header=True .* header=False"):
+            has_header(["source", "target"], [["source", "source"]], given)
 
 
 def test_known_vertices_are_no_header():

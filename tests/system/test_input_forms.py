@@ -216,6 +216,8 @@ def is_another_table(table: Table, form: Form) -> bool:
             return True
     if "header" not in form.options and form.names is None and looks_like_header(rows, form.has_index):
         return True
+    if "header" not in form.options and form.names == UNKNOWN and set(names) & set(table.ids):
+        return True  # unknown names that occur again are ids
     is_commented = any(line[0][:1] in ("#", "%") for line in lines)
     if is_commented and "comment" in form.options and form.n_comments:
         return True
