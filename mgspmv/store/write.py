@@ -314,10 +314,13 @@ def begin_version(
         if isinstance(error, OSError):  # for what was dropped while it was read or written
             version.check_base()
         raise
+    names = version.names
     if not version.is_named:
         del versions[name]
-        return
-    for other in numbers.keys() - set(version.names):
+        if base is None:
+            return
+        names = version.check_base()
+    for other in numbers.keys() - set(names):
         drop_version(versions, other)
     _remove_broken_off(store)
 
