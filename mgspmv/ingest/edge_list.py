@@ -22,36 +22,30 @@ from mgspmv.ingest.columns import (
     nth_line,
     read_chunks,
     read_columns,
-    refuse_comment,
     split_line,
 )
+from mgspmv.ingest.edge_list_head import (
+    ONE_HEADER,
+    Doubt,
+    Form,
+    Head,
+    Reading,
+    check_columns,
+    read_head,
+    read_next_head,
+    refuse_unlike,
+)
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
-from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.rules import (
-    COMMENTS,
-    SAMPLE_BYTES,
-    SAMPLE_LINES,
     Columns,
-    Preamble,
     Undecided,
-    UndecidedHeader,
     are_names,
-    check_lines,
-    check_missing,
-    check_separators,
-    check_sizes,
-    choose_columns,
-    choose_delimiter,
-    find_stated_delimiter,
-    has_header,
-    resolve_columns,
 )
 from mgspmv.ingest.source import FileSource, Joined, Layout, Place
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
-    Line,
     Pipe,
     Segment,
     TextStream,
@@ -74,140 +68,10 @@ from mgspmv.ingest.vertices import (
     make_layout,
     read_vertices,
 )
-from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
+from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _NAMES_HINT = 'pass ids="string" if ids are names'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a user says that lines are to be read."""
-
-    delimiter: str | None = None
-    header: bool | None = None
-    skip_rows: int = 0
-    comment: str | None = None
-    columns: tuple[str | int, ...] | None = None
-    weights: Literal["auto"] | bool = "auto"
-    ids: Literal["auto", "int", "string"] = "auto"
-    extra_columns: Literal["error", "ignore"] = "error"
-
-    def __post_init__(self) -> None:
-        check_choice("weights", self.weights, ("auto", True, False))
-        check_choice("ids", self.ids, ("auto", "int", "string"))
-        check_choice("extra_columns", self.extra_columns, ("error", "ignore"))
-        check_choice("header", self.header, (None, True, False))
-        delimiter, comment = self.delimiter, self.comment
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
-            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
-        if comment is not None and (not comment or not comment.isascii() or '"' in comment or "\n" in comment):
-            raise OptionError(f'comment must be "none" or characters such as "#", not {comment!r}')
-        if isinstance(self.skip_rows, bool) or not isinstance(self.skip_rows, int) or self.skip_rows < 0:
-            raise OptionError(f"skip_rows must be 0 or more, not {self.skip_rows!r}")
-        if delimiter is not None and delimiter.encode() in self.comments:
-            raise OptionError(f"delimiter {delimiter!r} begins comments too; pass comment= with other characters")
-        check_columns(self.columns, self.weights)
-        if self.header is False and self.columns and isinstance(self.columns[0], str):
-            raise OptionError(f"header=False and columns={self.columns!r} names columns; pass their numbers, from 1")
-
-    @property
-    def comments(self) -> bytes:
-        """Characters that begin a comment."""
-        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
-
-
-def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] | bool) -> None:
-    """Raise OptionError for columns that are not two or three names, or as many numbers, or lack wanted weights."""
-    if columns is None:
-        return
-    if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
-        raise OptionError(
-            "columns must name those of sources, targets and, maybe, weights, or number them from 1, not "
-            f"{len(columns)}: {columns if isinstance(columns, str) else list(columns)}"
-        )
-    if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
-        raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
-    if len(columns) != 3 and weights is True:
-        raise OptionError(
-            f"weights are wanted and columns={tuple(columns)!r} names none; name a third, or leave weights=True out"
-        )
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How the edges of all files are read, as the first file shows it."""
-
-    table: TableFormat
-    columns: Columns
-    names: list[str] | None
-    """Names of the columns."""
-    is_undirected: bool
-    """Whether each line is an edge in both directions."""
-    header_by: str | None = None
-    """How the names of the columns were found."""
-    mentions_undirected: bool = False
-    """Whether a comment says `undirected` in words that do not decide that."""
-
-    @property
-    def id_column(self) -> Column:
-        return self.table.columns[self.columns.source]
-
-    def arrange(self, columns: list[Any]) -> list[Any]:
-        """Sources, targets and, maybe, weights, given the columns in the order of the file."""
-        places = [self.columns.source, self.columns.target, self.columns.weight]
-        read = sorted(place for place in places if place is not None)
-        return [columns[read.index(place)] for place in places if place is not None]
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The lines up to the first edge of a file, and how the edges are read."""
-
-    preamble: Preamble
-    n_header: int
-    """Lines that name the columns."""
-    first: Line | None = None
-    """The first edge; None if there is none."""
-    names: list[str] | None = None
-    """Names of the columns."""
-    delimiter: str = " "
-    columns: Columns | None = None
-    n_columns: int = 0
-    doubt: _Doubt | None = None
-    """Whether the first edge is one."""
-
-
-class _Doubt:
-    """First line of names that is taken for an edge, and is one if either name occurs in a line with another id.
-
-    Parameters
-    ----------
-    line : the first one
-    ids : its source and target
-    message : of the error, if neither occurs again
-    """
-
-    def __init__(self, line: Line, ids: Sequence[str], message: str) -> None:
-        self._line, self._ids, self._message = line, pa.array(ids, pa.string()), message
-        self.place = line.source, line.number
-        self.is_settled = False
-
-    def look(self, columns: Sequence[Any]) -> None:
-        """Look for the names among the ids of a chunk; several threads may do so at once.
-
-        Lines with both are not counted: where files were put together, they are the header of each.
-        """
-        sources, targets = columns
-        compute = pa.compute
-        is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
-        is_there = (compute.is_in(ids, value_set=self._ids) for ids in columns)
-        if compute.any(compute.and_not(compute.or_(*is_there), is_same)).as_py():
-            self.is_settled = True
-
-    def refuse(self) -> SourceError:
-        """Give the error for a line that may be a header."""
-        return self._line.refuse(self._message)
 
 
 @dataclass
@@ -235,7 +99,7 @@ class _Notes:
         self._named = ""
         """The file that names them."""
         self.counts = _Counts()
-        self.doubts: list[_Doubt] = []
+        self.doubts: list[Doubt] = []
 
     @property
     def claims(self) -> dict[str, int]:
@@ -243,7 +107,7 @@ class _Notes:
         first, *others = self._claims or [{}]
         return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
 
-    def begin(self, name: str, head: _Head) -> None:
+    def begin(self, name: str, head: Head) -> None:
         """Take the beginning of a file.
 
         Raises
@@ -296,7 +160,7 @@ class _Notes:
                 source=file,
             )
 
-    def describe(self, name: str, form: _Form, unused_first: str | None) -> dict[str, Any]:
+    def describe(self, name: str, form: Form, unused_first: str | None) -> dict[str, Any]:
         """Where all edges came from, and what was taken as what.
 
         Parameters
@@ -307,7 +171,7 @@ class _Notes:
         described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
         return {**described, "taken": self._describe_taken(form, unused_first)}
 
-    def _describe_taken(self, form: _Form, unused_first: str | None) -> dict[str, Any]:
+    def _describe_taken(self, form: Form, unused_first: str | None) -> dict[str, Any]:
         def number(place: int | None) -> list[Any] | None:
             return None if place is None else [place + 1, None if form.names is None else form.names[place]]
 
@@ -341,7 +205,7 @@ class _Told:
 
     notes: _Notes
     """Of the files that begin in it."""
-    form: _Form
+    form: Form
     ids: tuple[int, int] | None
     """The least and the greatest, where they are integers that occur; None where there is none."""
     listed: dict[str, Any]
@@ -479,12 +343,12 @@ class EdgeListSource(FileSource):
         described = notes.describe(self.name, told[0].form, None if None in unused else unused.pop())
         return Joined(claim if is_fit else None, {**described, **told[0].listed})
 
-    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, _Head] | None:
+    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, Head] | None:
         """The first of the files that has an edge, and its beginning."""
         for text in texts:
-            head = _read_head(text, self._reading, notes.names, self._is_vertex)
+            head = read_head(text, self._reading, notes.names, self._is_vertex)
             if head.first is not None and head.names is None and notes.names is not None:
-                raise _refuse_unlike(text, _ONE_HEADER)
+                raise refuse_unlike(text, ONE_HEADER)
             notes.begin(text.name, head)
             if head.first is not None:
                 return text, head
@@ -492,13 +356,13 @@ class EdgeListSource(FileSource):
         return None
 
     def _read(
-        self, text: TextStream, head: _Head, others: Iterator[TextStream], form: _Form, notes: _Notes
+        self, text: TextStream, head: Head, others: Iterator[TextStream], form: Form, notes: _Notes
     ) -> Iterator[Chunk]:
         """The edges of a file whose beginning was read, and of all after it."""
         yield from self._read_edges(text, 0)
         notes.end(text.provenance())
         for k, other in enumerate(others, 1):
-            notes.begin(other.name, _read_next_head(other, self._reading, form))
+            notes.begin(other.name, read_next_head(other, self._reading, form))
             yield from self._read_edges(other, k)
             notes.end(other.provenance())
 
@@ -508,7 +372,7 @@ class EdgeListSource(FileSource):
             self.fraction = None if text.fraction is None else (n_before + text.fraction) / len(self._files)
             yield chunk
 
-    def _find_form(self, head: _Head | None) -> _Form:
+    def _find_form(self, head: Head | None) -> Form:
         reading = self._reading
         if head is None or head.first is None or head.columns is None:
             return self._find_empty_form()
@@ -528,9 +392,9 @@ class EdgeListSource(FileSource):
             by = "a comment" if not head.n_header else "as given" if reading.header else "by its names"
         preamble = head.preamble
         mentions = preamble.mentions_undirected and not preamble.is_undirected
-        return _Form(table, head.columns, head.names, preamble.is_undirected, by, mentions)
+        return Form(table, head.columns, head.names, preamble.is_undirected, by, mentions)
 
-    def _find_empty_form(self) -> _Form:
+    def _find_empty_form(self) -> Form:
         """A list without edges: only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
             where = "this file" if len(self._files) == 1 else "these files"
@@ -544,7 +408,7 @@ class EdgeListSource(FileSource):
             named = lists_names(self._vertices, self._list_reading)
         weights = (Column("weight", "float64", finite=True),) if reading.weights is True else ()
         table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
-        return _Form(table, Columns(0, 1, 2 if weights else None), None, False)
+        return Form(table, Columns(0, 1, 2 if weights else None), None, False)
 
     @property
     def _list_reading(self) -> ListReading:
@@ -584,11 +448,11 @@ class EdgeListPart(FileSource):
         self,
         name: str,
         segments: Sequence[Segment],
-        form: _Form,
+        form: Form,
         reading: Reading,
         n_vertices: int | None,
         vertices: str | None,
-        doubts: Sequence[_Doubt],
+        doubts: Sequence[Doubt],
         first: str | None,
     ) -> None:
         super().__init__(name)
@@ -644,7 +508,7 @@ class EdgeListPart(FileSource):
 
     def _read_segment(self, text: TextStream, segment: Segment) -> Iterator[Chunk]:
         if not segment.begin:
-            head = _read_next_head(text, self._reading, self._form)
+            head = read_next_head(text, self._reading, self._form)
             is_known = text.name == self._first  # by more lines than this part may have
             self._notes.begin(text.name, replace(head, doubt=None) if is_known else head)
         yield from text.chunks()
@@ -679,185 +543,6 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
         raise OptionError("n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=")
 
 
-def _read_head(
-    text: TextStream,
-    reading: Reading,
-    known: list[str] | None = None,
-    is_vertex: Callable[[str], bool] | None = None,
-    *,
-    is_first: bool = True,
-) -> _Head:
-    """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
-
-    Parameters
-    ----------
-    known : names of the columns in a file before it, by which a header without edges below it is known
-    is_vertex : as of `EdgeListSource`
-    is_first : whether the file is read from its beginning to its end, and by its lines others will be
-
-    Raises
-    ------
-    SourceError : the lines may be read in several ways, or a comment may be an edge; names the argument that decides
-    """
-    for _ in range(reading.skip_rows):
-        text.read_line()
-    preamble = _read_preamble(text, reading)
-    stated = _read_stated_delimiter(text, preamble)
-    seen = list(text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES))
-    is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
-    sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
-    if not sample:
-        return _Head(preamble, 0)
-    delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
-    first, *below = [split_line(line, delimiter) for line in sample]
-    _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
-    try:
-        if max(map(len, (first, *below[:1]))) < 2:
-            choose_columns(None, 1)
-        doubt, is_header = None, False
-        try:
-            is_header = _is_header(first, below, reading, preamble, known, is_vertex)
-        except UndecidedHeader as error:
-            doubt = str(error)
-        names, n_header = preamble.names, 0
-        if names is not None and len(names) != len(below[0] if is_header and below else first):
-            names = None
-        if is_header:
-            text.read_line()
-            preamble = _read_preamble(text, reading, preamble)
-            names, n_header = first, 1
-        if is_header and not below:
-            return _Head(preamble, n_header, None, names)
-        n_columns = len(below[0] if is_header else first)
-        if names is not None and len(names) != n_columns:
-            raise Undecided(
-                f"the header has {len(names)} columns, {', '.join(names)}, and the line below it {n_columns}; write "
-                "a header with a name for each column, or pass skip_rows= and columns= with numbers"
-            )
-        columns = _choose_columns(names, n_columns, reading)
-        rows = below if is_header else [first, *below]
-        if reading.columns is None:
-            check_separators(rows, columns)
-        if reading.ids == "auto":
-            check_missing(rows, columns)
-            check_lines(rows, columns, is_below_header=is_header)
-        if is_first and reading.header is None and not is_header:
-            check_sizes(rows, is_whole=is_whole)
-    except Undecided as error:
-        raise sample[0].refuse(str(error)) from error
-    _check_preamble(text, preamble, delimiter, n_columns, reading)
-    ids = [first[place] for place in columns.ids]
-    about = None if doubt is None else _Doubt(sample[0], ids, doubt)
-    return _Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns, about)
-
-
-def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
-    """Read the line by which Excel is told the delimiter, which is counted as a comment."""
-    line = text.peek_line()
-    stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
-    if stated is not None:
-        text.read_line()
-        preamble.n_lines += 1
-    return stated
-
-
-def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
-    """
-    Raises
-    ------
-    SourceError : a comment before the edges has their form
-    """
-    if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
-        raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
-
-
-def _read_next_head(text: TextStream, reading: Reading, form: _Form) -> _Head:
-    """Read the beginning of a file that is read as others are.
-
-    Raises
-    ------
-    SourceError : as of `_read_head`; it is not like the first file
-    """
-    head = _read_head(text, reading, form.names, is_first=False)
-    if head.first is None or head.columns is None:
-        if head.names is not None and form.names is None:
-            raise _refuse_unlike(text, _ONE_HEADER)
-        return head
-    form_columns = len(form.table.columns)
-    is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
-        head.first, form.table.delimiter
-    )
-    if not is_split_alike:
-        found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
-    elif (head.names is None) != (form.names is None):
-        found = _ONE_HEADER
-    elif head.names == form.names and head.n_columns == form_columns and head.columns != form.columns:
-        found = "its columns are others than those of the first file"
-    elif head.preamble.is_undirected != form.is_undirected:
-        found = "one of the files says that its edges are undirected, and the other does not"
-    else:
-        return head
-    raise _refuse_unlike(text, found)
-
-
-_ONE_HEADER = "one of the files names its columns in a header, and the other does not"
-
-
-def _refuse_unlike(text: TextStream, found: str) -> SourceError:
-    return SourceError(
-        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header=, "
-        "columns= or comment=, or ingest them apart",
-        source=text.name,
-    )
-
-
-def _choose_columns(names: list[str] | None, n_columns: int, reading: Reading) -> Columns:
-    if reading.columns is not None:
-        if names is None and isinstance(reading.columns[0], str):
-            raise Undecided(
-                f"columns={reading.columns!r} are names, and no line names the columns; pass numbers from 1"
-            )
-        return resolve_columns(reading.columns, names, n_columns, reading.weights)
-    return choose_columns(names, n_columns, reading.weights, reading.extra_columns)
-
-
-def _is_header(
-    first: list[str],
-    below: list[list[str]],
-    reading: Reading,
-    preamble: Preamble,
-    known: list[str] | None,
-    is_vertex: Callable[[str], bool] | None,
-) -> bool:
-    if reading.header is not None:
-        return reading.header
-    if first == known and not below:
-        return True
-    if preamble.names is not None and len(preamble.names) == len(first):
-        return first == preamble.names
-    return has_header(first, below, reading.columns, is_vertex)
-
-
-def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None = None) -> Preamble:
-    """Read comments, and what they state unless the user says which lines are comments."""
-    preamble = preamble or Preamble()
-    for line in text.read_comments(reading.comments):
-        if is_banner(line):
-            raise line.refuse("this is a Matrix Market file; read it as one")
-        if reading.comment is None:
-            preamble.take(line.text, line.number)
-        else:
-            preamble.n_lines += 1
-    if preamble.is_bipartite:
-        raise SourceError(
-            "the file is bipartite (% bip): ids of sources and of targets are numbered apart, and would be merged; "
-            "write both so that they differ, for example with a letter before each, or pass "
-            'comment="%" if they are one numbering',
-            source=text.name,
-        )
-    return preamble
-
-
 @dataclass(frozen=True)
 class _Encoded:
     """Entries of a chunk."""
@@ -880,7 +565,7 @@ def _encode_all(
 
 
 def _encode_chunk(
-    chunk: Chunk, columns: list[Any], form: _Form, vertices: Vertices, doubts: Sequence[_Doubt]
+    chunk: Chunk, columns: list[Any], form: Form, vertices: Vertices, doubts: Sequence[Doubt]
 ) -> _Encoded:
     sources, targets, *weights = form.arrange(columns)
     for doubt in doubts:
@@ -899,7 +584,7 @@ def _encode_chunk(
     return _Encoded(chunk, batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
 
 
-def _look_at_read(chunks: Iterable[Chunk], n_given: int, form: _Form, doubts: Sequence[_Doubt]) -> Iterator[Chunk]:
+def _look_at_read(chunks: Iterable[Chunk], n_given: int, form: Form, doubts: Sequence[Doubt]) -> Iterator[Chunk]:
     """Chunks, of which those that were read before a break settle doubts too."""
     for chunk in chunks:
         if n_given > 0 and not all(doubt.is_settled for doubt in doubts):
@@ -910,7 +595,7 @@ def _look_at_read(chunks: Iterable[Chunk], n_given: int, form: _Form, doubts: Se
         yield chunk
 
 
-def _check_repeated(chunk: Chunk, form: _Form, sources: Any, targets: Any) -> None:
+def _check_repeated(chunk: Chunk, form: Form, sources: Any, targets: Any) -> None:
     """
     Raises
     ------

@@ -18,7 +18,8 @@ import pyarrow.compute
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
-from mgspmv.ingest.edge_list import check_columns, check_vertex_options
+from mgspmv.ingest.edge_list import check_vertex_options
+from mgspmv.ingest.edge_list_head import check_columns
 from mgspmv.ingest.rules import (
     Undecided,
     choose_columns,

@@ -1,0 +1,351 @@
+"""Beginning of a file of edges: comments, header, delimiter and columns, told by `mgspmv.ingest.rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute
+
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.columns import (
+    Column,
+    TableFormat,
+    refuse_comment,
+    split_line,
+)
+from mgspmv.ingest.matrix_market import is_banner
+from mgspmv.ingest.rules import (
+    COMMENTS,
+    SAMPLE_BYTES,
+    SAMPLE_LINES,
+    Columns,
+    Preamble,
+    Undecided,
+    UndecidedHeader,
+    check_lines,
+    check_missing,
+    check_separators,
+    check_sizes,
+    choose_columns,
+    choose_delimiter,
+    find_stated_delimiter,
+    has_header,
+    resolve_columns,
+)
+from mgspmv.ingest.streams import (
+    Line,
+    TextStream,
+)
+from mgspmv.model import check_choice
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a user says that lines are to be read."""
+
+    delimiter: str | None = None
+    header: bool | None = None
+    skip_rows: int = 0
+    comment: str | None = None
+    columns: tuple[str | int, ...] | None = None
+    weights: Literal["auto"] | bool = "auto"
+    ids: Literal["auto", "int", "string"] = "auto"
+    extra_columns: Literal["error", "ignore"] = "error"
+
+    def __post_init__(self) -> None:
+        check_choice("weights", self.weights, ("auto", True, False))
+        check_choice("ids", self.ids, ("auto", "int", "string"))
+        check_choice("extra_columns", self.extra_columns, ("error", "ignore"))
+        check_choice("header", self.header, (None, True, False))
+        delimiter, comment = self.delimiter, self.comment
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
+        if comment is not None and (not comment or not comment.isascii() or '"' in comment or "\n" in comment):
+            raise OptionError(f'comment must be "none" or characters such as "#", not {comment!r}')
+        if isinstance(self.skip_rows, bool) or not isinstance(self.skip_rows, int) or self.skip_rows < 0:
+            raise OptionError(f"skip_rows must be 0 or more, not {self.skip_rows!r}")
+        if delimiter is not None and delimiter.encode() in self.comments:
+            raise OptionError(f"delimiter {delimiter!r} begins comments too; pass comment= with other characters")
+        check_columns(self.columns, self.weights)
+        if self.header is False and self.columns and isinstance(self.columns[0], str):
+            raise OptionError(f"header=False and columns={self.columns!r} names columns; pass their numbers, from 1")
+
+    @property
+    def comments(self) -> bytes:
+        """Characters that begin a comment."""
+        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
+
+
+def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] | bool) -> None:
+    """Raise OptionError for columns that are not two or three names, or as many numbers, or lack wanted weights."""
+    if columns is None:
+        return
+    if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
+        raise OptionError(
+            "columns must name those of sources, targets and, maybe, weights, or number them from 1, not "
+            f"{len(columns)}: {columns if isinstance(columns, str) else list(columns)}"
+        )
+    if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
+        raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
+    if len(columns) != 3 and weights is True:
+        raise OptionError(
+            f"weights are wanted and columns={tuple(columns)!r} names none; name a third, or leave weights=True out"
+        )
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the edges of all files are read, as the first file shows it."""
+
+    table: TableFormat
+    columns: Columns
+    names: list[str] | None
+    """Names of the columns."""
+    is_undirected: bool
+    """Whether each line is an edge in both directions."""
+    header_by: str | None = None
+    """How the names of the columns were found."""
+    mentions_undirected: bool = False
+    """Whether a comment says `undirected` in words that do not decide that."""
+
+    @property
+    def id_column(self) -> Column:
+        return self.table.columns[self.columns.source]
+
+    def arrange(self, columns: list[Any]) -> list[Any]:
+        """Sources, targets and, maybe, weights, given the columns in the order of the file."""
+        places = [self.columns.source, self.columns.target, self.columns.weight]
+        read = sorted(place for place in places if place is not None)
+        return [columns[read.index(place)] for place in places if place is not None]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The lines up to the first edge of a file, and how the edges are read."""
+
+    preamble: Preamble
+    n_header: int
+    """Lines that name the columns."""
+    first: Line | None = None
+    """The first edge; None if there is none."""
+    names: list[str] | None = None
+    """Names of the columns."""
+    delimiter: str = " "
+    columns: Columns | None = None
+    n_columns: int = 0
+    doubt: Doubt | None = None
+    """Whether the first edge is one."""
+
+
+class Doubt:
+    """First line of names that is taken for an edge, and is one if either name occurs in a line with another id.
+
+    Parameters
+    ----------
+    line : the first one
+    ids : its source and target
+    message : of the error, if neither occurs again
+    """
+
+    def __init__(self, line: Line, ids: Sequence[str], message: str) -> None:
+        self._line, self._ids, self._message = line, pa.array(ids, pa.string()), message
+        self.place = line.source, line.number
+        self.is_settled = False
+
+    def look(self, columns: Sequence[Any]) -> None:
+        """Look for the names among the ids of a chunk; several threads may do so at once.
+
+        Lines with both are not counted: where files were put together, they are the header of each.
+        """
+        sources, targets = columns
+        compute = pa.compute
+        is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
+        is_there = (compute.is_in(ids, value_set=self._ids) for ids in columns)
+        if compute.any(compute.and_not(compute.or_(*is_there), is_same)).as_py():
+            self.is_settled = True
+
+    def refuse(self) -> SourceError:
+        """Give the error for a line that may be a header."""
+        return self._line.refuse(self._message)
+
+
+def read_head(
+    text: TextStream,
+    reading: Reading,
+    known: list[str] | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
+    *,
+    is_first: bool = True,
+) -> Head:
+    """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
+
+    Parameters
+    ----------
+    known : names of the columns in a file before it, by which a header without edges below it is known
+    is_vertex : as of `EdgeListSource`
+    is_first : whether the file is read from its beginning to its end, and by its lines others will be
+
+    Raises
+    ------
+    SourceError : the lines may be read in several ways, or a comment may be an edge; names the argument that decides
+    """
+    for _ in range(reading.skip_rows):
+        text.read_line()
+    preamble = _read_preamble(text, reading)
+    stated = _read_stated_delimiter(text, preamble)
+    seen = list(text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES))
+    is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
+    sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
+    if not sample:
+        return Head(preamble, 0)
+    delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
+    first, *below = [split_line(line, delimiter) for line in sample]
+    _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
+    try:
+        if max(map(len, (first, *below[:1]))) < 2:
+            choose_columns(None, 1)
+        doubt, is_header = None, False
+        try:
+            is_header = _is_header(first, below, reading, preamble, known, is_vertex)
+        except UndecidedHeader as error:
+            doubt = str(error)
+        names, n_header = preamble.names, 0
+        if names is not None and len(names) != len(below[0] if is_header and below else first):
+            names = None
+        if is_header:
+            text.read_line()
+            preamble = _read_preamble(text, reading, preamble)
+            names, n_header = first, 1
+        if is_header and not below:
+            return Head(preamble, n_header, None, names)
+        n_columns = len(below[0] if is_header else first)
+        if names is not None and len(names) != n_columns:
+            raise Undecided(
+                f"the header has {len(names)} columns, {', '.join(names)}, and the line below it {n_columns}; write "
+                "a header with a name for each column, or pass skip_rows= and columns= with numbers"
+            )
+        columns = _choose_columns(names, n_columns, reading)
+        rows = below if is_header else [first, *below]
+        if reading.columns is None:
+            check_separators(rows, columns)
+        if reading.ids == "auto":
+            check_missing(rows, columns)
+            check_lines(rows, columns, is_below_header=is_header)
+        if is_first and reading.header is None and not is_header:
+            check_sizes(rows, is_whole=is_whole)
+    except Undecided as error:
+        raise sample[0].refuse(str(error)) from error
+    _check_preamble(text, preamble, delimiter, n_columns, reading)
+    ids = [first[place] for place in columns.ids]
+    about = None if doubt is None else Doubt(sample[0], ids, doubt)
+    return Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns, about)
+
+
+def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
+    """Read the beginning of a file that is read as others are.
+
+    Raises
+    ------
+    SourceError : as of `read_head`; it is not like the first file
+    """
+    head = read_head(text, reading, form.names, is_first=False)
+    if head.first is None or head.columns is None:
+        if head.names is not None and form.names is None:
+            raise refuse_unlike(text, ONE_HEADER)
+        return head
+    form_columns = len(form.table.columns)
+    is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
+        head.first, form.table.delimiter
+    )
+    if not is_split_alike:
+        found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
+    elif (head.names is None) != (form.names is None):
+        found = ONE_HEADER
+    elif head.names == form.names and head.n_columns == form_columns and head.columns != form.columns:
+        found = "its columns are others than those of the first file"
+    elif head.preamble.is_undirected != form.is_undirected:
+        found = "one of the files says that its edges are undirected, and the other does not"
+    else:
+        return head
+    raise refuse_unlike(text, found)
+
+
+ONE_HEADER = "one of the files names its columns in a header, and the other does not"
+
+
+def refuse_unlike(text: TextStream, found: str) -> SourceError:
+    return SourceError(
+        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header=, "
+        "columns= or comment=, or ingest them apart",
+        source=text.name,
+    )
+
+
+def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None = None) -> Preamble:
+    """Read comments, and what they state unless the user says which lines are comments."""
+    preamble = preamble or Preamble()
+    for line in text.read_comments(reading.comments):
+        if is_banner(line):
+            raise line.refuse("this is a Matrix Market file; read it as one")
+        if reading.comment is None:
+            preamble.take(line.text, line.number)
+        else:
+            preamble.n_lines += 1
+    if preamble.is_bipartite:
+        raise SourceError(
+            "the file is bipartite (% bip): ids of sources and of targets are numbered apart, and would be merged; "
+            "write both so that they differ, for example with a letter before each, or pass "
+            'comment="%" if they are one numbering',
+            source=text.name,
+        )
+    return preamble
+
+
+def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
+    """Read the line by which Excel is told the delimiter, which is counted as a comment."""
+    line = text.peek_line()
+    stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
+    if stated is not None:
+        text.read_line()
+        preamble.n_lines += 1
+    return stated
+
+
+def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
+    """
+    Raises
+    ------
+    SourceError : a comment before the edges has their form
+    """
+    if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
+        raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
+
+
+def _is_header(
+    first: list[str],
+    below: list[list[str]],
+    reading: Reading,
+    preamble: Preamble,
+    known: list[str] | None,
+    is_vertex: Callable[[str], bool] | None,
+) -> bool:
+    if reading.header is not None:
+        return reading.header
+    if first == known and not below:
+        return True
+    if preamble.names is not None and len(preamble.names) == len(first):
+        return first == preamble.names
+    return has_header(first, below, reading.columns, is_vertex)
+
+
+def _choose_columns(names: list[str] | None, n_columns: int, reading: Reading) -> Columns:
+    if reading.columns is not None:
+        if names is None and isinstance(reading.columns[0], str):
+            raise Undecided(
+                f"columns={reading.columns!r} are names, and no line names the columns; pass numbers from 1"
+            )
+        return resolve_columns(reading.columns, names, n_columns, reading.weights)
+    return choose_columns(names, n_columns, reading.weights, reading.extra_columns)
