@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from mgspmv.ingest.rules import LEAST_TIME, find_times
 from mgspmv.ingest_report import IngestReport, SourceColumn
 from mgspmv.model import CooBatch, Duplicates
 
-_TIMES = ((1e9, 4e9, 1), (1e12, 4e12, 1000))
-"""Ranges of integers that are seconds, or milliseconds, from 2001 to 2096, and how many of these are a second."""
 _FILE_FORMATS = ("edge-list", "matrix-market", "parquet", "npz")
 _LEAST_TIMES = 2
-"""Rows from which on such integers are taken for times."""
+"""Rows from which on whole numbers are taken for times."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def measure_values(values: np.ndarray | None) -> tuple[float | None, float | Non
         finite = values[np.isfinite(values)]
         return (*measure_values(finite)[:2], False)
     is_integer = values.dtype.kind in "iu"
-    are_whole = bool(is_integer or (least >= _TIMES[0][0] and (values == np.floor(values)).all()))
+    are_whole = bool(is_integer or (least >= LEAST_TIME and (values == np.floor(values)).all()))
     return (*((int(least), int(greatest)) if is_integer else (float(least), float(greatest))), are_whole)
 
 
@@ -141,19 +139,10 @@ def _list_warnings(
 ) -> list[str]:
     if weight is None or options.get("weights") is True or n_rows < _LEAST_TIMES:
         return []
-    times = _find_times(counts)
+    if not counts.are_whole or counts.least is None or counts.greatest is None:
+        return []
+    times = find_times(counts.least, counts.greatest)
     if times is None:
         return []
     how = "ignore_weights=True" if weight.number is None else "weights=False"
     return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass {how} if it is no weight"]
-
-
-def _find_times(counts: EntryCounts) -> tuple[str, str] | None:
-    """The first and the last day, where all values are whole numbers in the range of times."""
-    if not counts.are_whole or counts.least is None or counts.greatest is None:
-        return None
-    for low, high, per_second in _TIMES:
-        if low <= counts.least and counts.greatest <= high:
-            days = [datetime.fromtimestamp(t / per_second, UTC) for t in (counts.least, counts.greatest)]
-            return days[0].date().isoformat(), days[1].date().isoformat()
-    return None

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -673,7 +674,7 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
     sizes, n_edges = (int(first[0]), int(first[-2])), int(first[-1])
     is_count = n_edges == len(below) or (
-        not is_whole and len(first) == 3 and n_edges > len(below) and not looks_like_times(n_edges, n_edges)
+        not is_whole and len(first) == 3 and n_edges > len(below) and find_times(n_edges, n_edges) is None
     )
     if len(first) == 2:
         highest = [max(highest)] * 2
@@ -755,6 +756,8 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     """
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     ids = [k for k in kept if names_vertices(names[k])]
+    if len(ids) > 1:  # beside an id, a label is a text for people
+        ids = [k for k in ids if _find_words(names[k]) & {"id", "ids"}] or ids
     numbers = [k for k in kept if names_numbers(names[k])]
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
@@ -896,8 +899,20 @@ def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:
     """
     Raises
     ------
-    Undecided : a column of ids is a sign between the ends of edges in all rows
+    Undecided : a column of ids is a sign between the ends of edges in all rows, or the letter that begins lines of
+        edges of DIMACS
     """
+    if len(rows) > 1 and columns.source == 0 and columns.weight is not None:
+        kinds = {own[0] for own in rows}
+        if (
+            len(kinds) == 1
+            and kinds <= {"a", "e"}
+            and all(map(is_number, (token for own in rows for token in own[1:])))
+        ):
+            raise Undecided(
+                f"column 1 is {kinds.pop()!r} in every line, as in files of DIMACS; say which columns are read, as "
+                "columns=(2, 3), or columns=(1, 2, 3) if it is an id"
+            )
     for place in columns.ids:
         signs = {own[place] for own in rows if place < len(own)}
         if len(signs) == 1 and signs <= SEPARATORS:
@@ -924,11 +939,27 @@ def are_names(tokens: Sequence[str]) -> bool:
 
 _FIRST_TIME, _LAST_TIME = 631_152_000, 4_102_444_800  # seconds since 1970: 1990 to 2100
 _TIME_UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
+LEAST_TIME = 19_000_101
+"""Numbers below this are no times: this is a day of 1900 as YYYYMMDD."""
+_LAST_DAY = 21_001_231
 
 
-def looks_like_times(low: float, high: float) -> bool:
-    """Return whether all numbers from `low` to `high` are times since 1970, in s, ms, us or ns, from 1990 to 2100."""
-    return any(_FIRST_TIME * unit <= low <= high <= _LAST_TIME * unit for unit in _TIME_UNITS)
+def find_times(low: float, high: float) -> tuple[str, str] | None:
+    """Return the days of the first and the last time, where whole numbers from `low` to `high` look like times.
+
+    These are seconds, ms, us or ns since 1970, all from 1990 to 2100, or days written as YYYYMMDD.
+    """
+    for unit in _TIME_UNITS:
+        if _FIRST_TIME * unit <= low <= high <= _LAST_TIME * unit:
+            first, last = (datetime.fromtimestamp(number / unit, UTC).date().isoformat() for number in (low, high))
+            return first, last
+    if not LEAST_TIME <= low <= high <= _LAST_DAY:
+        return None
+    try:
+        first, last = (datetime.strptime(str(int(number)), "%Y%m%d").date().isoformat() for number in (low, high))
+    except ValueError:
+        return None
+    return first, last
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from mgspmv.ingest.rules import (
     find_format_by_name,
     find_role,
     find_stated_delimiter,
+    find_times,
     has_decimal_comma,
     has_header,
     has_list_header,
@@ -29,7 +30,6 @@ from mgspmv.ingest.rules import (
     is_number,
     is_plain_integer,
     looks_like_edge,
-    looks_like_times,
     resolve_columns,
     split_fields,
 )
@@ -492,6 +492,8 @@ def test_a_word_above_names_that_look_like_numbers_is_an_error():
         (["x", "y"], True, (0, 1)),
         (["name"], False, (0, None)),
         (["country", "id"], False, (1, None)),
+        (["id", "label"], False, (0, None)),
+        (["label", "id", "rank"], True, (1, 2)),
         (["whoever"], False, (0, None)),
         (["id", "rank", "__index_level_0__"], True, (0, 1)),
     ],
@@ -501,7 +503,7 @@ def test_columns_of_lists(names, has_numbers, places):
 
 
 @pytest.mark.parametrize(
-    ("names", "has_numbers"), [(["id", "name"], False), (["a", "b", "c"], True), (["", "x"], True)]
+    ("names", "has_numbers"), [(["name", "label"], False), (["a", "b", "c"], True), (["", "x"], True)]
 )
 def test_columns_of_lists_that_cannot_be_told_are_an_error(names, has_numbers):
     with pytest.raises(Undecided, match="id"):
@@ -585,18 +587,26 @@ def test_signs_between_ends_are_no_ids():
     check_separators([["a", "->"], ["a", "b"]], Columns(0, 1))
 
 
+def test_letters_of_dimacs_are_no_ids():
+    with pytest.raises(Undecided, match=r"column 1 is 'e' in every line, .* columns=\(2, 3\)"):
+        check_separators([["e", "1", "2"], ["e", "2", "3"]], Columns(0, 1, 2))
+    check_separators([["e", "b", "2"], ["e", "c", "3"]], Columns(0, 1, 2))
+    check_separators([["e", "1"], ["e", "2"]], Columns(0, 1))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
-        (1254192988, 1254203000, True),
-        (1254192988000, 1254203000000, True),
-        (1, 5, False),
-        (5, 1254203000, False),
-        (20090929, 20101231, False),
+        (1254192988, 1254203000, ("2009-09-29", "2009-09-29")),
+        (1254192988000, 1700000000000, ("2009-09-29", "2023-11-14")),
+        (20090929, 20101231, ("2009-09-29", "2010-12-31")),
+        (20090929, 20101332, None),
+        (1, 5, None),
+        (5, 1254203000, None),
     ],
 )
 def test_numbers_that_look_like_times(low, high, expected):
-    assert looks_like_times(low, high) is expected
+    assert find_times(low, high) == expected
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_read_names(tmp_path):
         ("New York,1\nOslo,2\n", NAME, "each line has 2 columns separated by ','; quote ids that hold it"),
         ("#ai\nbob\n", NAME, "line 1: '#ai': this line begins like a comment and may be an id; quote it"),
         ("bob\n#ai\n", NAME, "line 2: '#ai': this line begins like a comment and may be an id; quote it"),
-        ("id,name\n1,a\n2,b\n", NAME, "of the columns id, name, name only the one of ids `id`"),
+        ("label,name\n1,a\n2,b\n", NAME, "of the columns label, name, name only the one of ids `id`"),
     ],
 )
 def test_refused_lists(tmp_path, text, column, message):
