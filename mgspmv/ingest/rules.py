@@ -40,6 +40,10 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 
 
+_DIGITS = 18
+"""Digits of numbers that fit into 64 bits whatever they are; Python refuses to read thousands of them."""
+
+
 def is_integer(token: str) -> bool:
     """Return whether a token is written as an integer."""
     return _INTEGER.fullmatch(token) is not None
@@ -519,7 +523,7 @@ def _are_reversed(source: str, target: str) -> bool:
         return False
     last, before = (match.group(2) for match in counted if match is not None)
     if last.isdigit() and before.isdigit():
-        return int(last) > int(before)
+        return len(last + before) <= _DIGITS and int(last) > int(before)
     return not last.isdigit() and not before.isdigit() and ord(last) == ord(before) + 1
 
 
@@ -669,7 +673,8 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     first, *below = rows
     if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
         return  # of fewer lines any edge may fit
-    if any(not is_plain_integer(own[place]) for own in below for place in (0, 1) if place < len(own)):
+    tokens = [*first, *(own[place] for own in below for place in (0, 1) if place < len(own))]
+    if not all(is_plain_integer(token) and len(token) <= _DIGITS for token in tokens):
         return
     highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
     sizes, n_edges = (int(first[0]), int(first[-2])), int(first[-1])
