@@ -761,9 +761,9 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     """
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     ids = [k for k in kept if names_vertices(names[k])]
-    if len(ids) > 1:  # beside an id, a label is a text for people
-        ids = [k for k in ids if _find_words(names[k]) & {"id", "ids"}] or ids
     numbers = [k for k in kept if names_numbers(names[k])]
+    if len(ids) > 1 and (numbers or not has_numbers):  # beside an id, a label is a text for people
+        ids = [k for k in ids if _find_words(names[k]) & {"id", "ids"}] or ids
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
             return (ids or kept)[0], None
