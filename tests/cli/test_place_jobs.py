@@ -179,7 +179,7 @@ def test_a_partition_that_there_is_not_is_one_line(slurm):
     options = ("--cluster", "slurm", "--nodes", "2", "--job", "queue=nowhere")
     [*_, line] = invoke("pagerank", "r.zarr", *options, code=7)[1].splitlines()
     assert line.startswith("error: Slurm refuses the job: invalid partition specified: nowhere / ")
-    assert line.endswith("; correct job=, or what jobqueue.yaml of Dask has")
+    assert line.endswith("; correct --job, or what jobqueue.yaml of Dask has")
 
 
 @needs_slurm

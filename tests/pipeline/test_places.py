@@ -55,7 +55,7 @@ def url(s3, tmp_path, monkeypatch):
     folder = f"bucket/{os.urandom(4).hex()}"
     np.save(start := io.BytesIO(), np.array([1.0, 2.0, 3.0]))
     files = {"edges.txt": EDGES, "names.csv": "id,label\n3,three\n", "sports.csv": "1 2\n2 1\n"}
-    files |= {"seeds.csv": "vector,vertex\na,1\nb,2\n", "none.csv": "1\n"}
+    files |= {"seeds.csv": "vector,vertex\na,1\nb,2\n", "none.csv": "1\n", "bad.csv": "id,weight\n1,x\n"}
     for name, text in files.items():
         s3.pipe(f"{folder}/{name}", text.encode())
     s3.pipe(f"{folder}/start.npy", start.getvalue())
@@ -155,12 +155,12 @@ class TestErrors:
     def test_inputs(self, url):
         write_definition(WHOLE.partition("[output]")[0])
         missing = {"product__y__x": f"{url}/no.zarr", "run__damping__personalization": f"{url}/no.csv"}
-        faulty = {"run__warm__personalization": f"{url}/none.csv", "batch__topics__seeds": f"{url}/none.csv"}
+        faulty = {"run__warm__personalization": f"{url}/bad.csv", "batch__topics__seeds": f"{url}/none.csv"}
         *damping, warm, topics, product = fail(**missing, **faulty)
         assert [*damping, product] == [
             f"{url}/no.{suffix}: there is no such file; check the path" for suffix in ("csv", "zarr")
         ]
-        assert warm == f"{url}/none.csv, line 1: '1': wanted an id and a weight, found 1 fields"
+        assert warm == f"{url}/bad.csv, line 2: '1,x': wanted a number as weight, found 'x'"
         assert "it needs vector and vertex" in topics
 
     @pytest.mark.external
