@@ -156,7 +156,7 @@ def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | 
         counts = {_count_fields(line, delimiter) for line in lines}
         if len(counts) == 1 and counts.pop() > 1:
             return delimiter
-    if are_integers and lines and all(len(split_fields(line, " ")) > 1 for line in lines):
+    if are_integers and lines and all(_count_fields(line, " ") > 1 for line in lines):
         return " "
     return None
 
@@ -172,6 +172,8 @@ def _count_fields(line: str, delimiter: str) -> int:
 
 def _have_tabs_for_blanks(lines: Sequence[str]) -> bool:
     """Return whether lines, but for a header, are numbers, and blanks split all of them as tabs do."""
+    if any('"' in line for line in lines):
+        return False
     rows = [split_fields(line, " ") for line in lines]
     are_numbers = all(is_number(token) for own in rows[len(rows) > 1 :] for token in own)
     return are_numbers and all(split_fields(line, "\t") == own for line, own in zip(lines, rows, strict=True))

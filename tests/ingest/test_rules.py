@@ -117,6 +117,8 @@ def test_an_open_quotation_is_an_error(line, delimiter):
         (["Smith,J Doe", "Brown Doe"], " "),
         (["a b", "c,d e"], " "),
         (["1,2", "2,3", "3,4,5"], ","),
+        (['1 "0\t1', "1\t2"], "\t"),
+        (['"1"\t"2"', '"2"\t"3"'], "\t"),
         ([], " "),
         (["alone"], " "),
     ],
