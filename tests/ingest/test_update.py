@@ -91,7 +91,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
     """A store that is updated is the one that is made at once, at each step."""
     edges, batches = history
     named = {i for edge in edges for i in edge[:2]}
-    reading: dict[str, Any] = {"weights": weighted, **({"ids": "string"} if kind == "string" else {})}
+    reading: dict[str, Any] = {"weights": weighted, "header": False, **({"ids": "string"} if kind == "string" else {})}
     if kind == "numbers":
         reading["n_vertices"] = n = 1 + max(named)
     place, path = MemoryStore(), tmp_path / "edges"
@@ -104,7 +104,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
             for name, batch in (("delete", deleted), ("insert", inserted))
             if batch
         }
-        info = mg.update(place, **given, weights=weighted, symmetrize=symmetrize)
+        info = mg.update(place, **given, header=False, weights=weighted, symmetrize=symmetrize)
         edges = edit(edges, *((mirror(deleted), mirror(inserted)) if symmetrize else (deleted, inserted)))
         named |= {i for edge in inserted for i in edge[:2]}
         if kind == "numbers":
