@@ -172,7 +172,8 @@ def test_any_number_of_workers(n, sources, in_process, tmp_path):
 )
 def test_any_edges(edges, duplicates, symmetrize, transpose, in_process, tmp_path):
     source = write_lines(tmp_path / "edges.txt", [f"{i} {j}" for i, j in edges])
-    options = {"duplicates": duplicates, "symmetrize": symmetrize, "transpose": transpose, "overwrite": True}
+    options = {"duplicates": duplicates, "symmetrize": symmetrize, "transpose": transpose}
+    options |= {"overwrite": True, "header": False}
     mg.ingest(source, tmp_path / "wanted", **options)
     mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
     check_same(tmp_path / "made", tmp_path / "wanted")
