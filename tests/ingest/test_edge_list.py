@@ -158,8 +158,8 @@ def test_against_networkx(tmp_path_factory, data):
     path.write_bytes(data.draw(st.sampled_from(["\n", "\r\n"])).join(lines).encode())
 
     size = data.draw(st.sampled_from([1, 7, 2**22]))
-    told = {"ids": "string" if names else "int", "delimiter": separator.strip(" ") or " ", "header": False}
-    arcs, weights, layout, _ = read(path, **told, batch_bytes=size)
+    told = {"ids": "string" if names else "int", "delimiter": separator.strip(" ") or " ", "columns": (1, 2, 3)}
+    arcs, weights, layout, _ = read(path, **told, header=False, batch_bytes=size)
     expected = list(graph.edges(data="weight"))
     assert list(zip(*arcs.tolist(), weights.tolist(), strict=True)) == expected
     assert layout.shape[0] == graph.number_of_nodes()
