@@ -219,6 +219,8 @@ def read_head(
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)
             names, n_header = first, 1
+        if is_header and reading.columns is not None:
+            resolve_columns(reading.columns, first, len(first), reading.weights)
         if is_header and not below:
             return Head(preamble, n_header, None, names)
         n_columns = len(below[0] if is_header else first)

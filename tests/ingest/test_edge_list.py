@@ -453,6 +453,8 @@ def test_default_kind():
         ("0 1\n-1 2\n", {"n_vertices": 5}, 2, "expected source to be an integer from 0 to 4, found '-1'"),
         ("a b\n", {"n_vertices": 5, "header": False}, 1, "expected source to be an integer from 0 to 4, found 'a'"),
         ("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 5\n", {}, 1, "this is a Matrix Market file"),
+        ("1,2\n", {"columns": ("src", "dst")}, 1, "expected one column 'src', found the columns 1, 2"),
+        ("src,dst\n", {"columns": ("src", "target")}, 1, "expected one column 'target', found the columns src, dst"),
         ("src,dst,weight\n1,2\n", {}, 1, "the header has 3 columns, src, dst, weight, and the line below it 2"),
         (b"a b\na \xff\n", {}, 2, "the line is not UTF-8 text"),
         ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
