@@ -1,4 +1,4 @@
-"""PageRank of many personalisations and dampings of one stored graph."""
+"""PageRank of many personalizations and dampings of one stored graph."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pagerank_batch(
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
 ) -> BatchSolution:
-    """PageRank for many personalisations, dampings or both, several in each pass over the matrix.
+    """PageRank for many personalizations, dampings or both, several in each pass over the matrix.
 
     Each vector has the bits, the iterations, the status and the error bound that `pagerank` gives it alone, in every
     precision on hosts, and in `exact` on devices, where bounds differ in how they are rounded. One that has ended
@@ -81,7 +81,7 @@ def pagerank_batch(
         which an id that comes again counts again; a SciPy matrix or an array of shape (n_vectors, n), in the order of
         the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
         are kept
-    alpha : damping, of all vectors or of each; several for one personalisation give as many vectors
+    alpha : damping, of all vectors or of each; several for one personalization give as many vectors
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of

@@ -87,7 +87,7 @@ def hits(
     Returns
     -------
     Hubs and authorities, each a Solution, of the same run: the change is that of the authorities before they are
-    normalised, whose largest is 1 then. Where several components have the same largest singular value, what is found
+    normalized, whose largest is 1 then. Where several components have the same largest singular value, what is found
     depends on the start.
 
     Raises
@@ -160,7 +160,7 @@ def katz(
 
     Returns
     -------
-    Solution; changes are those of x before it is normalised.
+    Solution; changes are those of x before it is normalized.
 
     Raises
     ------

@@ -89,7 +89,7 @@ class Run:
 
     @property
     def options(self) -> PowerOptions:
-        """When to stop, and how to normalise."""
+        """When to stop, and how to normalize."""
         return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
 
     @property
@@ -155,9 +155,9 @@ def power_iteration(
     ----------
     A : square, of any kind, opened by `open_matrix` or distributed; `A.T` too
     update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
-        normalised. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
+        normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
         into x. Default: y, which with `norm` is the power method
-    x : the start, a vector as of `pagerank`, others 0; not normalised; default 1 / n everywhere
+    x : the start, a vector as of `pagerank`, others 0; not normalized; default 1 / n everywhere
     norm : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
         absolute, `none`. Zeros stay zeros
     tol : stop when the change is below; default 1e-6

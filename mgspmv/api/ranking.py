@@ -121,17 +121,17 @@ def pagerank(
         direction of the last changes: fewer iterations where they lead somewhere, to the same tolerance
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
-        vertices. Normalised; default uniform
+        vertices. Normalized; default uniform
     dangling : d, where the rank of vertices without out-edges goes: a vector like p; None for p, as in
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
         `error` refuses
-    nstart : the first x, like p; normalised; default p, so that what no path leads to from there has rank 0 where
+    nstart : the first x, like p; normalized; default p, so that what no path leads to from there has rank 0 where
         dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
     follow_changes : first pass on along out-edges, from vertex to vertex, what makes `nstart` differ from the ranks, as
         long as that brings more than iterations do: for a graph of which little changed. In this process on the host,
         where dangling vertices give to where jumps lead, or to nobody. `Solution.followed` says what was done
-    out_weight : w, a vector like p, not normalised; default what the stored out-edges weigh. More where
+    out_weight : w, a vector like p, not normalized; default what the stored out-edges weigh. More where
         edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`

@@ -1,4 +1,4 @@
-"""Many personalised vectors in one batch beside single runs, which take turns with it: the same ranks; what each costs.
+"""Many personalized vectors in one batch beside single runs, which take turns with it: the same ranks; what each costs.
 
 The single runs are a random sample of the vectors. One of them is made whenever the batch has made so many passes,
 while it waits, so that what else the machine does meets both.
@@ -110,7 +110,7 @@ class _Singles:
 
 
 def make_seeds(n: int, n_vectors: int, seed: int = 0) -> list[dict[int, float]]:
-    """Random personalisations: 1 to 10 vertices each, of random weights."""
+    """Random personalizations: 1 to 10 vertices each, of random weights."""
     rng = np.random.default_rng(seed)
     counts = np.minimum(rng.integers(1, MOST_SEEDS + 1, n_vectors), n)
     chosen = [rng.choice(n, count, replace=False).tolist() for count in counts]

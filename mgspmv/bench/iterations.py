@@ -16,7 +16,7 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 
 ALPHA = 0.85
-"""Damping factor of every run; start, personalisation and dangling are uniform."""
+"""Damping factor of every run; start, personalization and dangling are uniform."""
 
 
 class Iterations(Protocol):

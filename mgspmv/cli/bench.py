@@ -322,7 +322,7 @@ def bench_batch(
     store: GraphStore = None,
     scale: Scale = 20,
     edge_factor: EdgeFactor = 16,
-    vectors: Annotated[int, typer.Option(min=2, help="How many personalised vectors.")] = 256,
+    vectors: Annotated[int, typer.Option(min=2, help="How many personalized vectors.")] = 256,
     width: Annotated[
         int | None, typer.Option(metavar="2|4|8|16|32|64", help="Vectors in a pass; default what is fast and fits.")
     ] = None,

@@ -177,7 +177,7 @@ def pagerank_batch(
     profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
-    """Rank the vertices of a graph for many personalisations at once. The exit code is 5 when one did not converge."""
+    """Rank the vertices of a graph for many personalizations at once. The exit code is 5 when one did not converge."""
     from mgspmv import api
     from mgspmv.batch_results import BATCH_SUFFIXES, generate_csv
     from mgspmv.cli.vectors import read_vectors

@@ -387,7 +387,7 @@ class ColumnSums:
             return
         col = self._start + int(wrong[0])
         number = col if self._order is None else int(self._order[col])
-        remedy = "normalise it, or ingest with kind='graph'"
+        remedy = "normalize it, or ingest with kind='graph'"
         if self.rows_sum_to_1:
             remedy = "its rows sum to 1: ingest its transpose (exchange rows and columns), or use kind='graph'"
         raise SourceError(

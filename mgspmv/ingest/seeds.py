@@ -1,4 +1,4 @@
-"""Tables of personalisations that users give as files: a row for each vertex of each vector."""
+"""Tables of personalizations that users give as files: a row for each vertex of each vector."""
 
 from __future__ import annotations
 

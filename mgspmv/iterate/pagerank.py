@@ -3,7 +3,7 @@
     z = x / w (0 where w = 0);   m = sum of x over dangling vertices
     x' = alpha (A z + m d) + (1 - alpha) p;   stop on |x' - x|
 
-A holds the in-edges of each vertex in its row, w the out-weights, p the personalisation, d where the rank of dangling
+A holds the in-edges of each vertex in its row, w the out-weights, p the personalization, d where the rank of dangling
 vertices goes. Page, Brin, Motwani, Winograd: The PageRank Citation Ranking (1999); differs from it in that dangling
 vertices stay in the graph, as in NetworkX and cuGraph.
 """

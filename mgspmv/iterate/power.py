@@ -27,7 +27,7 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 
 Update = Callable[[Any, Any], Any]
-"""Given y = A x and x, (n,) each, gives the next x before it is normalised. It may write into y, and not into x."""
+"""Given y = A x and x, (n,) each, gives the next x before it is normalized. It may write into y, and not into x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PowerOptions:
-    """When an iteration stops and how it normalises, checked."""
+    """When an iteration stops and how it normalizes, checked."""
 
     tol: float | None = None
     """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
@@ -165,7 +165,7 @@ class PowerLoop:
 
     Parameters
     ----------
-    x : the start, or this worker's elements of it; it is not normalised
+    x : the start, or this worker's elements of it; it is not normalized
     threshold : of the change, from `PowerOptions.threshold`
 
     Attributes
@@ -239,7 +239,7 @@ def iterate_power(
 
     Parameters
     ----------
-    x : (n,) the start, which is not normalised
+    x : (n,) the start, which is not normalized
     emit : gets an event for each iteration
 
     Raises

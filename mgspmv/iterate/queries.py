@@ -1,4 +1,4 @@
-"""The vectors that a batch of PageRank asks for: dampings, and personalisations as the few entries that they have."""
+"""The vectors that a batch of PageRank asks for: dampings, and personalizations as the few entries that they have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mgspmv.iterate.vectors import find_positions, from_places, locate, normaliz
 from mgspmv.order import invert
 
 VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
-"""Columns of a table of personalisations; the last one may be missing."""
+"""Columns of a table of personalizations; the last one may be missing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -402,7 +402,7 @@ def test_stochastic_columns_sum_to_1_or_are_empty():
         build(ListSource([(0, 0, 0.25), (1, 0, 0.75), (2, 1, 0.5)], (3, 3)), kind="stochastic")
     assert str(caught.value) == (
         "the list: each column of a left-stochastic matrix sums to 1 or is empty, column 1 sums to 0.5; "
-        "normalise it, or ingest with kind='graph'"
+        "normalize it, or ingest with kind='graph'"
     )
 
 

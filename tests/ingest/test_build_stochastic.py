@@ -60,7 +60,7 @@ def test_update_refuses_a_negative_entry():
     ("entries", "remedy"),
     [
         ([(0, 0, 0.5), (0, 1, 0.5), (1, 1, 1.0), (2, 0, 1.0)], "its rows sum to 1: ingest its transpose"),
-        ([(0, 0, 0.5), (0, 1, 0.25), (1, 1, 1.0)], "normalise it, or ingest with kind='graph'"),
+        ([(0, 0, 0.5), (0, 1, 0.25), (1, 1, 1.0)], "normalize it, or ingest with kind='graph'"),
         ([(0, 0, 1.0), (2, 0, 1.0)], "its rows sum to 1: ingest its transpose"),
     ],
 )

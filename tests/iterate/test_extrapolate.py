@@ -66,7 +66,7 @@ def test_fewer_iterations_where_changes_lead_somewhere(dangling, precision):
     assert solution.values.dtype == plain.values.dtype
 
 
-def test_personalised_weighted_ranks():
+def test_personalized_weighted_ranks():
     arcs, p = make_arcs(3), np.arange(60.0)
     solution = mg.pagerank(make_graph(arcs), method="extrapolation", personalization=p, tol=1e-12, max_iter=500)
     assert np.abs(solution.values - rank_by_solving(arcs, p=p)).sum() < 1e-11

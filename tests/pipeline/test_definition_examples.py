@@ -16,7 +16,7 @@ from mgspmv.pipeline import run_pipeline
 from tests.support.definitions import find_states
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
-TESTED = {"quickstart", "web-graph", "personalised-batch", "nightly-update", "spmv-batch", "multi-gpu"}
+TESTED = {"quickstart", "web-graph", "personalized-batch", "nightly-update", "spmv-batch", "multi-gpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +62,15 @@ def test_web_graph(form, folder, monkeypatch):
     assert len(Path("web-graph/web/damping/alpha=0.5/ranks.csv").read_text().splitlines()) == 301
 
 
-def test_personalised_batch(folder, monkeypatch):
+def test_personalized_batch(folder, monkeypatch):
     rows = [f"topic{k},{vertex},1.0" for k in range(20) for vertex in (k, 2 * k + 1)]
     (folder / "seeds.csv").write_text("\n".join(["vector,vertex,weight", *rows, ""]))
     monkeypatch.setenv("GRAPH", "graph.txt")
-    record = run("personalised-batch")
-    batch = mg.load_batch("personalised/web/topics/ranks.parquet")
+    record = run("personalized-batch")
+    batch = mg.load_batch("personalized/web/topics/ranks.parquet")
     assert (len(batch), batch.top_ids.shape) == (20, (20, 50))
     assert len(record.steps[2].record.result["vectors"]) == 20
-    assert Path("personalised/web/everyone/ranks.jsonl").exists()
+    assert Path("personalized/web/everyone/ranks.jsonl").exists()
 
 
 def test_nightly_update(folder, monkeypatch):
