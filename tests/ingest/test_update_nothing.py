@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -175,3 +176,13 @@ def test_a_store_cannot_be_made_of_nothing():
         with pytest.raises(SourceError, match=r"there is no edge in this file|expected ids in column"):
             mg.ingest(make(), "new.zarr")
     assert not Path("new.zarr").exists()
+
+
+def test_what_killed_updates_left_is_removed(tmp_path):
+    store = tmp_path / "a.zarr"
+    mg.ingest(([1, 2], [2, 9]), store)
+    (current,) = (path for path in (store / "versions").iterdir() if path.is_dir())
+    shutil.copytree(current, store / "versions" / "v000002-0badcafe")
+    assert mg.update(store, delete=([2], [1])).number == 1
+    assert [path.name for path in (store / "versions").iterdir() if path.is_dir()] == [current.name]
+    assert mg.verify(store) == []
