@@ -185,42 +185,17 @@ SOURCE_WORDS = frozenset(["source", "src", "from", "start", "origin", "sender", 
 """Words that name the column of sources."""
 TARGET_WORDS = frozenset(
     [
-        "target",
-        "tgt",
-        "dst",
-        "dest",
-        "destination",
-        "to",
-        "end",
-        "receiver",
-        "recipient",
-        "followee",
-        "followed",
-        "cited",
+        "target", "tgt", "dst", "dest", "destination", "to", "end", "receiver", "recipient", "followee",
+        "followed", "cited",
     ]
-)
+)  # fmt: skip
 """Words that name the column of targets."""
 WEIGHT_WORDS = frozenset(
     [
-        "weight",
-        "weights",
-        "wgt",
-        "wgts",
-        "wt",
-        "w",
-        "value",
-        "values",
-        "val",
-        "edgeattr",
-        "attr",
-        "score",
-        "scores",
-        "count",
-        "counts",
-        "freq",
-        "frequency",
+        "weight", "weights", "wgt", "wgts", "wt", "w", "value", "values", "val", "edgeattr", "attr", "score",
+        "scores", "count", "counts", "freq", "frequency",
     ]
-)
+)  # fmt: skip
 """Words that name the column of weights."""
 VERTEX_WORDS = frozenset(["vertex", "vertices", "node", "nodes", "id", "ids", "name", "label"])
 """Words that name the column of ids in a list of vertices or a vector."""
@@ -236,30 +211,11 @@ _SHORT_SOURCES, _SHORT_TARGETS = frozenset(("u", "i", "row")), frozenset(("v", "
 _INDEX_NAMES = frozenset(("", "index", "idx", "id", "rowid", "rowname", "rownames", "rownumber", "edgeid", "eid"))
 _TIME_WORDS = frozenset(
     [
-        "time",
-        "times",
-        "timestamp",
-        "timestamps",
-        "timeset",
-        "interval",
-        "date",
-        "dates",
-        "datetime",
-        "ts",
-        "unixts",
-        "unixtime",
-        "epoch",
-        "year",
-        "month",
-        "day",
-        "hour",
-        "created",
-        "creation",
-        "updated",
-        "since",
+        "time", "times", "timestamp", "timestamps", "timeset", "interval", "date", "dates", "datetime", "ts",
+        "unixts", "unixtime", "epoch", "year", "month", "day", "hour", "created", "creation", "updated", "since",
         "until",
     ]
-)
+)  # fmt: skip
 _OTHER_WORDS = _TIME_WORDS | frozenset(["type", "types", "kind", "label", "labels", "relation", "rel", "comment"])
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _JOINED = re.compile(
