@@ -6,8 +6,6 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
-import signal
-
 from mgspmv.cli import bench, clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.certificates import certificates
@@ -19,6 +17,7 @@ from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
+from mgspmv.cli.signals import catch_interrupts
 from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
 
 __all__ = ["app", "main"]
@@ -44,5 +43,5 @@ app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measuremen
 
 def main() -> None:
     """Entry point of the program `mgspmv`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what is half written is removed
+    catch_interrupts()
     app(prog_name="mgspmv")

@@ -10,5 +10,7 @@ import click
 def command(args: tuple[str, ...]) -> None:
     """Sparse matrix-vector products and PageRank."""
     from mgspmv.cli import app
+    from mgspmv.cli.signals import catch_interrupts
 
+    catch_interrupts()
     app(list(args), prog_name="dask mgspmv")

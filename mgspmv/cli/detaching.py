@@ -254,9 +254,12 @@ def run_detached() -> None:
     interrupts = (signal.SIGINT, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, interrupts)  # until it can tell that it was interrupted
     for number in interrupts:  # who starts may have ignored them, which children inherit
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from mgspmv.cli import app
+    from mgspmv.cli.signals import catch_interrupts
+
+    catch_interrupts()
 
     with OwnRun(Path(sys.argv[1])) as own:
         OWN.set(own)

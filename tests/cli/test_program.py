@@ -332,7 +332,7 @@ def test_it_is_a_command_of_dask(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupt(folder, number):
     os.mkfifo("pipe.txt")
     arguments = ("ingest", "pipe.txt", "p.zarr", "--format", "edge-list")
