@@ -69,7 +69,7 @@ def _read_arrays(
     for name in sorted(stored.group.array_keys()):
         report(f"verify {prefix}{name}", 0, None)
         try:
-            arrays[name] = stored.read_array(name)
+            arrays[name] = stored.read_unchecked(name)
         except StoreError as error:
             problems.append(str(error))
             continue

@@ -311,8 +311,12 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
     """Read the out-degrees of vertices to the device, as `StoredMatrix.read_out_degree` does to the host."""
     if stored.original is None:
         return read_vector(stored, "out_degree", start, stop, threads)
-    pointers = read_vector(stored.original, "indptr", start, stop + 1, threads)
-    return pointers[1:] - pointers[:-1]
+    staging = Staging(threads or default_threads())
+    with report_full_device(f"out-degrees of columns {start} to {stop}"):
+        pointers = stored.original.read_pointers(
+            start, stop, threads, lambda n, dtype: DeviceArray(n, dtype, staging), staging.finish
+        )
+        return pointers[1:] - pointers[:-1]
 
 
 class DeviceArray:

@@ -91,11 +91,45 @@ class StoredMatrix:
         ------
         ChecksumError : a chunk does not match its checksum
         MissingChunkError, StoreDamagedError : something is gone since the store was opened
+        StoreDamagedError : numbers of rows, columns or entries that the matrix does not have; row pointers that do not
+            ascend from 0 to the number of entries; ids that do not ascend
+        """
+        if name == "indptr":
+            stop = self.info.shape[0] + 1 if stop is None else stop
+            pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads)
+            return pointers
+        elements = self.read_unchecked(name, start, stop, threads, limit=self._find_limit(name))
+        if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
+            row = start + int(falls[0])
+            raise StoreDamagedError(
+                f"{self._name_elements(name, start, start + len(elements))}: the ids must ascend, and that of row "
+                f"{row + 1} does not follow that of row {row}; {MEND}"
+            )
+        return elements
+
+    def read_unchecked(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: int | None = None,
+        *,
+        limit: int | None = None,
+    ) -> np.ndarray:
+        """Read elements of an array as they are stored, for a caller that checks what they may be.
+
+        Parameters
+        ----------
+        limit : the elements must be integers from 0 and less than this; None for any
+
+        Raises
+        ------
+        StoreError : as for `read_array`, but for numbers that nothing has where `limit` is None
         """
         array = self._get_array(name)
         stop = array.shape[0] if stop is None else stop
         out = HostArray(stop - start, object if chunks.is_string(array) else array.dtype)
-        self._read_into(out, stop - start, array, start, threads)
+        self._read_into(out, stop - start, name, start, threads, limit)
         return out.array
 
     def find_dtype(self, name: str) -> np.dtype[Any]:
@@ -104,7 +138,7 @@ class StoredMatrix:
 
     def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
         """Read n elements of an array, from `start` on; errors as of `read_array`."""
-        self._read_into(out, n, self._get_array(name), start, threads)
+        self._read_into(out, n, name, start, threads, self._find_limit(name))
 
     def read_arrays(self, threads: int | None = None) -> CsrArrays:
         """Read all of the matrix but its transpose, as `write_store` takes it.
@@ -155,14 +189,14 @@ class StoredMatrix:
         ------
         ChecksumError : a chunk does not match its checksum
         MissingChunkError, StoreDamagedError : something is gone since the store was opened
-        StoreDamagedError : row pointers that do not ascend
+        StoreDamagedError : row pointers that do not ascend; columns that the matrix does not have
         """
         allocate = allocate or HostArray
         indptr = self.read_pointers(start, stop, threads, allocate, settle)
         first, last = int(indptr[0]), int(indptr[-1])
         indptr -= first
         indices = allocate(last - first, self.info.index_dtype)
-        self._read_into(indices, last - first, self._get_array("indices"), first, threads)
+        self._read_into(indices, last - first, "indices", first, threads, self._find_limit("indices"))
         data = self._read_values(first, last, dtype, threads, allocate)
         settle()
         return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
@@ -180,12 +214,20 @@ class StoredMatrix:
         (stop + 1 - start,) int64; parameters and errors as of `read_block`.
         """
         pointers = allocate(stop + 1 - start, np.int64)
-        self._read_into(pointers, stop + 1 - start, self._get_array("indptr"), start, threads)
+        self._read_into(pointers, stop + 1 - start, "indptr", start, threads, self._find_limit("indptr"))
         settle()
         indptr = pointers.array
-        if int(indptr[0]) < 0 or int(indptr[-1]) > self.info.nnz or not _is_ascending(indptr):
-            raise StoreDamagedError(f"{self.info.url}: indptr does not ascend in rows {start} to {stop}; {MEND}")
+        ends = ((0, 0), (self.info.shape[0], self.info.nnz))
+        are_right = all(int(indptr[row - start]) == wanted for row, wanted in ends if start <= row <= stop)
+        if not are_right or not _is_ascending(indptr):
+            raise self._blame_pointers(start, stop)
         return indptr
+
+    def _blame_pointers(self, start: int, stop: int) -> StoreDamagedError:
+        return StoreDamagedError(
+            f"{self._name_elements('indptr', start, stop + 1)} do not ascend from 0 to the {self.info.nnz:,} entries; "
+            f"{MEND}"
+        )
 
     def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
         """(stop - start,) int64: entries of each of the columns `start` .. `stop` of a graph.
@@ -235,7 +277,9 @@ class StoredMatrix:
 
     def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
         """Read the values of rows `start` .. `stop` alone, as `read_block` reads them; None for a pattern."""
-        first, last = (int(self.read_array("indptr", row, row + 1)[0]) for row in (start, stop))
+        first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
+        if first > last:
+            raise self._blame_pointers(start, stop)
         return self._read_values(first, last, dtype, threads, HostArray)
 
     def _read_values(
@@ -244,32 +288,59 @@ class StoredMatrix:
         if dtype is None or self.info.is_pattern:
             return None
         out = allocate(stop - start, dtype)
-        self._read_into(out, stop - start, self._get_array("data"), start, threads)
+        self._read_into(out, stop - start, "data", start, threads)
         return out.array
+
+    def _find_limit(self, name: str) -> int | None:
+        """What the elements of an array must be less than, and not negative; None for ids, values and an order."""
+        n_cols, nnz = self.info.shape[1], self.info.nnz
+        return {"indptr": nnz + 1, "indices": n_cols, "out_degree": nnz + 1}.get(name)
+
+    def _name_elements(self, name: str, start: int, stop: int) -> str:
+        return f"{self.info.url}: {self._get_array(name).path}, elements {start} to {stop}"
 
     def _get_array(self, name: str) -> zarr.Array[Any]:
         found = self.arrays.get(name)
         return get_array(self.group, name, self.info.url) if found is None else found
 
-    def _read_into(self, out: Fillable, n: int, array: zarr.Array[Any], start: int, threads: int | None) -> None:
-        stored = chunks.find_chunks(array)
+    def _read_into(
+        self, out: Fillable, n: int, name: str, start: int, threads: int | None, limit: int | None = None
+    ) -> None:
+        stored = chunks.find_chunks(self._get_array(name))
 
         def read(piece: slice) -> None:
-            place = f"{self.info.url}: {array.path}, elements {piece.start} to {piece.stop}"
             try:
                 with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
                     stored.read(piece, target)
+                    if limit is not None:
+                        self._check_limit(name, piece, target, limit)
             except FloatingPointError as error:
                 raise OptionError(
-                    f"{place} have values beyond the range of float32 (3.4e38); pass precision='float64' or "
-                    "weights=False"
+                    f"{self._name_elements(name, piece.start, piece.stop)} have values beyond the range of float32 "
+                    "(3.4e38); pass precision='float64' or weights=False"
                 ) from error
             except MissingChunkError as error:
-                raise MissingChunkError(f"{place} are missing; {_MEND_OPENED}") from error
+                raise MissingChunkError(
+                    f"{self._name_elements(name, piece.start, piece.stop)} are missing; {_MEND_OPENED}"
+                ) from error
             except (ValueError, RuntimeError) as error:
-                raise ChecksumError(f"{place} are damaged ({error}); {MEND}") from error
+                raise ChecksumError(
+                    f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
+                ) from error
 
         chunks.run_pieces(read, start, start + n, threads)
+
+    def _check_limit(self, name: str, piece: slice, elements: np.ndarray, limit: int) -> None:
+        """Check numbers that other arrays are indexed by, while they are in the cache: without it a product reads
+        memory beyond its vectors. Negative ones are large as unsigned ones are read.
+        """
+        unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
+        if len(unsigned) and int(unsigned.max()) >= limit:
+            place = int(np.argmax(unsigned >= limit))
+            raise StoreDamagedError(
+                f"{self._name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
+                f"{int(elements[place]):,}, which is outside 0..{limit - 1:,}; {MEND}"
+            )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def make_store(lengths, cols=None, duplicates="sum"):
     n = int(indptr[-1])
     indices = np.arange(n, dtype=np.int32) if cols is None else np.array(cols, np.int32)
     place = MemoryStore()
-    write_store(place, CsrArrays("matrix", (len(lengths), 100), indptr, indices, np.arange(n) / 4, duplicates))
+    write_store(place, CsrArrays("matrix", (len(lengths), 1000), indptr, indices, np.arange(n) / 4, duplicates))
     return open_store(place)
 
 

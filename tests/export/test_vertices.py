@@ -36,7 +36,7 @@ def write(stored):
 def test_ids_in_pieces(monkeypatch, chunk):
     for module in ("store.chunks", "export.vertices"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
-    names = np.array(["a", "b", "çé", "d'e", "x" * 100, "2", "-7"], object)
+    names = np.array(["-7", "2", "a", "b", "d'e", "x" * 100, "çé"], object)
     for ids in (names, np.arange(7) ** 3 - 5):
         stored = make_store(ids)
         pieces = [piece.to_pylist() for piece in read_ids(stored, 7)]
@@ -94,5 +94,5 @@ def test_lists_are_read_back(tmp_path, names):
 @pytest.mark.parametrize("name", ["", "a\nb", "a\rb", "a\vb", "a\x1fb"])
 def test_ids_that_are_no_lines(name):
     with pytest.raises(OptionError, match="cannot stand in a list of vertices") as raised:
-        write(make_store(np.array(["a", name, "z"], object)))
+        write(make_store(np.array(sorted(["a", name, "z"]), object)))
     assert f"the id {name!r} " in str(raised.value)

@@ -529,6 +529,6 @@ def test_row_pointers_that_make_no_sense(tmp_path, format):
     for indptr in ([0, 3, 1, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 2, 5, 5]):
         arrays = CsrArrays("matrix", (3, 3), np.array(indptr), np.zeros(4, np.int32), None, "first")
         write_store(tmp_path / "a.zarr", arrays, overwrite=True)
-        with pytest.raises(StoreDamagedError, match="indptr does not ascend from 0 to the 4 entries"):
+        with pytest.raises(StoreDamagedError, match=r"indptr, elements 0 to 4(:.*outside 0..4;| do not ascend)"):
             mg.export(tmp_path / "a.zarr", tmp_path / name_target(format), format=format)
         assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"], indptr

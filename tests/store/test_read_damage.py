@@ -203,7 +203,10 @@ def test_row_pointers_that_do_not_ascend(tmp_path, fall):
     write_store(tmp_path / "m", make_arrays(sp.csr_array(np.array([[1.0, 2, 0], [3, 4, 5]]))))
     group = zarr.open_group(find_group(tmp_path / "m"), mode="r+")
     group["indptr"][:] = fall
-    with pytest.raises(StoreDamagedError, match="indptr does not ascend in rows 0 to 2"):
+    with pytest.raises(
+        StoreDamagedError,
+        match=r"indptr, elements 0 to 3(: .*outside 0..5;| do not ascend from 0 to )",
+    ):
         open_store(tmp_path / "m").read_block(0, 2, np.float64)
 
 
@@ -212,5 +215,5 @@ def test_row_pointers_that_fall_at_the_end_of_a_piece(tiny_chunks, tmp_path):
     for row in range(1, 20):
         write_store(tmp_path / "m", arrays, overwrite=True)
         zarr.open_group(find_group(tmp_path / "m"), mode="r+")["indptr"][row] = 2 * row + 3
-        with pytest.raises(StoreDamagedError, match="indptr does not ascend"):
+        with pytest.raises(StoreDamagedError, match=r"indptr.* (do not ascend|outside)"):
             open_store(tmp_path / "m").read_block(0, 20, None)
