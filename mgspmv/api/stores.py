@@ -43,6 +43,7 @@ def ingest(
     dtype: Literal["float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
+    allow_hypersparse: bool = False,
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -76,6 +77,8 @@ def ingest(
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
+    allow_hypersparse : store as many rows and columns as a file or group states, also if they are more than 100 for
+        each entry and more than 8,388,608
     format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
     memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
         what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
@@ -98,9 +101,9 @@ def ingest(
 
     Raises
     ------
-    SourceError : malformed input, with the line's number and text
+    SourceError : malformed input, with the line's number and text; far more rows or columns than entries
     ShapeError : an order, and the matrix is not square
-    CapacityError : what must fit into the memory does not
+    CapacityError : what must fit into the memory or on the disk does not
     StoreExistsError : the place is taken
     ProgressError : with `resume`, what was kept is of another source or other options, is damaged, or is being used
     OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
@@ -119,6 +122,7 @@ def ingest(
             raise OptionError("resume=True is for an ingest in this process; leave out client=, or resume=")
         folder = None if scratch is None else os.path.abspath(scratch)
         working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
+        working["allow_hypersparse"] = allow_hypersparse
         describe = partial(_describe_making, options=options, reading=asked)
         opened = open_source(source, **asked)
         remove_kept(kept)
@@ -129,9 +133,9 @@ def ingest(
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
     if resume:
         with keep_journal(kept, opened, vars(options) | asked) as journal:
-            return _store(opened, store, options, asked, room, overwrite, on_progress, journal)
+            return _store(opened, store, options, asked, room, overwrite, on_progress, journal, allow_hypersparse)
     remove_kept(kept)
-    return _store(opened, store, options, asked, room, overwrite, on_progress)
+    return _store(opened, store, options, asked, room, overwrite, on_progress, None, allow_hypersparse)
 
 
 @watched
@@ -207,10 +211,11 @@ def _store(
     overwrite: bool,
     on_progress: Progress | None,
     journal: Journal | None = None,
+    allow_hypersparse: bool = False,
 ) -> MatrixInfo:
     describe = partial(_describe_making, options=options, reading=reading)
-    report = on_progress or ignore
-    return store_source(source, store, options, describe, report, room, overwrite=overwrite, journal=journal)
+    writing: dict[str, Any] = {"overwrite": overwrite, "allow_hypersparse": allow_hypersparse, "journal": journal}
+    return store_source(source, store, options, describe, on_progress or ignore, room, **writing)
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
@@ -345,6 +350,7 @@ def update(
     symmetrize: bool = False,
     ignore_weights: bool = False,
     keep: int | None = None,
+    allow_hypersparse: bool = False,
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -370,6 +376,7 @@ def update(
     symmetrize : of both: also (j, i) for each (i, j)
     ignore_weights : of `insert`, into a store that has none
     keep : how many versions stay in the store, the new one among them; default all of them
+    allow_hypersparse : of `insert`, as for `ingest`
     format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
 
     Returns
@@ -404,7 +411,8 @@ def update(
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = on_progress or ignore
-    return update_store(stored, *sources, options, describe, report, room, missing=missing, keep=keep)
+    writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
+    return update_store(stored, *sources, options, describe, report, room, **writing)
 
 
 @watched

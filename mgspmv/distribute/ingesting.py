@@ -49,7 +49,7 @@ from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
-from mgspmv.ingest.write import check_folder, check_memory, make_room
+from mgspmv.ingest.write import check_folder, check_memory, check_stated, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges
@@ -209,6 +209,7 @@ def ingest_on_cluster(
     scratch: str | None,
     timeout: float,
     overwrite: bool,
+    allow_hypersparse: bool,
     on_progress: Progress | None,
 ) -> MatrixInfo:
     """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
@@ -244,7 +245,7 @@ def ingest_on_cluster(
         report("join", 0, None)
         workers = cluster.join(devices=False)
         with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
-            making = _Ingesting(cluster, workers, source, options, report)
+            making = _Ingesting(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
             try:
                 making.begin(memory, threads, scratch)
                 return making.run(version, describe)
@@ -267,9 +268,17 @@ class _Ingesting:
     """The steps of ingesting, each on all workers."""
 
     def __init__(
-        self, cluster: Cluster, workers: list[WorkerInfo], source: FileSource, options: IngestOptions, report: Progress
+        self,
+        cluster: Cluster,
+        workers: list[WorkerInfo],
+        source: FileSource,
+        options: IngestOptions,
+        report: Progress,
+        *,
+        allow_hypersparse: bool,
     ) -> None:
         self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
+        self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
         token = uuid.uuid4().hex
         self._topic = f"mgspmv-ingest-{token}"
@@ -307,7 +316,9 @@ class _Ingesting:
         self._dtype = self._find_dtype(read)
         ids = self._number(joined.claim)
         n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
-        check_space(version.place, StoreSize(ids.shape, n_read, self._dtype, has_sums, self._options.transpose))
+        size = StoreSize(ids.shape, n_read, self._dtype, has_sums, self._options.transpose)
+        check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
+        check_space(version.place, size)
         are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
         counted = self._do("number", "group", ids.shape, **are_known)
         nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)

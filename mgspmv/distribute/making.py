@@ -33,7 +33,15 @@ from mgspmv.kernels.select import Backend
 from mgspmv.marks import find_marks
 from mgspmv.model import GeneratorRule, IngestOptions, MatrixInfo, Progress, bucket_shift, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range
-from mgspmv.store.write import Version, VersionAddress, begin_version, find_least, mark_values
+from mgspmv.store.write import (
+    StoreSize,
+    Version,
+    VersionAddress,
+    begin_version,
+    check_space,
+    find_least,
+    mark_values,
+)
 
 HOST_BYTES = 3
 """How many times the bytes of its rows a worker takes on its host, where that makes and sorts them."""
@@ -237,6 +245,8 @@ class _Making:
         assert len(dtypes) == 1, f"workers made values of several dtypes: {dtypes}"
         dtype = dtypes.pop()
         nnz, sizes = sum(lengths), {"indptr": (n_rows + 1, np.dtype(np.int64)), "indices": (sum(lengths), index)}
+        values = None if dtype is None else np.dtype(dtype)
+        check_space(version.place, StoreSize(self._shape, nnz, values, self._kind != "matrix", has_transpose=False))
         if dtype is not None:
             sizes["data"] = (nnz, np.dtype(dtype))
             mark_values(version.group, self._shape)

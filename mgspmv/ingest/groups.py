@@ -34,7 +34,7 @@ from mgspmv.errors import (
 )
 from mgspmv.ingest.bounded import bound_chunks
 from mgspmv.ingest.mirror import mirror
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.places import StoreLike, check_links, describe_store, locate_store
@@ -119,7 +119,13 @@ class GroupSource:
         matrix = self._matrix
         zarr_format = matrix.found.group.metadata.zarr_format
         header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
-        return Layout(matrix.shape, provenance={"name": self.name, "format": matrix.format, "header": header})
+        provenance = {"name": self.name, "format": matrix.format, "header": header}
+        return Layout(matrix.shape, provenance=provenance, stated=StatedShape(self.name))
+
+    @property
+    def n_entries(self) -> int:
+        """Entries that are stored, as the group states."""
+        return len(self._matrix.indices)
 
 
 def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:

@@ -21,7 +21,7 @@ from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.rules import is_integer
-from mgspmv.ingest.source import FileSource, Joined, Layout, Place
+from mgspmv.ingest.source import FileSource, Joined, Layout, Place, StatedShape
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut, skip_text
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -57,6 +57,13 @@ class Header:
     @property
     def shape(self) -> tuple[int, int]:
         return self.n_rows, self.n_cols
+
+    @property
+    def stated(self) -> StatedShape | None:
+        """Where the shape is stated; None for an array, which lists each row and column."""
+        if self.layout == "array" and self.n_entries:
+            return None
+        return StatedShape(self.size_line.source, self.size_line.number, self.size_line.text)
 
 
 class MatrixMarketSource(FileSource):
@@ -99,7 +106,8 @@ class MatrixMarketSource(FileSource):
                 self.fraction, self.place = text.fraction, Place(counted.n_bytes, counted.n_read)
                 yield _mirror(batch, header)
             counted.check()
-            self._layout = Layout(shape=header.shape, provenance=_describe(text.provenance(), header))
+            described = _describe(text.provenance(), header)
+            self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
 
     def prepare(self, threads: int, id_room: IdRoom) -> None:
         """As of `FileSource`."""
@@ -122,7 +130,7 @@ class MatrixMarketSource(FileSource):
             return super().join(told)
         counted = _Counted(told[0].header, sum(own.n_entries for own in told))
         counted.check()
-        return Joined(None, _describe(told[0].file, told[0].header))
+        return Joined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
 
 
 @dataclass(frozen=True)

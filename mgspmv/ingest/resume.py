@@ -34,7 +34,7 @@ from mgspmv.ingest.names import SpilledNames, keep_names, restore_names
 from mgspmv.ingest.remote import describe_url
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import FileSource, Layout, Place, Source
+from mgspmv.ingest.source import FileSource, Layout, Place, Source, StatedShape
 from mgspmv.ingest.streams import is_pipe
 from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
 from mgspmv.store.places import StoreLike, describe_store, find_path
@@ -406,6 +406,7 @@ def _refuse(folder: Path, why: str) -> ProgressError:
 def _keep_layout(folder: KeptFolder, layout: Layout) -> dict[str, Any]:
     file, ids = folder.open(VERTICES), layout.vertex_ids
     kept: dict[str, Any] = {"shape": layout.shape, "are_ids": layout.are_ids, "provenance": layout.provenance}
+    kept["stated"] = None if layout.stated is None else vars(layout.stated)
     kept["positions"] = None if layout.positions is None else file.put(layout.positions)
     kept["names"] = None if layout.names is None else layout.names.keep()
     kept["ids"] = file.put(ids) if isinstance(ids, np.ndarray) and ids.dtype == np.int64 else None
@@ -430,4 +431,5 @@ def _restore_layout(folder: KeptFolder, kept: dict[str, Any]) -> Layout:
         are_ids=kept["are_ids"],
         names=names,
         provenance=kept["provenance"],
+        stated=StatedShape(**kept["stated"]) if kept["stated"] else None,
     )

@@ -36,7 +36,7 @@ from mgspmv.ingest.rules import (
     is_integer,
 )
 from mgspmv.ingest.scratch import KeptFile, KeptFolder
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
 
@@ -93,7 +93,7 @@ class Numbering:
     """Names by code that are yet to be numbered, see `mgspmv.ingest.names`; `n_vertices` is 0 then."""
 
 
-def make_layout(numbering: Numbering, provenance: dict[str, Any]) -> Layout:
+def make_layout(numbering: Numbering, provenance: dict[str, Any], stated: StatedShape | None = None) -> Layout:
     """The layout of a graph whose vertices are numbered so."""
     return Layout(
         shape=(numbering.n_vertices, numbering.n_vertices),
@@ -102,6 +102,7 @@ def make_layout(numbering: Numbering, provenance: dict[str, Any]) -> Layout:
         are_ids=numbering.are_ids,
         names=numbering.names,
         provenance=provenance,
+        stated=stated,
     )
 
 

@@ -225,11 +225,16 @@ class StoreSize:
         return 8 * sum(self.lines)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays but ids."""
+    def entries_bytes(self) -> int:
+        """Bytes of indices and values."""
         value = 0 if self.dtype is None else self.dtype.itemsize
         items = [index_dtype(n).itemsize + value for n in (self.shape[::-1] if self.has_transpose else self.shape[1:])]
-        return self.lines_bytes + self.n_entries * sum(items)
+        return self.n_entries * sum(items)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays but ids."""
+        return self.lines_bytes + self.entries_bytes
 
     @property
     def is_hypersparse(self) -> bool:

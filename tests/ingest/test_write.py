@@ -166,7 +166,7 @@ def test_a_size_that_no_disk_has_room_for_leaves_what_was_there(tmp_path, monkey
     with pytest.raises(
         CapacityError, match=rf"^{folder}/a.zarr would take {message}.* of disk are free; number rows and"
     ):
-        mg.ingest(text, folder / "a.zarr", overwrite=was_there, **options)
+        mg.ingest(text, folder / "a.zarr", overwrite=was_there, allow_hypersparse=True, **options)
     if was_there:
         assert open_store(folder / "a.zarr").info == before
     else:
@@ -181,7 +181,7 @@ def test_hypersparse_sources(tmp_path):
     text.write_text(f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} 2\n1 2\n{n} 3\n")
     lines.write_text(f"0 1\n{n - 1} 2\n")
     sources = {
-        "Matrix Market": (text, {}),
+        "Matrix Market": (text, {"allow_hypersparse": True}),
         "SciPy": (sp.coo_array((np.ones(2), ends), shape=(n, n)), {}),
         "lines": (lines, {"n_vertices": n}),
         "arrays": (ends, {"n_vertices": n}),
@@ -205,8 +205,15 @@ def test_hypersparse_sources(tmp_path):
 def test_hypersparse_on_a_cluster(tmp_path, in_process):
     text = tmp_path / "a.mtx"
     text.write_text("%%MatrixMarket matrix coordinate pattern general\n1000000000000 1000000000000 1\n1 2\n")
+    client = in_process(2)
+    with pytest.raises(SourceError, match=r"a.mtx, line 2: .* stated for 1 entry, and would take 8 TB"):
+        mg.ingest(text, tmp_path / "a.zarr", client=client)
     with pytest.raises(CapacityError, match="would take 8 TB"):
-        mg.ingest(text, tmp_path / "a.zarr", client=in_process(2))
+        mg.ingest(text, tmp_path / "a.zarr", client=client, allow_hypersparse=True)
+    edges = tmp_path / "edges.txt"
+    edges.write_text("# Nodes: 1000000000000 Edges: 1\n0\t1\n")
+    with pytest.raises(SourceError, match=r"edges.txt, line 1: .* stated for 1 entry, and would take 16 TB"):
+        mg.ingest(edges, tmp_path / "a.zarr", client=client)
     assert not (tmp_path / "a.zarr").exists()
 
 
