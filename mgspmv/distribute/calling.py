@@ -11,6 +11,8 @@ import uuid
 
 from distributed import Client, Future, get_worker, secede
 
+from mgspmv.distribute.spans import enter_default
+
 LOOK_S = 0.2
 """Seconds between two looks at whether a worker is still wanted."""
 
@@ -18,7 +20,8 @@ LOOK_S = 0.2
 def call_worker(client: Client) -> Future:
     """Have a task wait for a worker, and stay on it until the future is released."""
     key = f"mgspmv-call-{uuid.uuid4().hex}"
-    return client.submit(stay, key, key=key, pure=False)
+    with enter_default():
+        return client.submit(stay, key, key=key, pure=False)
 
 
 def stay(key: str) -> None:

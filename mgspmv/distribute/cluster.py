@@ -25,6 +25,7 @@ from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, ins
 from mgspmv.distribute.calling import call_worker
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
+from mgspmv.distribute.spans import enter_default
 from mgspmv.distribute.streams import wake, wake_scheduler
 from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
@@ -383,17 +384,18 @@ class Cluster:
         By address: one that was restarted under the same name has nothing of what tasks need, and names that are
         integers, as those of `LocalCluster`, are refused by the scheduler while there is no such worker.
         """
-        return self.client.submit(
-            do_watched,
-            self.patience,
-            function,
-            *args,
-            key=key,
-            workers=[member.address],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-        )
+        with enter_default():
+            return self.client.submit(
+                do_watched,
+                self.patience,
+                function,
+                *args,
+                key=key,
+                workers=[member.address],
+                allow_other_workers=False,
+                pure=False,
+                retries=0,
+            )
 
     def check_members(self, members: Sequence[Member], phase: str) -> None:
         """
@@ -484,26 +486,34 @@ class Cluster:
             self._sync(asyncio.wait_for(wait(), self.timeout))
 
     @contextmanager
-    def scatter(self, data: Any, members: Sequence[Member], phase: str) -> Iterator[Future]:
+    def scatter(self, data: Any, members: Sequence[Member], phase: str, task: str) -> Iterator[Future]:
         """Send data to the first member, from which Dask brings them to the others when their tasks need them; they
         are there until the context ends, however it does.
+
+        Parameters
+        ----------
+        task : how keys of the tasks begin that take the data, and so its own key, by which it is in their span; data
+            under another name is in one of Dask's own, which the scheduler makes each time and keeps
 
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then nobody on the cluster can broadcast.
         """
-        sent = self._sync(self._watch(self._send(data, members, 0, phase), members, phase))
+        sent = self._sync(self._watch(self._send(data, members, 0, phase, task), members, phase))
         try:
             yield sent
         finally:
             self.release([sent])
 
     @contextmanager
-    def scatter_each(self, pieces: Sequence[Any], members: Sequence[Member], phase: str) -> Iterator[list[Future]]:
+    def scatter_each(
+        self, pieces: Sequence[Any], members: Sequence[Member], phase: str, task: str
+    ) -> Iterator[list[Future]]:
         """Send a piece to each member; likewise."""
 
         async def send() -> list[Future]:
             sending = [
-                asyncio.ensure_future(self._send(piece, members, rank, phase)) for rank, piece in enumerate(pieces)
+                asyncio.ensure_future(self._send(piece, members, rank, phase, task))
+                for rank, piece in enumerate(pieces)
             ]
             try:
                 return list(await asyncio.gather(*sending))
@@ -518,9 +528,9 @@ class Cluster:
         finally:
             self.release(sent)
 
-    async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str) -> Future:
+    async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str, task: str) -> Future:
         """Scatter to a member. What is cut off or fails halfway is released, which Dask does not do."""
-        key = f"mgspmv-data-{uuid.uuid4().hex}"
+        key = f"{task}-{uuid.uuid4().hex}"
         sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)

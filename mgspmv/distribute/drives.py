@@ -185,7 +185,7 @@ class Workers:
     ) -> None:
         self.matrix, self._run, self._spec, self._begin_one, self._pieces = matrix, spec.run, spec, begin, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
-        self._spans = Spans("mgspmv", call)
+        self._spans = Spans(call)
         self._sessions: list[Any] = []
         self._running: list[Any] = []
         self.hardware = ""
@@ -211,11 +211,10 @@ class Workers:
     ) -> list[Any]:
         """Call a task on every worker with its session, and wait for all; `on_done` gets how many are done."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
-        # Dask has all tasks of a name in one span, the first one's.
-        name = f"{function.__name__.replace('_', '-')}-{name_span(phase)}"
+        name = name_task(function, phase)
         with self._spans.enter(phase):
             self._running = [
-                cluster.submit(member, f"mgspmv-{name}-{token}-{rank}", function, key, *args)
+                cluster.submit(member, f"{name}-{token}-{rank}", function, key, *args)
                 for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
             ]
         results = cluster.settle(self._running, members, phase, on_done)
@@ -225,7 +224,7 @@ class Workers:
     def _begin(self) -> None:
         matrix, cluster = self.matrix, self.matrix.cluster
         members, part_keys = matrix.members, matrix.part_keys
-        with cluster.scatter_each(self._pieces, members, "start") as sent:
+        with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
             with self._spans.enter("start"):
                 self._sessions = self._running = [
                     cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
@@ -240,6 +239,11 @@ class Workers:
         with suppress(Exception):  # what led here is what is raised
             self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
         self._sessions, self._running = [], []
+
+
+def name_task(function: Callable[..., Any], phase: str) -> str:
+    """How keys of tasks begin that call a function; Dask puts all tasks of a name into the span of the first."""
+    return f"mgspmv-{function.__name__.replace('_', '-')}-{name_span(phase)}"
 
 
 class _Ranking(Workers):
@@ -341,7 +345,8 @@ class _Scheduled:
         """Sum of the workers' parts of the residual."""
         slices = self._workers.do("residual", agent.rescale_session)
         matrix = self._workers.matrix
-        with matrix.cluster.scatter(np.concatenate(slices), matrix.members, "residual") as z:
+        name = name_task(agent.measure_given, "residual")
+        with matrix.cluster.scatter(np.concatenate(slices), matrix.members, "residual", name) as z:
             return float(sum(self._workers.do("residual", agent.measure_given, z, self._loop.mass)))
 
 
@@ -369,7 +374,7 @@ class _Rounds:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        with matrix.cluster.scatter(self._z, matrix.members, phase) as z:
+        with matrix.cluster.scatter(self._z, matrix.members, phase, name_task(agent.step_session, phase)) as z:
             sent = time.perf_counter()
             reports = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
         check_given(reports, self._digests, matrix.members, self._iteration, phase)

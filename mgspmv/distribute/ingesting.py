@@ -284,7 +284,7 @@ class _Ingesting:
         self._topic = f"mgspmv-ingest-{token}"
         self._keys = [f"{self._topic}-{rank}" for rank in range(len(workers))]
         self._kind = options.kind or source.default_kind
-        self._spans = Spans("mgspmv", "ingest")
+        self._spans = Spans("ingest")
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
         self._held: list[Any] = []
         self._working: list[Any] = []

@@ -248,7 +248,7 @@ def _read(
     """Let workers read rows, beside what they hold already; the task of each, and the bytes that its rows take."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
     ranks = [spec.rank for _, spec, _ in jobs]
-    spans = Spans("mgspmv", "distribute")
+    spans = Spans("distribute")
     with spans.enter("load"):
         futures = []
         for member, spec, before in jobs:

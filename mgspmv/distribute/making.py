@@ -205,7 +205,7 @@ class _Making:
         self._specs = [_specify(source, options, threads or w.threads) for w in workers]
         self._source, self._options, self._shape = source, options, source.layout().shape
         self._keys = [f"mgspmv-make-{uuid.uuid4().hex}" for _ in workers]
-        self._spans = Spans("mgspmv", "generate")
+        self._spans = Spans("generate")
         self._held: list[Any] = []
 
     def make(self) -> None:

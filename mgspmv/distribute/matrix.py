@@ -79,7 +79,7 @@ class DistributedMatrix(DescribedMatrix):
         """Whether it was closed, and can never be used again."""
         self._request = request
         self._pending: WeakSet[Future] = WeakSet()
-        self._spans = Spans("mgspmv", "spmv")
+        self._spans = Spans("spmv")
         self._loading, self._parts = loading, loading.parts
 
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
@@ -248,11 +248,12 @@ class DistributedMatrix(DescribedMatrix):
         keys = self.part_keys
         options = (alpha, beta, chosen, kernel, threads, weights)
         with ExitStack() as stack:
-            x_sent = stack.enter_context(self.cluster.scatter(x, self.members, "send x"))
+            x_sent = stack.enter_context(self.cluster.scatter(x, self.members, "send x", "mgspmv-multiply"))
             y_sent: list[Any] = [None] * len(keys)
             if beta != 0:
                 pieces = [out[a:b] for a, b in slices]
-                y_sent = stack.enter_context(self.cluster.scatter_each(pieces, self.members, "send y"))
+                sending = self.cluster.scatter_each(pieces, self.members, "send y", "mgspmv-multiply")
+                y_sent = stack.enter_context(sending)
             futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
             stack.callback(self.cluster.release, futures)
             results = self.cluster.settle(futures, self.members, "product")

@@ -1,42 +1,48 @@
-"""Dask's spans around phases, by which its dashboard and its performance reports group our tasks."""
+"""Dask's spans around phases, by which its dashboard and its performance reports group tasks.
+
+A scheduler keeps spans for as long as it lives, and `distributed.span` makes a new one each time. The ids here are
+derived from the names, so that a scheduler has one span per name, however many runs and clients there are.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import dask
-from distributed import span
 
+TAG = "mgspmv"
+"""Outermost tag of all spans here."""
 STARTING, ITERATING = ("connect", "start"), ("iteration", "iterations", "pass", "passes")
 """How phases are called, up to a number, that belong to one span."""
 
 
 class Spans:
-    """Spans below one of these tags, a single one for each phase however often it is entered.
-
-    A span of Dask's own would be a new one each time, which the scheduler keeps for as long as it lives.
+    """Spans of one call, one per phase.
 
     Parameters
     ----------
-    tags : from the outermost on; within the spans that the user has open
+    call : such as `pagerank`; within the spans that the user has open
     """
 
-    def __init__(self, *tags: str) -> None:
-        with span(*tags):
-            self._outer = _get_span()
-        self._inner: dict[str, Any] = {}
+    def __init__(self, call: str) -> None:
+        self._outer = _nest(_get_span(), TAG, call)
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
         """Put tasks that are submitted into the span of a phase."""
-        name = name_span(phase)
-        if name not in self._inner:
-            with dask.annotate(span=self._outer), span(name):
-                self._inner[name] = _get_span()
-        with dask.annotate(span=self._inner[name]):
+        with dask.annotate(span=_nest(self._outer, name_span(phase))):
             yield
+
+
+@contextmanager
+def enter_default() -> Iterator[None]:
+    """Put tasks that are submitted outside of any phase into one span; Dask would make a new one each time."""
+    span = _get_span()
+    with dask.annotate(span=span if TAG in span["name"] else _nest(span, TAG)):
+        yield
 
 
 def name_span(phase: str) -> str:
@@ -45,5 +51,14 @@ def name_span(phase: str) -> str:
     return "start" if first in STARTING else "iterate" if first in ITERATING else phase
 
 
-def _get_span() -> Any:
-    return dask.get_annotations()["span"]
+def _get_span() -> dict[str, Any]:
+    """The open span, as an annotation of Dask's."""
+    return dask.get_annotations().get("span") or {"name": (), "ids": ()}
+
+
+def _nest(outer: dict[str, Any], *tags: str) -> dict[str, Any]:
+    """The annotation of a span below another one, which is the same wherever it is made."""
+    ids = [*outer["ids"]]
+    for tag in tags:
+        ids.append(str(uuid.uuid5(uuid.NAMESPACE_OID, "/".join([*ids[-1:], tag]))))
+    return {"name": (*outer["name"], *tags), "ids": tuple(ids)}

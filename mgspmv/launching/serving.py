@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import dask
+
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
 from mgspmv.distribute.tls import TEMPORARY, make_certificates, use_tls
 from mgspmv.errors import OptionError
@@ -24,6 +26,9 @@ from mgspmv.model import check_choice
 from mgspmv.processes import Process
 from mgspmv.version import __version__
 
+EVENTS_KEPT = "1 min"
+"""How long Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
+Each command is a client, so Dask's hour would keep those of hundreds."""
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 """Environment variable by which systemd says where it listens."""
 
@@ -93,6 +98,7 @@ def serve(asked: Asked, on_ready: Callable[[Launched], None]) -> None:
         if asked.tls == TEMPORARY:
             certificates = str(make_certificates(launched.folder / "certificates", [asked.host]).folder)
         stack.enter_context(use_tls(certificates))
+        dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
         if is_cuda:
             cluster: Any = start_cuda(asked.workers, asked.threads, asked.protocol, asked.serving)
         else:

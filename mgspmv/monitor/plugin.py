@@ -17,10 +17,13 @@ from tornado.ioloop import IOLoop
 
 from mgspmv.distribute import tls
 from mgspmv.distribute.publish import TOPIC
+from mgspmv.distribute.spans import TAG
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
 from mgspmv.monitor.targets import add_targets
 
+TRIM_EVERY = 50
+"""Graphs that clients submit between two looks at what spans keep."""
 PAGE = "pagerank"
 """Its address on the dashboard, and its name in the navigation."""
 
@@ -36,6 +39,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     def __init__(self) -> None:
         self.runs = Runs()
         self._is_started = False
+        self._n_graphs = 0
 
     async def start(self, scheduler: Scheduler) -> None:
         """Take what was published before, count for `/metrics`, and add the page where there is a dashboard."""
@@ -62,6 +66,12 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         if topic == TOPIC:
             self.runs.hear(msg)
 
+    def update_graph(self, scheduler: Scheduler, **kwargs: Any) -> None:
+        """Keep the spans of tasks small."""
+        self._n_graphs += 1
+        if self._n_graphs % TRIM_EVERY == 0:
+            trim_spans(scheduler)
+
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """The runs of a client end with it."""
         self.runs.lose_client(client)
@@ -69,6 +79,21 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Runs say which of their workers are gone."""
         self.runs.lose_worker(worker)
+
+
+def trim_spans(scheduler: Scheduler) -> None:
+    """Keep of each of our spans the task groups that have tasks, and the last one per name of those that had.
+
+    Dask adds one each time that a scheduler without tasks of a name gets some, and keeps all.
+    """
+    spans = scheduler.extensions.get("spans")
+    for span in spans.spans_search_by_tag.get(TAG, ()) if spans is not None else ():
+        last = {group.name: group for group in sorted(span.groups, key=lambda group: group.stop)}
+        span.groups.intersection_update(
+            {group for group in span.groups if group in (last[group.name], scheduler.task_groups.get(group.name))}
+        )
+        if span.metadata is not None:
+            del span.metadata["collections"][:-1]
 
 
 def add_page(scheduler: Scheduler, runs: Runs) -> bool:

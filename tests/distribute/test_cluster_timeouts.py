@@ -128,7 +128,7 @@ def take_no_data():
     cluster = make_cluster()
     cluster.client = SimpleNamespace(scatter=scatter)
     cluster._forget = lambda key, sending: asyncio.sleep(0)
-    asyncio.run(cluster._send([1], MEMBERS, 1, "iteration 7"))
+    asyncio.run(cluster._send([1], MEMBERS, 1, "iteration 7", "mgspmv-step"))
 
 
 def take_no_part():

@@ -1,0 +1,117 @@
+"""What a scheduler keeps of runs that ended: as much after many as after a few."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.monitor.plugin import TRIM_EVERY, trim_spans
+from tests.support.clusters import start_cluster
+from tests.support.waiting import wait_for
+
+LOG_LENGTH = 50
+"""Of each of Dask's logs here, which is 1,000 unless its configuration says otherwise."""
+
+
+@pytest.fixture(scope="module")
+def scheduler():
+    """Of one worker in this process, which keeps little of each log."""
+    with (
+        dask.config.set(
+            {"distributed.admin.low-level-log-length": LOG_LENGTH, "distributed.scheduler.events-cleanup-delay": "0s"}
+        ),
+        start_cluster(1, processes=False, dashboard_address=None) as cluster,
+    ):
+        yield cluster.scheduler
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    store = tmp_path_factory.mktemp("growth") / "g.zarr"
+    mg.generate("rmat", store, scale=5, edge_factor=4, seed=1)
+    return mg.open_matrix(store)
+
+
+def count(scheduler):
+    """How many things of each kind there are."""
+    spans = scheduler.extensions["spans"]
+    return {
+        "spans": len(spans.spans),
+        "names of spans": len(spans.spans_search_by_name),
+        "tasks": len(scheduler.tasks),
+        "task groups": len(scheduler.task_groups),
+        "task prefixes": len(scheduler.task_prefixes),
+        "clients": len(scheduler.clients),
+        "plugins": len(scheduler.plugins),
+        "semaphores": len(scheduler.extensions["semaphores"].leases),
+    }
+
+
+def check_bounded(scheduler):
+    """What has a limit, which few runs may not reach."""
+    spans = scheduler.extensions["spans"].spans.values()
+    assert sum(len(span.groups) for span in spans) <= TRIM_EVERY + 3 * len(spans)
+    assert sum(len(span.metadata["collections"]) for span in spans if span.metadata) <= TRIM_EVERY + len(spans)
+    assert len(scheduler.plugins["mgspmv-monitor"].runs.by_id) <= 20
+    logs = [*scheduler.get_events().values(), scheduler.transition_log, scheduler.erred_tasks]
+    assert max(map(len, logs)) <= LOG_LENGTH
+    # Those of clients that left are gone; the others are of the worker, of its address, and of all.
+    wait_for(lambda: sum(topic.startswith("Client-") for topic in scheduler.get_events()) <= len(scheduler.clients))
+
+
+def run_with_a_client_each(graph, scheduler, k):
+    mg.pagerank(graph, client=scheduler.address, drive="scheduler" if k % 10 == 1 else "superstep")
+
+
+@pytest.mark.slow
+def test_200_runs_leave_what_20_leave(graph, scheduler):
+    for k in range(20):
+        run_with_a_client_each(graph, scheduler, k)
+    few = count(scheduler)
+    for k in range(20, 200):
+        run_with_a_client_each(graph, scheduler, k)
+    assert count(scheduler) == few
+    assert few["spans"] <= 10
+    assert few["tasks"] == few["task groups"] == 0
+    check_bounded(scheduler)
+
+
+def test_all_that_is_computed_has_a_span_once(graph, scheduler):
+    with Client(scheduler.address, set_as_default=False) as client:
+
+        def compute_all():
+            with graph.distribute(client) as D:
+                mg.pagerank(D)
+                mg.pagerank_batch(D, [[1], [2]])
+                mg.katz(D, alpha=1e-3, drive="scheduler")
+                mg.katz(D, alpha=1e-3, drive="superstep")
+                D @ np.ones(D.shape[1])
+            run_with_a_client_each(graph, scheduler, 1)
+
+        compute_all()
+        few = count(scheduler)
+        for _ in range(2):
+            compute_all()
+        assert count(scheduler) == few
+        assert [name for name in scheduler.extensions["spans"].spans_search_by_name if name[0] != "mgspmv"] == []
+    check_bounded(scheduler)
+
+
+def test_a_trimmed_span_still_says_when_it_ran(graph, scheduler):
+    run_with_a_client_each(graph, scheduler, 0)
+    trim_spans(scheduler)
+    [span] = scheduler.extensions["spans"].spans_search_by_name["mgspmv", "pagerank", "collect"]
+    assert [group.name for group in span.groups] == ["mgspmv-collect-session-collect"]
+    assert span.done
+    assert span.enqueued <= span.start <= span.stop
+
+
+def test_spans_of_others_stay(scheduler):
+    with Client(scheduler.address, set_as_default=False) as client:
+        for _ in range(TRIM_EVERY + 1):
+            client.submit(lambda: 0, pure=False, key=None).result()
+    named = scheduler.extensions["spans"].spans_search_by_name["default",]
+    assert sum(len(span.groups) for span in named) > TRIM_EVERY / 2
