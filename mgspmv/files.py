@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -100,6 +101,21 @@ def exists(path: str | os.PathLike[str]) -> bool:
         return bool(reach(partial(system.exists, name)))
     except Exception as error:
         raise StoreError(f"cannot look for {path}: {describe_error(error)}; {CHECK_WRITING}") from error
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Check that a local path, where anything is there, is that of a file or folder, which can be opened at once.
+
+    Raises
+    ------
+    StoreError : it is a pipe, a socket or a device
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # what opens it says what is wrong
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise StoreError(f"{path} is a pipe, a socket or a device, and a file is expected; put a file in its place")
 
 
 CHECK_WRITING = "check that the bucket is there, the connection, and the credentials and what they allow"

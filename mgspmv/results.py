@@ -32,7 +32,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     hide_secrets,
 )
-from mgspmv.files import is_url, write_beside
+from mgspmv.files import check_file, is_url, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
@@ -403,6 +403,7 @@ def check_source(path: str | os.PathLike[str]) -> None:
         )
     if not is_url(path) and not Path(path).exists():
         raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
+    check_file(path)
 
 
 def describe_matrix(
@@ -465,8 +466,10 @@ def open_group(url: str) -> Any:
     """The Zarr group at a path or URL; None where there is none."""
     import zarr
 
-    from mgspmv.store.places import check_links
+    from mgspmv.store.places import check_links, locate_store
 
+    if not is_url(url):
+        check_links(locate_store(url), "", below=True)
     try:
         group = zarr.open_group(url, mode="r")
         check_links(group.store, "", below=True)

@@ -22,6 +22,7 @@ from mgspmv.export.vertices import write_vertices
 from mgspmv.files import CHECK_WRITING, create_file, describe_error, exists, is_url, name_extra, write_beside
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
+from mgspmv.store.places import check_links, locate_store
 from mgspmv.store.read import StoredMatrix
 
 Report = Callable[[str, int, int | None], None]
@@ -159,6 +160,7 @@ _WRITERS: dict[Format, Callable[[StoredMatrix, str, Room, Report], None]] = {
 
 
 def _is_export(url: str) -> bool:
+    check_links(locate_store(url), "zarr.json")
     try:
         return _MARK in zarr.open_group(url, mode="r", use_consolidated=False).attrs
     except (OSError, ValueError, KeyError, TypeError):

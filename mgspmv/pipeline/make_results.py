@@ -33,6 +33,7 @@ from mgspmv.pipeline.work import Listener, Work, describe_provenance
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution, to_json
+from mgspmv.store.places import check_links, locate_store
 
 T = TypeVar("T")
 
@@ -290,6 +291,7 @@ def read_array(path: str) -> np.ndarray:
     import zarr
 
     try:
+        check_links(locate_store(path), "", below=True)
         stored = zarr.open_array(path, mode="r")
         if stored.nbytes > free_memory():
             raise CapacityError(

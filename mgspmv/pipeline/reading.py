@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mgspmv.errors import PipelineError
+from mgspmv.errors import PipelineError, StoreError
+from mgspmv.files import check_file
 from mgspmv.pipeline.checks import find_problems
 from mgspmv.pipeline.definition import Pipeline
 from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
@@ -89,7 +90,10 @@ def _check(name: str, given: dict[str, Any], overrides: Mapping[str, Any]) -> tu
 
 def _read_text(path: str | os.PathLike[str]) -> str:
     try:
+        check_file(path)
         return Path(path).read_text(encoding="utf-8")
+    except StoreError as error:
+        raise PipelineError(str(error)) from error
     except OSError as error:
         raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
 from mgspmv.errors import MgspmvError, MissingChunkError, MissingDependencyError, OptionError, StoreError, hide_secrets
-from mgspmv.files import describe_error, name_extra, reach
+from mgspmv.files import check_file, describe_error, name_extra, reach
 
 ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 """What Zarr raises for a zarr.json that is not as it was written."""
@@ -136,7 +136,8 @@ def list_dir(store: Store, path: str) -> list[str]:
 
 
 def check_links(store: Store, *paths: str, below: bool = False) -> None:
-    """See that no symbolic link leads out of a local store; the store itself may be reached by one.
+    """See that no symbolic link leads out of a local store, and that what is in it are files and folders; the store
+    itself may be reached by a link. To open a pipe that nobody writes to would take forever.
 
     Parameters
     ----------
@@ -145,7 +146,7 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
 
     Raises
     ------
-    StoreError : one does
+    StoreError : one does, or something is a pipe, a socket or a device
     """
     store = _unwrap(store)
     if not isinstance(store, LocalStore):
@@ -153,7 +154,8 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
     root = store.root.resolve()
     for path in paths:
         for name in _list_below(root, path) if below else (path,):
-            if (place := root / name).is_symlink() and not place.resolve().is_relative_to(root):
+            check_file(place := root / name)
+            if place.is_symlink() and not place.resolve().is_relative_to(root):
                 raise StoreError(
                     f"{store.root}: {name} is a symbolic link that leads out of the store, to {os.readlink(place)}; "
                     "put a copy of what it leads to in its place, or get the store anew from whom you trust"
@@ -161,12 +163,12 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
 
 
 def _list_below(root: Path, path: str) -> Iterator[str]:
-    """A path, and the symbolic links and folders below it; no link is followed."""
+    """A path, and what is below it but for files; no link is followed."""
     yield path
     if (root / path).is_dir() and not (root / path).is_symlink():
         with contextlib.suppress(FileNotFoundError), os.scandir(root / path) as entries:  # it may be removed meanwhile
             for entry in entries:
-                if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                if not entry.is_file(follow_symlinks=False):
                     yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
 
 
@@ -198,8 +200,9 @@ def open_root(store: Store, url: str) -> zarr.Group:
 
     Raises
     ------
-    StoreError : what is behind a URL cannot be reached; its libraries have errors of their own
+    StoreError : what is behind a URL cannot be reached, its libraries have errors of their own; as for `check_links`
     """
+    check_links(store, "zarr.json")
     ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
     with explain_reaching(url):
         return reach(ask) if "://" in url else ask()
