@@ -31,6 +31,10 @@ _SECRETS = re.compile(
 and parameters by which somebody is let in, which are in connection strings too. No part of JSON is taken that ends a
 string; letters may be escaped there."""
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal may act on: C0 but for tabs and ends of lines, DEL, C1, separators of lines and marks that turn the
+direction of text; and bytes of paths that are no text."""
+
 
 class MgspmvError(Exception):
     """Base of all errors of mgspmv."""
@@ -62,6 +66,11 @@ def say_more(error: E, said: str) -> E:
 def hide_secrets(text: str) -> str:
     """The same text, with stars for what in its URLs lets somebody in, which is no reader's business."""
     return _SECRETS.sub(_hide, text)
+
+
+def escape_controls(text: str) -> str:
+    r"""Return the text with control characters as Python writes them, such as `\x1b`, so that none reach a terminal."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _hide(found: re.Match[str]) -> str:

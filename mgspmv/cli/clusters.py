@@ -15,7 +15,7 @@ from mgspmv.cli.options import Tls
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer, add_command
 from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
-from mgspmv.errors import ClusterError, MgspmvError, OptionError
+from mgspmv.errors import ClusterError, MgspmvError, OptionError, escape_controls
 
 if TYPE_CHECKING:
     from mgspmv.launching.serving import Asked
@@ -89,7 +89,7 @@ def _start_apart(asked: Asked, timeout_s: float) -> Answer:
 
     started = start_apart(asked, ARGS.get(), timeout_s)
     if isinstance(started, Failure):
-        print(started.said, file=sys.stderr)
+        print(escape_controls(started.said), file=sys.stderr)
         return Answer(started.payload, [], exit_code=started.exit_code)
     _warn(asked)
     return Answer(_describe(started), [_describe_started(started)])

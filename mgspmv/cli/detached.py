@@ -18,7 +18,7 @@ from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.detached import SAID, DetachedRun, end_run, find_run, list_runs
-from mgspmv.errors import OptionError, RunLostError
+from mgspmv.errors import OptionError, RunLostError, escape_controls
 
 if TYPE_CHECKING:
     from mgspmv.monitor.recording import Replay
@@ -203,7 +203,7 @@ def _pass_on(said: IO[str]) -> None:
     """Say what the run said since the last time."""
     new = said.read()
     if new and not MODE.get().is_quiet:
-        sys.stderr.write(new)
+        sys.stderr.write(escape_controls(new))
         sys.stderr.flush()
 
 

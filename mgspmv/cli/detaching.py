@@ -34,7 +34,7 @@ from mgspmv.detached import (
     read_run,
     write,
 )
-from mgspmv.errors import CheckpointError, OptionError, RunLostError, hide_secrets
+from mgspmv.errors import CheckpointError, OptionError, RunLostError, escape_controls, hide_secrets
 from mgspmv.processes import Process
 from mgspmv.version import __version__
 
@@ -174,7 +174,7 @@ def read_said(run: DetachedRun) -> str:
 def _answer(run: DetachedRun) -> Answer:
     """How to come back to a run; of one that failed at once, why."""
     if run.end is not None and run.state != "ended":
-        print(read_said(run), file=sys.stderr)
+        print(escape_controls(read_said(run)), file=sys.stderr)
         return answer_end(run.end)
     name, pid = run.asked.run, None if run.process is None else run.process.pid
     payload = {"run": name, "state": run.state, "host": run.asked.host, "pid": pid, "folder": str(run.folder)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mgspmv.errors import OptionError, hide_secrets
+from mgspmv.errors import OptionError, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.cli.detaching import OwnRun
@@ -123,7 +123,7 @@ def take_over() -> None:
 def say(line: str) -> None:
     """Tell people, on stderr, what is neither answer nor error."""
     if not MODE.get().is_quiet:
-        print(hide_secrets(line), file=sys.stderr, flush=True)
+        print(escape_controls(hide_secrets(line)), file=sys.stderr, flush=True)
 
 
 def note_kept(kept: str) -> None:

@@ -22,7 +22,7 @@ from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
 from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
 from mgspmv.detached import EXIT_INTERRUPTED
-from mgspmv.errors import MgspmvError, OptionError, hide_secrets
+from mgspmv.errors import MgspmvError, OptionError, escape_controls, hide_secrets
 
 EXIT_UNEXPECTED = 1
 EXIT_BROKEN_PIPE = 141
@@ -102,7 +102,7 @@ class Group(TyperGroup):
             code = _fail_usage(error, mode)
         except (typer.Abort, KeyboardInterrupt):
             code = EXIT_INTERRUPTED
-            print("; ".join(filter(None, ("interrupted", KEPT.get()))), file=sys.stderr)
+            print(escape_controls("; ".join(filter(None, ("interrupted", KEPT.get())))), file=sys.stderr)
         except MgspmvError as error:
             code = _fail(error, translate_message(str(error)), error.exit_code, mode)
         except Exception as error:
@@ -353,9 +353,16 @@ def _write_out(texts: Iterable[str]) -> int:
 
 def _render(parts: Sequence[Any]) -> str:
     from rich.console import Console
+    from rich.text import Text
+
+    class EscapingConsole(Console):
+        """Console whose lines and cells of tables hold no control characters of others."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(escape_controls(text), **options)
 
     width = None if sys.stdout.isatty() else PIPED_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    console = EscapingConsole(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         for part in parts:
             console.print(part, soft_wrap=isinstance(part, str))
@@ -364,10 +371,10 @@ def _render(parts: Sequence[Any]) -> str:
 
 def _print_error(error: BaseException, message: str, mode: Mode) -> None:
     if mode.shows_origin:
-        print(hide_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(escape_controls(hide_secrets("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_coloured else "error:"
-    print(f"{said} {hide_secrets(message)}", file=sys.stderr)
+    print(f"{said} {escape_controls(hide_secrets(message))}", file=sys.stderr)
 
 
 def _describe_error(error: BaseException, message: str, mode: Mode) -> dict[str, Any]:

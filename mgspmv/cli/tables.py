@@ -16,7 +16,7 @@ def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int 
         is_text = place >= len(titles) - n_texts
         table.add_column(title, justify="left" if is_text else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(str(cell).replace("\n", r"\n").replace("\t", r"\t") for cell in row))
     return table
 
 

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
 
+from mgspmv.errors import escape_controls
 from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class StepsProgress:
             self._n_ended += 1
             self._bars.update(self._all, completed=self._n_ended, count=_count(self._n_ended, self._n_steps))
             if said:
-                self._bars.console.print(said, markup=False, highlight=False, soft_wrap=True)
+                self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
 
     def _find_line(self, step: str) -> Line:
         if step not in self._lines:
