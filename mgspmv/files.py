@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -148,6 +149,27 @@ def reach(ask: Callable[[], T]) -> T:
         ) from error
 
 
+def find_web_options(url: str) -> dict[str, Any]:
+    """Return options of fsspec for a URL: a web server that sends nothing for `REACH_S` is given up, and none that is
+    slow. The library ends each request after five minutes, and waits for silent servers as long, several times.
+
+    What the configuration of fsspec says of time-outs comes first.
+    """
+    protocol = url.rpartition("::")[2].partition("://")[0]
+    if protocol not in ("http", "https") or find_spec("aiohttp") is None:
+        return {}
+    from aiohttp import ClientTimeout
+    from fsspec.config import conf
+
+    limit = ClientTimeout(total=None, sock_connect=REACH_S, sock_read=REACH_S)
+    return {protocol: {"client_kwargs": {"timeout": limit, **conf.get(protocol, {}).get("client_kwargs", {})}}}
+
+
+def describe_silence() -> str:
+    """Say that a server was given up; see `find_web_options`."""
+    return f"the server sent nothing for {REACH_S:g} seconds"
+
+
 def describe_error(error: BaseException) -> str:
     """What went wrong, in a line; libraries of object stores append ids of requests and the bodies of answers."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -182,7 +204,7 @@ def _find_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        return cast(tuple[Any, str], url_to_fs(url, skip_instance_cache=True))
+        return cast(tuple[Any, str], url_to_fs(url, skip_instance_cache=True, **find_web_options(url)))
     except ImportError as error:
         raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
     except ValueError as error:

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
-from mgspmv.files import reach
+from mgspmv.files import find_web_options, reach
 from mgspmv.ingest.remote import explain, refuse_protocol
 
 Path = str | os.PathLike[str]
@@ -92,7 +92,7 @@ def _find_remote(url: str) -> list[str]:
         return [url]
     is_web = url.startswith("http")
     try:
-        system, path = fsspec.core.url_to_fs(url)
+        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
         system.invalidate_cache()  # what was listed before may not be all that is there now
         if re.search(r"[*[]" if is_web else r"[*?[]", path):
             if reach(partial(system.isfile, path)):

@@ -18,7 +18,7 @@ from mgspmv.errors import (
     SourceNotFoundError,
     hide_secrets,
 )
-from mgspmv.files import describe_error, find_inside, name_extra
+from mgspmv.files import describe_error, describe_silence, find_inside, find_web_options, name_extra, reach
 from mgspmv.ingest.ahead import Readers, map_ahead
 
 FIRST_BYTES = 2**18
@@ -50,7 +50,8 @@ def open_url(url: str) -> IO[bytes]:
     import fsspec
 
     try:
-        return cast(IO[bytes], fsspec.open(url, "rb").open())
+        opened = fsspec.open(url, "rb", **find_web_options(url))
+        return cast(IO[bytes], opened.open() if url.startswith("http") else reach(opened.open))
     except ValueError as error:
         raise refuse_protocol(url, error) from error
     except Exception as error:
@@ -94,6 +95,8 @@ def explain(name: str, error: Exception) -> MgspmvError:
         return MissingDependencyError(f"{name}: {said}{name_extra(name)}")
     if "://" not in name:
         return SourceError(f"cannot be read: {said}", source=name)
+    if name.startswith("http") and isinstance(error, TimeoutError):
+        return SourceError(f"{describe_silence()}; read it again, or fetch the file first", source=name)
     if status in _REFUSED or isinstance(error, PermissionError):
         return SourceError(f"is not ours to read: {said}; check the credentials and what they allow", source=name)
     if status in _MISSING or isinstance(error, FileNotFoundError):
@@ -120,7 +123,7 @@ def describe_url(url: str) -> dict[str, Any]:
     import fsspec
 
     try:
-        system, path = fsspec.core.url_to_fs(url)
+        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
         system.invalidate_cache()
         info = system.info(path)
         inside = find_inside(system, path) if info.get("type") == "directory" else {}
@@ -166,7 +169,7 @@ def _fetch(file: Any, place: tuple[int, int]) -> bytes:
         try:
             piece: bytes = file._fetch_range(start, stop)
             break
-        except (FileNotFoundError, PermissionError, ValueError):
+        except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
             raise
         except Exception:  # of whatever class the library has for a connection that broke
             if wait_s is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
-from mgspmv.files import CHECK_WRITING, describe_error, is_url, name_extra
+from mgspmv.files import CHECK_WRITING, describe_error, find_web_options, is_url, name_extra
 from mgspmv.ingest.remote import explain
 
 
@@ -24,7 +24,7 @@ def find_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        system, name = url_to_fs(url)
+        system, name = url_to_fs(url, **find_web_options(url))
     except ImportError as error:
         raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
     except ValueError as error:

@@ -16,7 +16,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
 from mgspmv.errors import MgspmvError, MissingChunkError, MissingDependencyError, OptionError, StoreError, hide_secrets
-from mgspmv.files import check_file, describe_error, name_extra, reach
+from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
 
 ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 """What Zarr raises for a zarr.json that is not as it was written."""
@@ -43,7 +43,9 @@ def locate_store(store: StoreLike) -> Store:
         if url.startswith("obstore+"):
             return _open_obstore(url.removeprefix("obstore+"))
         path = find_local_path(store)
-        return LocalStore(path) if path is not None else FsspecStore.from_url(url)
+        if path is not None:
+            return LocalStore(path)
+        return FsspecStore.from_url(url, storage_options=find_web_options(url))
     except ValueError as error:
         raise OptionError(f"{url} is not a URL that can be opened ({error}); pass a path or another URL") from error
     except ImportError as error:
