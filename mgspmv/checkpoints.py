@@ -32,6 +32,7 @@ from zarr.errors import ContainsGroupError
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
+from mgspmv.os_errors import describe_os_error, is_clear, is_operators
 from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import (
@@ -228,6 +229,8 @@ def describe_hang(limit_s: float) -> str:
 
 def describe_failure(error: BaseException) -> str:
     """In a line."""
+    if is_operators(error) and is_clear(error):
+        return describe_os_error(error)
     return hide_secrets(" ".join(str(error).split())) or type(error).__name__
 
 
@@ -270,8 +273,9 @@ class Checkpoints:
             root.require_group("states")
             root.attrs[_KEY] = {"format_version": FORMAT_VERSION}
         except Exception as error:  # libraries of object stores have errors of their own
+            said = describe_os_error(error, self.url) if is_operators(error) else describe_error(error)
             raise CheckpointError(
-                f"no checkpoints can be written to {self.url}: {describe_error(error)}; choose another place"
+                f"no checkpoints can be written to {self.url}: {said}; choose another place"
             ) from error
 
     def restore(self) -> Restored | None:

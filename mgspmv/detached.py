@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeVar
 
 from mgspmv.errors import ConvergenceError, OptionError, RunBusyError, StoreError
 from mgspmv.files import write_beside
+from mgspmv.os_errors import describe_os_error
 from mgspmv.processes import STATE_VARIABLE, Process, find_state_folder, lock, wait_for
 
 T = TypeVar("T")
@@ -277,7 +278,7 @@ def begin_run(asked: Asked) -> Path:
             forget_old()  # after that: it may go on from what an old one kept
     except OSError as error:
         raise StoreError(
-            f"detached runs cannot be kept in {state}: {error.strerror or error}; name another folder by "
+            f"detached runs cannot be kept in {state}: {describe_os_error(error, state)}; name another folder by "
             f"{STATE_VARIABLE}"
         ) from error
     return folder

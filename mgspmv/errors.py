@@ -136,6 +136,12 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
     """There is no file or object to ingest at this place."""
 
 
+class SourceAccessError(SourceError, OSError):
+    """A file to ingest cannot be read: permission is denied, or its disk fails."""
+
+    exit_code = 4
+
+
 class UnsupportedSourceError(SourceError):
     """A well-formed source of a sort that mgspmv does not hold (complex values, hermitian symmetry)."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
+from mgspmv.os_errors import translate_os_error
 
 REACH_S = 60.0
 """Seconds for the first answer of a place at a URL; libraries wait for servers of credentials much longer."""
@@ -53,10 +54,10 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield part
         _move_into_place(part, target)
-    except StoreError:
+    except MgspmvError:
         raise
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+        raise translate_os_error(error, path, "write", hidden=part) from error
     finally:
         _remove(part)
 

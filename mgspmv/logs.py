@@ -18,12 +18,14 @@ their environment say, which those have that a command starts.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -32,6 +34,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.errors import OptionError, StoreError, hide_secrets
+from mgspmv.os_errors import describe_os_error, is_operators
 
 if TYPE_CHECKING:
     from mgspmv.model import Event, Recovery
@@ -89,15 +92,25 @@ class LineHandler(logging.Handler):
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
-            reason = error.strerror or error
-            raise StoreError(f"cannot write the log {path}: {reason}; name a file in a folder that there is") from error
+            reason = describe_os_error(error, path)
+            advice = "" if is_operators(error) else "; name a file in a folder that there is"
+            raise StoreError(f"cannot write the log {path}: {reason}{advice}") from error
+        self._path, self._is_torn, self._has_failed = path, False, False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
+        """Write a record; what is logged is done whether that can be written or not, and the first failure is a
+        warning."""
+        line = f"{self.format(record)}\n".encode()
         try:
-            os.write(self._file, f"{self.format(record)}\n".encode())
-        except Exception:
-            self.handleError(record)
+            n_written = os.write(self._file, b"\n" + line if self._is_torn else line)
+            self._is_torn = n_written < len(line)
+            if self._is_torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                reason = describe_os_error(error, self._path)
+                warnings.warn(f"the log {self._path} lacks lines: {reason}; the run goes on", stacklevel=2)
 
     def close(self) -> None:
         """Close the file."""

@@ -36,6 +36,7 @@ from mgspmv.files import check_file, is_url, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.traces import write_trace
 from mgspmv.version import __version__
@@ -629,6 +630,8 @@ def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str
 def _refuse_parquet(path: str, error: Exception) -> StoreError:
     if "CRC" in str(error):
         return ChecksumError(f"{path}: a page does not match its checksum")
+    if is_operators(error):
+        return translate_os_error(error, path, "read")
     return StoreDamagedError(f"{path} cannot be read as Parquet: {error}")
 
 

@@ -25,9 +25,10 @@ from mgspmv.bench.matrices import (
     make_vector,
     read_real,
 )
-from mgspmv.errors import BackendError, FormatError, OptionError, StoreError
+from mgspmv.errors import BackendError, FormatError, OptionError
 from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
 from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.os_errors import translate_os_error
 
 HOST_SHARE = 256
 """A matrix has so many times fewer nonzeros on the host than on a device."""
@@ -290,7 +291,7 @@ def write_json(path: str, found: dict[str, Any]) -> None:
     try:
         Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+        raise translate_os_error(error, path, "write") from error
 
 
 def check_output(path: str | None) -> None:

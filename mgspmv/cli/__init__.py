@@ -18,6 +18,7 @@ from mgspmv.cli.program import add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
 from mgspmv.cli.signals import catch_interrupts
+from mgspmv.cli.standard_streams import open_streams
 from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
 
 __all__ = ["app", "main"]
@@ -44,4 +45,5 @@ app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measuremen
 def main() -> None:
     """Entry point of the program `mgspmv`."""
     catch_interrupts()
+    open_streams()
     app(prog_name="mgspmv")

@@ -11,6 +11,8 @@ def command(args: tuple[str, ...]) -> None:
     """Sparse matrix-vector products and PageRank."""
     from mgspmv.cli import app
     from mgspmv.cli.signals import catch_interrupts
+    from mgspmv.cli.standard_streams import open_streams
 
     catch_interrupts()
+    open_streams()
     app(list(args), prog_name="dask mgspmv")

@@ -22,7 +22,8 @@ from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
 from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
 from mgspmv.detached import EXIT_INTERRUPTED
-from mgspmv.errors import MgspmvError, OptionError, escape_controls, hide_secrets
+from mgspmv.errors import MgspmvError, OptionError, StoreError, escape_controls, hide_secrets
+from mgspmv.os_errors import translating
 
 EXIT_UNEXPECTED = 1
 EXIT_BROKEN_PIPE = 141
@@ -93,7 +94,7 @@ class Group(TyperGroup):
         KEPT.set("")
         _CONTEXT.set(None)
         try:
-            with mode.open_log(), shorten_warnings():
+            with mode.open_log(), shorten_warnings(), translating():
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
                 raise KeyboardInterrupt
@@ -348,6 +349,9 @@ def _write_out(texts: Iterable[str]) -> int:
         # Python flushes once more on its way out, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except StoreError as error:
+        _print_error(error, str(error), MODE.get())
+        return error.exit_code
     return 0
 
 

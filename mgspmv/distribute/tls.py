@@ -29,6 +29,7 @@ import dask
 import yaml  # type: ignore[import-untyped]
 
 from mgspmv.errors import MissingDependencyError, OptionError
+from mgspmv.os_errors import translating
 
 TEMPORARY = "temporary"
 """In place of a folder: certificates for as long as what is started for them."""
@@ -106,6 +107,7 @@ def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int =
     Raises
     ------
     OptionError : the folder has one of the files, which is left as it is
+    StoreError : they cannot be written
     MissingDependencyError : `cryptography` is not installed
     """
     folder = Path(folder)
@@ -117,12 +119,13 @@ def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int =
         if (folder / name).exists():
             raise OptionError(f"{folder / name} is there already; take it away, or choose another folder")
     authority, certificate, key = _sign(hosts, days)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_private(folder / "key.pem", key)
-    (folder / "cert.pem").write_bytes(certificate)
-    (folder / "ca.pem").write_bytes(authority)
-    made = Certificates(folder)
-    (folder / "dask.yaml").write_text(yaml.safe_dump(_nest(made.config)))
+    with translating(folder, "write"):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_private(folder / "key.pem", key)
+        (folder / "cert.pem").write_bytes(certificate)
+        (folder / "ca.pem").write_bytes(authority)
+        made = Certificates(folder)
+        (folder / "dask.yaml").write_text(yaml.safe_dump(_nest(made.config)))
     return made
 
 

@@ -29,8 +29,10 @@ from typing import Any
 
 from distributed import get_worker
 
+from mgspmv.errors import StoreError, say_more
 from mgspmv.logs import WORKERS
 from mgspmv.marks import Marks, make_marks
+from mgspmv.os_errors import is_operators, translating
 
 LOOK_S = 0.5
 """Seconds between two looks at the tasks."""
@@ -175,9 +177,17 @@ class Watchdog:
 
 
 def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
-    """The task that calls a function while it is watched; `patience` as of `Watchdog.watch`."""
-    with WATCHDOG.watch(get_worker(), patience):
-        return function(*args)
+    """The task that calls a function while it is watched; `patience` as of `Watchdog.watch`. Errors of the operating
+    system that an operator can mend name the worker."""
+    worker = get_worker()
+    with WATCHDOG.watch(worker, patience):
+        try:
+            with translating():
+                return function(*args)
+        except StoreError as error:
+            if not is_operators(error.__cause__):
+                raise
+            raise say_more(error, f"this is on worker {worker.name}") from error.__cause__
 
 
 def describe_threads() -> str:

@@ -192,7 +192,6 @@ def _open_group(url: str, format: Format) -> Any:
             f"{url} needs a package that is not installed ({error}){name_extra(url)}"
         ) from error
     except Exception as error:  # libraries of object stores have errors of their own
-        if not (is_url(url) or isinstance(error, OSError)):
+        if not is_url(url):
             raise
-        remedy = f"; {CHECK_WRITING}" if is_url(url) else ""
-        raise StoreError(f"cannot write {url}: {describe_error(error)}{remedy}") from error
+        raise StoreError(f"cannot write {url}: {describe_error(error)}; {CHECK_WRITING}") from error

@@ -24,6 +24,7 @@ from mgspmv.ingest.npy import check_header
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory
+from mgspmv.os_errors import refuse_source
 
 if TYPE_CHECKING:
     from mgspmv.ingest.arrays import NamedArraysSource
@@ -378,7 +379,7 @@ def _load_npz(path: Path) -> Any:
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=source) from error
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror or error}", source=source) from error
+        raise refuse_source(error, source, f"cannot be read: {error.strerror or error}") from error
     except _NPZ_DAMAGE as error:
         raise SourceError(
             f"not a whole .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source

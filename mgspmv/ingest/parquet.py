@@ -19,6 +19,7 @@ from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
+from mgspmv.os_errors import refuse_source
 
 HASHED_BYTES = 1 << 20
 """Read at a time to be hashed."""
@@ -158,9 +159,8 @@ class ParquetTable:
         except SourceError:  # of what is behind a URL
             raise
         except (pa.ArrowInvalid, OSError) as error:
-            raise SourceError(
-                f"this is no Parquet file, or it is damaged or cut short ({error})", source=name
-            ) from error
+            said = f"this is no Parquet file, or it is damaged or cut short ({error})"
+            raise refuse_source(error, name, said) from error
         self.columns: list[str] = self._file.schema_arrow.names
         self.index: Sequence[str] = find_saved_index(self._file.schema_arrow)
         lengths = self.measure_groups()
@@ -197,9 +197,8 @@ class ParquetTable:
         except SourceError:
             raise
         except (pa.ArrowException, OSError) as error:
-            raise SourceError(
-                f"the Parquet file is damaged or cut short ({error}); fetch it again", source=self.name
-            ) from error
+            said = f"the Parquet file is damaged or cut short ({error}); fetch it again"
+            raise refuse_source(error, self.name, said) from error
         if not n_rows:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
 

@@ -37,6 +37,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Place, Source, StatedShape
 from mgspmv.ingest.streams import is_pipe
 from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
+from mgspmv.os_errors import describe_os_error, is_operators, refuse_source
 from mgspmv.store.places import StoreLike, describe_store, find_path
 from mgspmv.store.versions import list_versions
 
@@ -284,7 +285,7 @@ def _try_lock(folder: Path) -> int | None:
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot keep progress in {folder}: {error.strerror or error}; name another place by scratch="
+                f"cannot keep progress in {folder}: {describe_os_error(error, folder)}; name another place by scratch="
             ) from error
     return None
 
@@ -311,6 +312,8 @@ def _identify(name: str) -> dict[str, Any]:
     try:
         found = os.stat(name)
     except OSError as error:
+        if is_operators(error):
+            raise refuse_source(error, name, "") from error
         raise SourceNotFoundError(f"there is no such file ({error.strerror}); check the path", source=name) from error
     return {"name": os.path.abspath(name), "bytes": found.st_size, "mtime_ns": found.st_mtime_ns}
 
@@ -339,7 +342,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _refuse_writing(folder: Path, error: OSError) -> StoreError:
-    return StoreError(f"cannot keep progress in {folder}: {error.strerror or error}; make room")
+    return StoreError(f"cannot keep progress in {folder}: {describe_os_error(error, folder)}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 
 from mgspmv.errors import StoreError
+from mgspmv.os_errors import describe_os_error
 
 CHECKED_BYTES = 1 << 22
 """Of a file that are read at a time to be checked."""
@@ -93,9 +94,10 @@ class ScratchFile:
         try:
             yield
         except OSError as error:
+            folder = self._folder or tempfile.gettempdir()
             raise StoreError(
-                f"cannot write what is sorted to {self._folder or tempfile.gettempdir()}: {error.strerror or error}; "
-                "make room, name another folder by scratch=, or allow more memory by memory="
+                f"cannot write what is sorted to {folder}: {describe_os_error(error, folder)}; name another folder by "
+                "scratch=, or allow more memory by memory="
             ) from error
 
 

@@ -21,6 +21,7 @@ from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.ahead import AHEAD, Ahead, Readers, map_ahead
 from mgspmv.ingest.remote import explain, fetch_ahead, open_sought, open_url
 from mgspmv.ingest.unpack import decompress, find_compression
+from mgspmv.os_errors import refuse_source
 
 CHUNK_BYTES = 4 * 2**20
 """Default size of a chunk: at least four bytes an entry make at most about a million entries."""
@@ -463,7 +464,7 @@ def _open_local(name: str) -> IO[bytes]:
     except IsADirectoryError as error:
         raise SourceError("is a directory; name a file", source=name) from error
     except OSError as error:
-        raise SourceError(f"cannot be opened: {error}", source=name) from error
+        raise refuse_source(error, name, f"cannot be opened: {error}") from error
 
 
 def open_anywhere(name: str) -> IO[bytes]:
@@ -485,9 +486,8 @@ def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | No
     except SourceError:  # of the file; some are OSErrors too
         raise
     except (OSError, EOFError, LZMAError) as error:
-        raise SourceError(
-            f"the {compression} data are damaged or cut short ({error}); fetch the file again", source=name
-        ) from error
+        said = f"the {compression} data are damaged or cut short ({error}); fetch the file again"
+        raise refuse_source(error, name, said) from error
 
 
 def _unify_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:

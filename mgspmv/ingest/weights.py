@@ -35,6 +35,7 @@ from mgspmv.ingest.rules import (
     take_sample,
 )
 from mgspmv.ingest.streams import Line, TextStream, open_bytes
+from mgspmv.os_errors import refuse_source
 
 DANGLING_RULES = ("uniform", "drop", "error")
 
@@ -113,7 +114,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=name) from error
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot be read as parquet: {error}", source=name) from error
+        raise refuse_source(error, name, f"cannot be read as parquet: {error}") from error
 
 
 def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarray:
@@ -132,7 +133,7 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=str(path)) from error
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", source=str(path)) from error
+        raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
     except (ValueError, EOFError) as error:
         raise SourceError(f"not a .npy file of numbers ({error})", source=str(path)) from error
     if not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":

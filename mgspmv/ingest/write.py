@@ -30,6 +30,7 @@ from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
@@ -122,12 +123,14 @@ def check_memory(memory: int | None) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise OptionError unless it is there, and files can be made there."""
+    """Raise OptionError unless it is there and of a sort that has files, StoreError where they cannot be written."""
     if not Path(folder).is_dir():
         raise OptionError(f"scratch must be a folder that is there, and {os.fspath(folder)!r} is none")
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
+        if is_operators(error):
+            raise translate_os_error(error, folder, "write") from error
         raise OptionError(
             f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
             f"({error.strerror or error})"

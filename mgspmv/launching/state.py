@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from mgspmv.errors import ClusterError, OptionError, StoreError
 from mgspmv.files import write_beside
+from mgspmv.os_errors import describe_os_error
 from mgspmv.processes import STATE_VARIABLE, Process, find_state_folder, lock, wait_for
 
 State = Literal["starting", "running", "lost"]
@@ -164,7 +165,7 @@ def claim(launched: Launched) -> Iterator[None]:
         if isinstance(error, StoreError):
             raise
         raise StoreError(
-            f"clusters cannot be kept in {folder.parent}: {error.strerror or error}; name another folder by "
+            f"clusters cannot be kept in {folder.parent}: {describe_os_error(error, folder)}; name another folder by "
             f"{STATE_VARIABLE}"
         ) from error
     try:

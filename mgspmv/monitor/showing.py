@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mgspmv.logs import log_call
 from mgspmv.monitor.progress import open_progress
+from mgspmv.os_errors import translating
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +85,7 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with log_call(call.__name__), take_turn() as is_wanted:
+        with log_call(call.__name__), translating(), take_turn() as is_wanted:
             if not is_wanted:
                 return call(*args, **kwargs)
             given = takes.bind(*args, **kwargs)

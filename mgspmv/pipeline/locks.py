@@ -22,6 +22,7 @@ from typing import Any
 
 from mgspmv.errors import PipelineBusyError, StoreError
 from mgspmv.files import is_url
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.lock_objects import hold_objects
 from mgspmv.pipeline.steps import Step
 
@@ -47,6 +48,8 @@ def hold(folder: Path) -> Iterator[str]:
             pipeline = secrets.token_hex(8) if known == "?" else known
             _take(opened, path, f"works in {folder}", "name another folder", pipeline=pipeline)
         except OSError as error:
+            if is_operators(error):
+                raise translate_os_error(error, path, "lock") from error
             raise StoreError(f"cannot lock {path}: {error.strerror}; name a folder on a local file system") from error
         yield pipeline
 
@@ -75,7 +78,7 @@ def hold_targets(lanes: dict[str, list[Step]], pipeline: str, on_lost: Callable[
                 _take(opened, path, f"writes {target}", "have this one write elsewhere")
             except OSError as error:
                 if error.errno not in _NONE_THERE:
-                    raise StoreError(f"cannot lock {path}: {error.strerror}") from error
+                    raise translate_os_error(error, path, "lock") from error
         if urls:
             stack.enter_context(hold_objects(urls, f"{PRIVATE}/locks", _describe_holder(), pipeline, on_lost))
         yield
@@ -120,7 +123,7 @@ def _open(path: Path) -> Iterator[int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise StoreError(f"cannot write to {path.parent}: {error.strerror}; name another folder") from error
+        raise translate_os_error(error, path, "write") from error
     try:
         yield opened
     finally:

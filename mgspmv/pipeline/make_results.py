@@ -20,6 +20,7 @@ from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
+from mgspmv.os_errors import refuse_source
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
 from mgspmv.pipeline.computing import OpenedMatrix
 from mgspmv.pipeline.definition import PREVIOUS
@@ -301,7 +302,7 @@ def read_array(path: str) -> np.ndarray:
     except MgspmvError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise SourceError(f"cannot be read as a Zarr array, nor is it named .npy: {error}", source=path) from error
+        raise refuse_source(error, path, f"cannot be read as a Zarr array, nor is it named .npy: {error}") from error
     except Exception as error:
         raise explain(path, error) from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":

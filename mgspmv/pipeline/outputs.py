@@ -26,6 +26,7 @@ from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import MgspmvError, StoreError, StoreFormatError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.remote import MARKS
+from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.pipeline.places import explain_failures, fetch, find_system
 from mgspmv.pipeline.records import Records, read_record, write_json
@@ -72,7 +73,7 @@ class Results:
             shutil.rmtree(self.staged, ignore_errors=True)
             self.staged.mkdir(parents=True)
         except OSError as error:
-            raise StoreError(f"cannot write to {self.staged}: {error.strerror}") from error
+            raise translate_os_error(error, self.staged, "write") from error
         return self.staged
 
     def discard(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
 from mgspmv.files import CHECK_WRITING, describe_error, find_web_options, is_url, name_extra
 from mgspmv.ingest.remote import explain
+from mgspmv.os_errors import translate_os_error
 
 
 def find_system(url: str) -> tuple[Any, str]:
@@ -51,6 +52,8 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
         raise
     except OSError as error:
         remedy = _REMEDY if is_url(place) else ""
+        if not remedy:
+            raise translate_os_error(error, place, doing) from error
         raise StoreError(f"cannot {doing} {place}: {describe_error(error)}{remedy}") from error
     except Exception as error:
         if not is_url(place):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from mgspmv.errors import PipelineError, StoreError
 from mgspmv.files import check_file
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.checks import find_problems
 from mgspmv.pipeline.definition import Pipeline
 from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
@@ -95,6 +96,8 @@ def _read_text(path: str | os.PathLike[str]) -> str:
     except StoreError as error:
         raise PipelineError(str(error)) from error
     except OSError as error:
+        if is_operators(error):
+            raise translate_os_error(error, path, "read") from error
         raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: not valid TOML: {error}") from error

@@ -15,6 +15,7 @@ from mgspmv.files import is_url, write_beside
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
+from mgspmv.os_errors import refuse_source
 from mgspmv.store.read import open_store
 
 QUICK_BYTES = 1 << 30
@@ -88,7 +89,7 @@ class Checksums:
         except FileNotFoundError as error:
             raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
         except OSError as error:
-            raise SourceError(f"cannot be read: {error.strerror}", source=str(path)) from error
+            raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
         with self._lock:
             self._known[place], self._is_new = [*stamp, digest], True
         return digest

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.os_errors import refuse_source
 from mgspmv.pipeline.definition import LOADABLE, Format
 from mgspmv.results import Solution, generate_csv, to_json
 
@@ -167,7 +168,7 @@ def read_labels(path: str, ids: Iterable[Any], *, string_ids: bool) -> Labels:
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=path) from error
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot be read as {suffix[1:]}: {error}", source=path) from error
+        raise refuse_source(error, path, f"cannot be read as {suffix[1:]}: {error}") from error
     if missing := [name for name in ("id", "label") if name not in table.column_names]:
         raise OptionError(f"{path}: labels have the columns id and label; {' and '.join(missing)} is not there")
     wanted = table.filter(compute.is_in(table["id"], pa.array(list(ids), table["id"].type)))

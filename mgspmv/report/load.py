@@ -9,6 +9,7 @@ from typing import Any
 
 from mgspmv.errors import PipelineError, StoreNotFoundError
 from mgspmv.files import is_url
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.report.measure import describe_solution
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
 from mgspmv.results import Solution, load_solution
@@ -75,6 +76,8 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
+        if is_operators(error):
+            raise translate_os_error(error, path, "read") from error
         raise PipelineError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise PipelineError(

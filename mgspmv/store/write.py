@@ -20,6 +20,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
+from mgspmv.os_errors import is_operators, translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_writer, is_string, run_pieces
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.places import (
@@ -292,6 +293,11 @@ def begin_version(
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
     StoreError : nothing can be written there; another version than `base` is the current one
     """
+    with translating(describe_store(store), "write"):
+        yield from _begin_version(store, overwrite=overwrite, base=base, keep=keep)
+
+
+def _begin_version(store: StoreLike, *, overwrite: bool, base: str | None, keep: int | None) -> Iterator[Version]:
     is_new = check_target(store, overwrite=overwrite)
     check_links(locate_store(store), "zarr.json", "versions", "versions/zarr.json")
     begun: dict[str, Any] = {KEY: {"format_version": FORMAT_VERSION, "current": None}}
@@ -300,7 +306,7 @@ def begin_version(
     except Exception as error:  # libraries of object stores have errors of their own
         place = describe_store(store)
         is_elsewhere = "://" in place
-        if isinstance(error, MgspmvError) or not (is_elsewhere or isinstance(error, OSError)):
+        if isinstance(error, MgspmvError) or is_operators(error) or not (is_elsewhere or isinstance(error, OSError)):
             raise
         remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
         raise StoreError(f"cannot write {place}: {describe_error(error)}{remedy}") from error
@@ -310,7 +316,8 @@ def begin_version(
     version = Version(root, versions.create_group(name), name, describe_store(store), store, base, keep)
     try:
         version.check_base()
-        yield version
+        with translating(version.url, "write"):  # before what was written is removed, so that it says what was free
+            yield version
     except BaseException as error:
         if not version.is_named:  # else the write that names it may have come through
             del versions[name]
