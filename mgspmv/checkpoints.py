@@ -32,7 +32,7 @@ from zarr.errors import ContainsGroupError
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
-from mgspmv.os_errors import describe_os_error, is_clear, is_operators
+from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import (
@@ -137,7 +137,8 @@ def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlic
     start : number of its first row
     """
     name = _name_slice(start)
-    digest = write_array(address.open(), name, x, 1) if len(x) else digest_array(x, 1)
+    with translating(describe_store(address.place), "write"):
+        digest = write_array(address.open(), name, x, 1) if len(x) else digest_array(x, 1)
     return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
 
 
@@ -229,8 +230,6 @@ def describe_hang(limit_s: float) -> str:
 
 def describe_failure(error: BaseException) -> str:
     """In a line."""
-    if is_operators(error) and is_clear(error):
-        return describe_os_error(error)
     return hide_secrets(" ".join(str(error).split())) or type(error).__name__
 
 
@@ -321,7 +320,8 @@ class Checkpoints:
         """
         self._check_there(address, slices)
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
-        address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
+        with translating(self.url, "write"):
+            address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
         # In order, as what hung and was given up may become current late.
         self._kept = sorted({*self._kept, address.name}, key=_find_number)[-STATES_KEPT:]
 

@@ -50,23 +50,22 @@ def translate_os_error(
     hidden : file or folder that takes the name of `place` once it is whole
     """
     named = _find_name(error)
-    if place is not None and (named is None or (hidden is not None and _is_in(named, hidden))):
+    where = named
+    if place is not None and (named is None or _is_in(place, named) or (hidden is not None and _is_in(named, hidden))):
         where = os.fspath(place)
-    else:
-        where = named or "a file"
-        doing = doing if place is not None and _is_in(where, place) else None
-    if doing is None:
+    if doing is None or place is None or where is None or not _is_in(where, place):
         doing = "write" if _find_number(error) in _WRITING else "use"
-    return StoreError(f"cannot {doing} {where}: {describe_os_error(error, where)}")
+    return StoreError(f"cannot {doing} {where or 'a file'}: {describe_os_error(error, where)}")
 
 
 def describe_os_error(error: OSError, place: Place | None = None) -> str:
     """Return what is wrong and the remedy; for errors that no operator can mend what the system says."""
     if not is_operators(error):
         return str(error.strerror or error)
-    number = _find_number(error)
-    path = Path(os.path.realpath(place or _find_name(error) or "."))
-    return f"{os.strerror(number).lower()}; {_EXPLAIN[number](path)}"
+    number, named = _find_number(error), place or _find_name(error)
+    if named is None and number not in _OF_PROCESS:
+        return f"{os.strerror(number).lower()}; see that all that is written to has room"
+    return f"{os.strerror(number).lower()}; {_EXPLAIN[number](Path(os.path.realpath(named or '.')))}"
 
 
 def refuse_source(error: Exception, source: Place, otherwise: str) -> SourceError:
@@ -106,7 +105,7 @@ def _find_name(error: OSError) -> str | None:
     return os.path.dirname(name) if name.endswith(".partial") else name  # beside an object of Zarr while it is written
 
 
-def _is_in(name: str, place: Place) -> bool:
+def _is_in(name: Place, place: Place) -> bool:
     return Path(os.path.abspath(name)).is_relative_to(os.path.abspath(place))
 
 

@@ -20,7 +20,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
             part.write_text("half")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(StoreError, match=r"cannot write .*r\.npy: No space left on device"):
+    with pytest.raises(StoreError, match=r"cannot write .*r\.npy: no space left on device"):
         fail()
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.npy"]
     assert path.read_text() == "old"

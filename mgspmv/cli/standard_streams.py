@@ -24,8 +24,10 @@ def open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDONLY)  # to write to it is an error still
-    sys.stdout = _wrap(_Output(1, "w", closefd=False), sys.stdout, "strict")
-    sys.stderr = _wrap(_Messages(2, "w", closefd=False), sys.stderr, "backslashreplace")
+    if sys.stdout is sys.__stdout__:  # and nobody has replaced it
+        sys.stdout = _wrap(_Output(1, "w", closefd=False), sys.stdout, "strict")
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _wrap(_Messages(2, "w", closefd=False), sys.stderr, "backslashreplace")
 
 
 def _wrap(raw: io.FileIO, before: Any, errors: str) -> io.TextIOWrapper:

@@ -130,7 +130,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if is_operators(error):
-            raise translate_os_error(error, folder, "write") from error
+            raise translate_os_error(error, folder, "write", hidden=folder) from error
         raise OptionError(
             f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
             f"({error.strerror or error})"

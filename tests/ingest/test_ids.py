@@ -95,5 +95,5 @@ def test_a_file_that_is_cut_short_is_an_error():
 
 
 def test_a_folder_that_takes_no_files(tmp_path):
-    with pytest.raises(StoreError, match=r"cannot write what is sorted to .*none: .*; make room, name another folder"):
+    with pytest.raises(StoreError, match=r"cannot write what is sorted to .*none: .*; name another folder"):
         ScratchFile(tmp_path / "none")

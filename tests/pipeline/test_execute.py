@@ -591,7 +591,7 @@ class TestFailures:
 
     def test_a_folder_that_cannot_be_written_to(self):
         Path("out").write_text("")
-        with pytest.raises(StoreError, match=r"cannot write to out/\.mgspmv"):
+        with pytest.raises(StoreError, match=r"cannot write out/\.mgspmv"):
             run(RUN)
 
 
@@ -675,7 +675,7 @@ class TestNothingComesOfIt:
 
     def test_a_place_that_cannot_be_written_to(self):
         Path("ranks").write_text("")
-        with pytest.raises(StoreError, match="name another folder"):
+        with pytest.raises(StoreError, match="not a directory; .*name another place"):
             run(RUN, overrides={"output.folder": "ranks"})
         assert not Path("out").exists()
 

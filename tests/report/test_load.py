@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, PipelineError, StoreFormatError, StoreNotFoundError
+from mgspmv.errors import OptionError, PipelineError, StoreError, StoreFormatError, StoreNotFoundError
 from mgspmv.report import load_run
 from mgspmv.report.record import RunRecord, StepOutcome
 
@@ -96,4 +96,4 @@ def test_a_record_that_cannot_be_read(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    fail(PipelineError, r"run\.json cannot be read: Permission denied", path)
+    fail(StoreError, r"cannot read .*run\.json: permission denied; ", path)
