@@ -441,7 +441,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(StoreError, match="no space left on device; .* bytes of .* are free; make room"):
+        with pytest.raises(StoreError, match=r"no space left on device; .* bytes of .* are free; make room"):
             mg.ingest(source, tmp_path / "a.zarr", resume=True)
     assert mg.ingest(source, tmp_path / "a.zarr", resume=True).digest == ingest_to_compare(source).digest
 

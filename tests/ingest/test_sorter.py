@@ -240,7 +240,7 @@ def test_a_full_disk_is_said(small, monkeypatch, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
-    with pytest.raises(StoreError, match=rf"cannot write what is sorted to {tmp_path}: no space left on device; .* make"):
+    with pytest.raises(StoreError, match=rf"cannot write what is sorted to {tmp_path}: no space left on device; .*"):
         sort(make_batches(900, (50, 50)), (50, 50), 3000, folder=tmp_path)
 
 

@@ -675,7 +675,7 @@ class TestNothingComesOfIt:
 
     def test_a_place_that_cannot_be_written_to(self):
         Path("ranks").write_text("")
-        with pytest.raises(StoreError, match="not a directory; .*name another place"):
+        with pytest.raises(StoreError, match=r"not a directory; .*name another place"):
             run(RUN, overrides={"output.folder": "ranks"})
         assert not Path("out").exists()
 
