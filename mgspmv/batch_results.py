@@ -10,17 +10,20 @@ from collections.abc import Iterator, Sized
 from dataclasses import asdict, dataclass, field
 from heapq import nlargest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
 from mgspmv.files import is_url, write_beside
-from mgspmv.model import Event, Stability, Status
+from mgspmv.model import Event, Stability, Status, free_memory
 from mgspmv.results import (
     FORMAT_VERSION,
+    ID_DTYPES,
+    MEND,
     PARQUET_KEY,
+    RANK_DTYPES,
     ZARR_KEY,
     Solution,
     check_source,
@@ -29,13 +32,18 @@ from mgspmv.results import (
     format_csv,
     open_ranks,
     read_array,
+    read_column,
     read_ids,
     read_rank_table,
-    to_event,
+    read_saved,
     to_json,
     write_array,
 )
 from mgspmv.traces import write_trace
+from mgspmv.validation import seal
+
+if TYPE_CHECKING:
+    from mgspmv.saved import SavedBatch
 
 BATCH_SUFFIXES = (".zarr", ".parquet")
 HTML_LINES = 6
@@ -311,12 +319,15 @@ def _write_zarr(batch: BatchSolution, url: str) -> None:
 
 
 def _read_zarr(url: str) -> BatchSolution:
+    from mgspmv.saved import SavedBatch
+
     group, described = open_ranks(url, is_batch=True)
-    if described["top"] is None:
-        ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
-        return _compose(url, described, ids, values=read_array(url, group, "values"))
-    top_ids = read_ids(url, group, "top_ids", described["vertex_ids"])
-    return _compose(url, described, None, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks"))
+    saved = read_saved(SavedBatch, url, described)
+    if saved.top is None:
+        ids = read_ids(url, group, "vertex_ids", saved.vertex_ids)
+        return _compose(url, saved, ids, values=read_array(url, group, "values", RANK_DTYPES, 2))
+    top_ids = read_array(url, group, "top_ids", ("string",) if saved.vertex_ids == "string" else ("int64",), 2)
+    return _compose(url, saved, None, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks", RANK_DTYPES, 2))
 
 
 def _write_parquet(batch: BatchSolution, path: str) -> None:
@@ -376,20 +387,28 @@ ROWS_AT_ONCE = 2**20
 
 
 def _read_parquet(path: str) -> BatchSolution:
+    from mgspmv.saved import SavedBatch
+
     table, described = read_rank_table(path, is_batch=True)
-    n_vectors = len(described["labels"])
-    ranks, ids = table["rank"].to_numpy(), table["id"].to_numpy()
-    if described["top"] is None:
+    saved = read_saved(SavedBatch, path, described)
+    ranks, ids = read_column(path, table, "rank", RANK_DTYPES), read_column(path, table, "id", ID_DTYPES)
+    n_vectors, top = len(saved.labels), saved.top
+    if top is None:
+        if len(ranks) % n_vectors:
+            raise StoreDamagedError(f"{path}: there are {len(ranks)} ranks for {n_vectors} vectors; {MEND}")
         ranks, ids = ranks.reshape(n_vectors, -1), ids.reshape(n_vectors, -1)
-        return _compose(path, described, None if described["vertex_ids"] is None else ids[0], values=ranks)
-    counts = {row["values"]: row["counts"] for row in table["vector"].value_counts().to_pylist()}
-    n_kept = np.array([counts.get(label, 0) for label in described["labels"]])
-    is_kept = np.arange(described["top"]) < n_kept[:, None]
+        return _compose(path, saved, None if saved.vertex_ids is None else ids[0], values=ranks)
+    if top > saved.matrix["shape"][0] or n_vectors * top * (ids.itemsize + ranks.itemsize) > free_memory():
+        raise StoreDamagedError(f"{path}: {top} ranks of each of {n_vectors} vectors are more than there are; {MEND}")
+    vectors = table["vector"].value_counts().to_pylist() if "vector" in table.column_names else []
+    counts = {str(row["values"]): row["counts"] for row in vectors}
+    n_kept = np.array([counts.get(str(label), 0) for label in saved.labels])
+    is_kept = np.arange(top) < n_kept[:, None]
     if int(is_kept.sum()) != len(ranks):
-        raise StoreDamagedError(f"{path}: there are {len(ranks)} ranks for {n_vectors} vectors of {described['top']}")
+        raise StoreDamagedError(f"{path}: there are {len(ranks)} ranks for {n_vectors} vectors of {top}; {MEND}")
     top_ids, top_ranks = np.full(is_kept.shape, fill_id(ids), ids.dtype), np.zeros(is_kept.shape, ranks.dtype)
     top_ids[is_kept], top_ranks[is_kept] = ids, ranks
-    return _compose(path, described, None, top_ids=top_ids, top_ranks=top_ranks)
+    return _compose(path, saved, None, top_ids=top_ids, top_ranks=top_ranks)
 
 
 def fill_id(ids: np.ndarray) -> int | str:
@@ -419,28 +438,17 @@ def _describe(batch: BatchSolution) -> dict[str, Any]:
         "events": [asdict(event) for event in batch.events],
         "digest": batch.digest(),
     }
-    return {key: to_json(value) for key, value in described.items()}
+    return seal(to_json(described))
 
 
-def _compose(path: str, described: dict[str, Any], ids: np.ndarray | None, **kept: np.ndarray | None) -> BatchSolution:
+def _compose(path: str, saved: SavedBatch, ids: np.ndarray | None, **kept: np.ndarray | None) -> BatchSolution:
     arrays = {"values": None, "top_ids": None, "top_ranks": None} | kept
+    said = {name: value for name, value in saved if name not in ("vertex_ids", "digest", "top")}
+    bounds = {name: np.array(said[name], np.float64) for name in ("alphas", "error_bounds_l1")}
     try:
-        batch = BatchSolution(
-            labels=tuple(described["labels"]),
-            alphas=np.array(described["alphas"], np.float64),
-            statuses=tuple(Status(status) for status in described["statuses"]),
-            changes=tuple(tuple(float(change) for change in own) for own in described["changes"]),
-            error_bounds_l1=np.array([float(bound) for bound in described["error_bounds_l1"]]),
-            seconds={phase: float(elapsed_s) for phase, elapsed_s in described["seconds"].items()},
-            vertex_ids=ids,
-            options=described["options"],
-            matrix=described["matrix"],
-            memory=described["memory"],
-            events=tuple(to_event(event) for event in described.get("events", ())),
-            **arrays,
-        )
+        batch = BatchSolution(vertex_ids=ids, **said | bounds | arrays)
     except ShapeError as error:
-        raise StoreDamagedError(f"{path}: {error}") from error
-    if batch.digest() != described["digest"]:
-        raise ChecksumError(f"{path}: the ranks do not match their digest")
+        raise StoreDamagedError(f"{path}: {error}; {MEND}") from error
+    if batch.digest() != saved.digest:
+        raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
     return batch

@@ -14,8 +14,6 @@ and slices digests: what was torn or flipped is found when it is read, and then 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import secrets
 import warnings
@@ -36,6 +34,7 @@ from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import (
+    ZARR_ERRORS,
     StoreLike,
     check_links,
     describe_store,
@@ -46,6 +45,7 @@ from mgspmv.store.places import (
 )
 from mgspmv.store.versions import read_root_attributes
 from mgspmv.store.write import write_array
+from mgspmv.validation import check_fields, digest_json, seal
 
 FORMAT_VERSION = 1
 STATES_KEPT = 2
@@ -321,7 +321,7 @@ class Checkpoints:
         self._check_there(address, slices)
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         with translating(self.url, "write"):
-            address.open().attrs[_STATE_KEY] = described | {"sha256": _digest(described)}
+            address.open().attrs[_STATE_KEY] = seal(described)
         # In order, as what hung and was given up may become current late.
         self._kept = sorted({*self._kept, address.name}, key=_find_number)[-STATES_KEPT:]
 
@@ -396,11 +396,11 @@ class Checkpoints:
         if not described:
             return None
         try:
-            claims = {key: described[_STATE_KEY][key] for key in ("reached", "slices")}
-            if _digest(claims) != described[_STATE_KEY]["sha256"]:
+            claims = described[_STATE_KEY]
+            if digest_json({key: claims[key] for key in ("reached", "slices")}) != claims["sha256"]:
                 raise ValueError("its attributes do not match their digest")
-            reached = Reached(**claims["reached"] | {"changes": tuple(claims["reached"]["changes"])})
-            slices = sorted((WrittenSlice(**own) for own in claims["slices"]), key=lambda own: (own.start, own.n))
+            reached = check_fields(Reached, claims["reached"])
+            slices = sorted(check_fields(list[WrittenSlice], claims["slices"]), key=lambda own: (own.start, own.n))
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:
                 return Restored(reached, np.empty(0))
             _check_slices(slices, self._n_rows)
@@ -413,7 +413,7 @@ class _DamagedError(Exception):
     """A state is not as it was written."""
 
 
-_DAMAGES = (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OSError)
+_DAMAGES = (*ZARR_ERRORS, RuntimeError, OSError)
 """What reading raises of metadata and chunks that are not as they were written, or not there."""
 
 
@@ -460,7 +460,3 @@ def _name_slice(start: int) -> str:
 
 def _find_number(name: str) -> int:
     return int(name[1:].partition("-")[0])
-
-
-def _digest(described: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -13,13 +13,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 
 from mgspmv.display.cards import Card, Table, draw_convergence, format_shape, quote, render_card
 from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.errors import (
+    CapacityError,
     ChecksumError,
     MissingChunkError,
     OptionError,
@@ -35,15 +36,22 @@ from mgspmv.errors import (
 from mgspmv.files import check_file, is_url, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.traces import write_trace
+from mgspmv.validation import check_fields, check_seal, parse_json, seal
 from mgspmv.version import __version__
+
+if TYPE_CHECKING:
+    from mgspmv.saved import SavedRanks
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
 CHUNK_ELEMENTS = 2**20
+RANK_DTYPES, ID_DTYPES = ("float32", "float64"), ("int64", "object")
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
 
@@ -52,10 +60,9 @@ REPR_TOP, HTML_TOP = 3, 5
 HTML_PHASES = 4
 """Phases that are shown of one, the longest."""
 
-_MEND = "compute it again or restore a copy"
-
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
+MEND = "compute it again or restore a copy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,18 +474,18 @@ def open_group(url: str) -> Any:
     """The Zarr group at a path or URL; None where there is none."""
     import zarr
 
-    from mgspmv.store.places import check_links, locate_store
+    from mgspmv.store.places import ZARR_ERRORS, check_links, locate_store
 
     if not is_url(url):
         check_links(locate_store(url), "", below=True)
     try:
-        group = zarr.open_group(url, mode="r")
-        check_links(group.store, "", below=True)
-        return group
+        group = zarr.open_group(url, mode="r", use_consolidated=False)
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise StoreDamagedError(f"{url}: the metadata of the group cannot be read: {error}") from error
+    except ZARR_ERRORS as error:
+        raise StoreDamagedError(f"{url}: the metadata of the group cannot be read ({error}); {MEND}") from error
+    check_links(group.store, "", below=True)
+    return group
 
 
 def _write_zarr(solution: Solution, url: str) -> None:
@@ -530,49 +537,92 @@ def open_ranks(url: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]
     return group, check_described(url, group.attrs[ZARR_KEY], is_batch=is_batch)
 
 
+def read_saved(model: type[T], path: str, described: dict[str, Any]) -> T:
+    """The fields of a file of results; one of `mgspmv.saved`.
+
+    Raises
+    ------
+    StoreDamagedError : one is missing, or is none that is written
+    """
+    try:
+        check_seal(described)
+        return check_fields(model, described)
+    except ValueError as error:
+        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
+
+
 def read_ids(url: str, group: Any, name: str, dtype: str | None) -> np.ndarray | None:
-    """The ids of vertices in a group: int64, or `string` as object; None where they are 0..n-1."""
+    """The ids of vertices in a group: int64, or `string` as object; None where they are 0..n-1.
+
+    Raises
+    ------
+    StoreError : as of `read_array`
+    """
     if dtype is None:
+        if _get_array(url, group, name) is not None:
+            raise StoreDamagedError(f"{url}: there are {name}, and what it says of them is lost; {MEND}")
         return None
-    ids = read_array(url, group, name)
-    return ids.astype(object) if dtype == "string" else ids
+    return read_array(url, group, name, ("string",) if dtype == "string" else ("int64",))
 
 
 def _read_zarr(url: str) -> Solution:
+    from mgspmv.saved import SavedRanks
+
     group, described = open_ranks(url)
-    ids = read_ids(url, group, "vertex_ids", described["vertex_ids"])
-    return _compose(url, read_array(url, group, "values"), ids, described)
+    saved = read_saved(SavedRanks, url, described)
+    ids = read_ids(url, group, "vertex_ids", saved.vertex_ids)
+    return _compose(url, read_array(url, group, "values", RANK_DTYPES), ids, saved)
 
 
-def read_array(url: str, group: Any, name: str) -> np.ndarray:
-    """Read what `write_array` wrote.
+def read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int = 1) -> np.ndarray:
+    """Read what `write_array` wrote; strings as object.
+
+    Parameters
+    ----------
+    dtypes : that it may have, `string` for strings
 
     Raises
     ------
     StoreDamagedError, MissingChunkError, ChecksumError : it is not what was written
     CapacityError : its ids do not fit into the memory there is
     """
+    from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
+
+    array = _get_array(url, group, name)
+    if array is None:
+        raise StoreDamagedError(f"{url}: the array {name} is missing; {MEND}")
+    if array.ndim != ndim or (found := "string" if is_string(array) else array.dtype.name) not in dtypes:
+        wanted = f"{ndim} dimensions of {' or '.join(dtypes)}"
+        raise StoreDamagedError(
+            f"{url}: {name} has {array.ndim} dimensions of {array.dtype.name} instead of {wanted}; {MEND}"
+        )
+    if fault := find_chunk_fault(array):
+        raise StoreDamagedError(f"{url}: {name} {fault}; {MEND}")
+    if (needed := math.prod(array.shape) * array.dtype.itemsize) > (free := free_memory()):
+        raise CapacityError(f"{url}: {name} takes {needed:,} bytes, and {free:,} of memory are free")
+    if array.nchunks_initialized != array.nchunks:
+        missing = array.nchunks - array.nchunks_initialized
+        raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing; {MEND}")
+    try:
+        read = read_whole(array)
+    except MissingChunkError as error:
+        raise MissingChunkError(f"{url}: a chunk of {name} is missing; {MEND}") from error
+    except (ValueError, RuntimeError) as error:
+        raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}; {MEND}") from error
+    return read.astype(object) if found == "string" else read
+
+
+def _get_array(url: str, group: Any, name: str) -> Any:
+    """An array of a group; None where there is none of this name."""
     from zarr import Array
 
-    from mgspmv.store.chunks import find_chunk_fault, read_whole
+    from mgspmv.store.places import ZARR_ERRORS
 
     try:
         array = group.get(name)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {_MEND}") from error
-    if not isinstance(array, Array):
-        raise StoreDamagedError(f"{url}: the array {name} is missing")
-    if fault := find_chunk_fault(array):
-        raise StoreDamagedError(f"{url}: {name} {fault}; {_MEND}")
-    if array.nchunks_initialized != array.nchunks:
-        missing = array.nchunks - array.nchunks_initialized
-        raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing")
-    try:
-        return read_whole(array)
-    except MissingChunkError as error:
-        raise MissingChunkError(f"{url}: a chunk of {name} is missing; {_MEND}") from error
-    except (ValueError, RuntimeError) as error:
-        raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}") from error
+    except ZARR_ERRORS as error:
+        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {MEND}") from error
+    return array if isinstance(array, Array) else None
 
 
 def _to_table(ids: np.ndarray, values: np.ndarray) -> Any:
@@ -591,9 +641,21 @@ def _write_parquet(solution: Solution, path: str) -> None:
 
 
 def _read_parquet(path: str) -> Solution:
+    from mgspmv.saved import SavedRanks
+
     table, described = read_rank_table(path)
-    ids = None if described["vertex_ids"] is None else table["id"].to_numpy()
-    return _compose(path, table["rank"].to_numpy(), ids, described)
+    saved = read_saved(SavedRanks, path, described)
+    ids = read_column(path, table, "id", ID_DTYPES)
+    values = read_column(path, table, "rank", RANK_DTYPES)
+    if saved.vertex_ids is None and not np.array_equal(ids, np.arange(len(ids))):
+        raise StoreDamagedError(f"{path}: there are ids, and what it says of them is lost; {MEND}")
+    return _compose(path, values, None if saved.vertex_ids is None else ids, saved)
+
+
+def _is_text(dtype: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
 
 
 def is_rank_table(path: str | os.PathLike[str]) -> bool:
@@ -619,12 +681,30 @@ def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str
 
     try:
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _refuse_parquet(path, error) from error
-    metadata = (table.schema.metadata or {}).get(PARQUET_KEY)
-    if metadata is None:
+    text = (table.schema.metadata or {}).get(PARQUET_KEY)
+    if text is None:
         raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
-    return table, check_described(path, json.loads(metadata), is_batch=is_batch)
+    try:
+        described = parse_json(text)
+    except ValueError as error:
+        raise StoreDamagedError(f"{path}: what it says of its ranks is no JSON ({error}); {MEND}") from error
+    return table, check_described(path, described, is_batch=is_batch)
+
+
+def read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np.ndarray:
+    """A column of a table of ranks; strings as object.
+
+    Raises
+    ------
+    StoreDamagedError : it is missing, or has others than these dtypes, or gaps
+    """
+    if table.column_names.count(name) == 1 and not (column := table[name]).null_count:
+        values: np.ndarray = column.to_numpy()
+        if values.dtype.name in dtypes and (values.dtype != object or _is_text(column.type)):
+            return values
+    raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without gaps; {MEND}")
 
 
 def _refuse_parquet(path: str, error: Exception) -> StoreError:
@@ -632,7 +712,7 @@ def _refuse_parquet(path: str, error: Exception) -> StoreError:
         return ChecksumError(f"{path}: a page does not match its checksum")
     if is_operators(error):
         return translate_os_error(error, path, "read")
-    return StoreDamagedError(f"{path} cannot be read as Parquet: {error}")
+    return StoreDamagedError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}")
 
 
 def generate_csv(solution: Solution) -> Iterator[bytes]:
@@ -679,7 +759,7 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "recoveries": [asdict(recovery) for recovery in solution.recoveries],
         "digest": solution.digest(),
     }
-    return {key: to_json(value) for key, value in described.items()}
+    return seal(to_json(described))
 
 
 def check_described(path: str, described: dict[str, Any], *, is_batch: bool = False) -> dict[str, Any]:
@@ -689,6 +769,8 @@ def check_described(path: str, described: dict[str, Any], *, is_batch: bool = Fa
     ------
     StoreFormatError : it is not
     """
+    if not isinstance(described, dict):
+        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
     if ("labels" in described) != is_batch:
         held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
         raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
@@ -701,49 +783,14 @@ def check_described(path: str, described: dict[str, Any], *, is_batch: bool = Fa
     return described
 
 
-def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, described: dict[str, Any]) -> Solution:
+def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, saved: SavedRanks) -> Solution:
     if ids is not None and len(ids) != len(values):
-        raise StoreDamagedError(f"{path}: there are {len(values)} ranks but {len(ids)} vertex ids")
-    solution = Solution(
-        values=values,
-        status=Status(described["status"]),
-        iterations=described["iterations"],
-        changes=tuple(float(change) for change in described["changes"]),
-        seconds={phase: float(elapsed_s) for phase, elapsed_s in described["seconds"].items()},
-        error_bound_l1=float(described["error_bound_l1"]),
-        vertex_ids=ids,
-        options=described["options"],
-        matrix=described["matrix"],
-        events=tuple(to_event(event) for event in described["events"]),
-        memory=described.get("memory", {}),
-        stability=_to_stability(described.get("stability")),
-        followed=_to_followed(described.get("followed")),
-        resumed_after=described.get("resumed_after", 0),
-        non_finite=_to_non_finite(described.get("non_finite")),
-        underflow=None if described.get("underflow") is None else Underflow(**described["underflow"]),
-        recoveries=tuple(Recovery(**recovery) for recovery in described.get("recoveries", ())),
-    )
-    if solution.digest() != described["digest"]:
-        raise ChecksumError(f"{path}: the ranks do not match their digest")
+        raise StoreDamagedError(f"{path}: there are {len(values)} ranks but {len(ids)} vertex ids; {MEND}")
+    said = {name: value for name, value in saved if name not in ("vertex_ids", "digest")}
+    solution = Solution(values=values, vertex_ids=ids, **said)
+    if solution.digest() != saved.digest:
+        raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
     return solution
-
-
-def _to_stability(described: dict[str, Any] | None) -> Stability | None:
-    if described is None:
-        return None
-    numbers = {name: float(described[name]) for name in ("gap", "bound")}
-    return Stability(**(described | numbers | {"ties": tuple(map(tuple, described["ties"]))}))
-
-
-def _to_followed(described: dict[str, Any] | None) -> Followed | None:
-    if described is None:
-        return None
-    numbers = {name: float(described[name]) for name in ("equivalents", "residual_before", "residual_after")}
-    return Followed(**(described | numbers))
-
-
-def _to_non_finite(described: dict[str, Any] | None) -> NonFinite | None:
-    return None if described is None else NonFinite(**(described | {"value": float(described["value"])}))
 
 
 def find_non_finite(
@@ -765,12 +812,6 @@ def find_non_finite(
     place = int(is_right.argmin())
     vertex = place if vertex_ids is None else vertex_ids[place]
     return NonFinite(vertex if isinstance(vertex, str) else int(vertex), float(values[place]), iteration)
-
-
-def to_event(described: dict[str, Any]) -> Event:
-    """An event of the JSON values that it was saved as."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
-    return Event(**(fields | {"change": float(described["change"])}))
 
 
 def to_json(value: Any) -> Any:

@@ -31,6 +31,7 @@ from mgspmv.checkpoints import (
 )
 from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
 from mgspmv.marks import make_marks, mark
+from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3
 from tests.support.failing_stores import FailingStore
 from tests.support.waiting import HANG_S
@@ -248,7 +249,7 @@ def forge(state, change):
     described = json.loads((state / "zarr.json").read_text())
     told = described["attributes"]["mgspmv_state"]
     change(told)
-    told["sha256"] = mgspmv.checkpoints._digest({key: told[key] for key in ("reached", "slices")})
+    told["sha256"] = digest_json({key: told[key] for key in ("reached", "slices")})
     (state / "zarr.json").write_text(json.dumps(described))
 
 
@@ -256,7 +257,7 @@ def forge(state, change):
     ("changed", "said"),
     [
         ({"n": 10**15}, "its slices are of 1000000000000000 rows, and the matrix has 1000"),
-        ({"n": 10**30}, "its slices are of 10*30 rows, and the matrix has 1000"),
+        ({"n": 10**30}, "a number has 100 bits, and at most 64 are written"),
         ({"n": 999}, "its slices are of 999 rows, and the matrix has 1000"),
         ({"dtype": "V1000000000000"}, "its slices are of V1000000000000, and ranks are of float32 or float64"),
     ],
@@ -264,7 +265,6 @@ def forge(state, change):
 def test_a_state_that_claims_more_than_there_is_is_passed_over(tmp_path, changed, said):
     open_checkpoints(tmp_path, 5, 6)
     forge(find_state(tmp_path, -1), lambda told: told["slices"][0].update(changed))
-    said = said.replace("10*30", str(10**30))
     with pytest.warns(UserWarning, match=rf"is not whole: .* is damaged \({said}\); the one of iteration 5 is taken"):
         restored = Checkpoints(tmp_path, IDENTITY["matrix"], N).restore()
     assert restored.x.tobytes() == make_x(5).tobytes()

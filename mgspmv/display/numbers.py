@@ -48,6 +48,8 @@ def format_bytes(count: float) -> str:
 
 def format_seconds(elapsed_s: float) -> str:
     """In µs, ms or s; from two minutes on in minutes and seconds, from two hours on in hours and minutes."""
+    if not math.isfinite(elapsed_s):
+        return "unknown"
     if elapsed_s >= 7200:
         return f"{int(elapsed_s // 3600)} h {int(elapsed_s % 3600 // 60)} min"
     if elapsed_s >= 120:

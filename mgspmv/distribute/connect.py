@@ -6,7 +6,6 @@ import asyncio
 import errno
 import importlib.util
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -37,6 +36,7 @@ from mgspmv.errors import (
     SchedulerNotFoundError,
 )
 from mgspmv.model import check_choice, default_threads, free_memory
+from mgspmv.validation import parse_json
 
 KNOCK_S = 30.0
 """Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
@@ -94,7 +94,7 @@ def _find_address(named: str) -> str:
     if "://" in named or not Path(named).is_file():
         return named
     try:
-        return str(json.loads(Path(named).read_text())["address"])
+        return str(parse_json(Path(named).read_bytes())["address"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `mgspmv cluster "

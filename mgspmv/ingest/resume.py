@@ -40,6 +40,7 @@ from mgspmv.ingest.vertices import OccurringIntegers, OccurringNames
 from mgspmv.os_errors import describe_os_error, is_operators, refuse_source
 from mgspmv.store.places import StoreLike, describe_store, find_path
 from mgspmv.store.versions import list_versions
+from mgspmv.validation import parse_json
 
 FORMAT = 2
 """Of the journal and of what it names."""
@@ -360,7 +361,7 @@ def _digest(text: str) -> str:
 def _read_journal(folder: Path, claims: dict[str, Any]) -> dict[str, Any] | None:
     """The journal of the same work; None where there is none."""
     try:
-        outer = json.loads((folder / JOURNAL).read_bytes())
+        outer = parse_json((folder / JOURNAL).read_bytes())
         made_as, text, digest = outer["format"], outer["journal"], outer["sha256"]
     except FileNotFoundError:
         return None

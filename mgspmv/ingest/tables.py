@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +42,7 @@ from mgspmv.ingest.vertices import (
     read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
+from mgspmv.validation import parse_json
 
 BATCH_ROWS = 1 << 20
 """Rows that are read at a time."""
@@ -285,7 +285,7 @@ def find_saved_index(schema: Any) -> Sequence[str]:
     """Return the columns of an Arrow schema that pandas saved as an index, by its metadata."""
     described = (schema.metadata or {}).get(b"pandas")
     try:
-        index = json.loads(described)["index_columns"] if described else []
+        index = parse_json(described)["index_columns"] if described else []
         return [name for name in index if isinstance(name, str)]
     except (ValueError, KeyError, TypeError):  # written by another program
         return []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
+from mgspmv.validation import parse_json
 from mgspmv.version import __version__
 
 
@@ -62,7 +63,7 @@ def keep_choice(case: Case, seconds: dict[str, float]) -> str:
 
 def _read_all(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:

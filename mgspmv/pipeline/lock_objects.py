@@ -20,6 +20,7 @@ from typing import Any
 
 from mgspmv.errors import MgspmvError, PipelineBusyError, hide_secrets
 from mgspmv.pipeline.places import explain_failures, find_system
+from mgspmv.validation import parse_json
 
 RENEW_S = 30
 """Seconds after which a lock is renewed."""
@@ -150,7 +151,7 @@ class _Lock:
     def _read(self) -> dict[str, Any] | None:
         system, name = find_system(self.url)
         try:
-            found = json.loads(system.cat_file(name))
+            found = parse_json(system.cat_file(name))
         except FileNotFoundError:
             return None
         except ValueError:  # nobody's

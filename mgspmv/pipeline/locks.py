@@ -25,6 +25,7 @@ from mgspmv.files import is_url
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.lock_objects import hold_objects
 from mgspmv.pipeline.steps import Step
+from mgspmv.validation import parse_json
 
 PRIVATE = ".mgspmv"
 """Folder in which a pipeline keeps what is nobody else's."""
@@ -173,7 +174,7 @@ def _describe_holder() -> dict[str, Any]:
 
 def _read_holder(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
     except (OSError, ValueError):  # it may not have written it yet
         found = None
     return dict.fromkeys(("pid", "host", "began", "pipeline"), "?") | (found if isinstance(found, dict) else {})

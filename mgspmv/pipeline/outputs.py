@@ -29,7 +29,7 @@ from mgspmv.ingest.remote import MARKS
 from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.pipeline.places import explain_failures, fetch, find_system
-from mgspmv.pipeline.records import Records, read_record, write_json
+from mgspmv.pipeline.records import Records, read_record, write_record
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
@@ -101,7 +101,7 @@ class Results:
 
     def finish(self, record: StepRecord) -> StepRecord:
         """Have what was written taken as whole, and put it in its place; the record as it is kept."""
-        write_json(self.staged / RECORD, record.to_dict())
+        write_record(self.staged / RECORD, record.to_dict())
         return self.publish()
 
     def publish(self) -> StepRecord:

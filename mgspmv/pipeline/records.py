@@ -23,6 +23,7 @@ from mgspmv.errors import PipelineError, hide_secrets
 from mgspmv.files import write_beside
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.report.record import RunRecord, StepRecord, read_step
+from mgspmv.validation import check_seal, parse_json, seal
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Records:
 
     def write_step(self, record: StepRecord) -> None:
         """Write down how a step ended."""
-        write_json(self._locate("steps", record.name), record.to_dict())
+        write_record(self._locate("steps", record.name), record.to_dict())
         with suppress(FileNotFoundError):
             self._locate("begun", record.name).unlink()
 
@@ -54,14 +55,14 @@ class Records:
 
     def write_begun(self, name: str, begun: dict[str, Any]) -> None:
         """Write down what is being made."""
-        write_json(self._locate("begun", name), begun)
+        write_record(self._locate("begun", name), begun)
 
     def write_run(self, record: RunRecord) -> Path:
         """Write down a run, under the time when it began; where it is."""
         stem = record.began.replace(":", "").replace("+0000", "Z")
         taken = sum(1 for _ in (self.private / "runs").glob(f"{stem}*.json"))
         path = self.private / "runs" / f"{stem}{f'-{taken}' if taken else ''}.json"
-        write_json(path, record.to_dict())
+        write_record(path, record.to_dict())
         return path
 
     @property
@@ -108,6 +109,16 @@ def read_record(path: Path) -> StepRecord | None:
     return None
 
 
+def write_record(path: Path, described: dict[str, Any]) -> None:
+    """Write a record with its digest, whole or not at all.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+    write_json(path, seal(json.loads(hide_secrets(json.dumps(described)))))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON, whole or not at all.
 
@@ -120,8 +131,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """An object of JSON; None where there is none, or where it was changed after it was written."""
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
+        if not isinstance(found, dict):
+            return None
+        check_seal(found)
+        return found
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None

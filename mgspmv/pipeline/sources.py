@@ -17,6 +17,7 @@ from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
 from mgspmv.os_errors import refuse_source
 from mgspmv.store.read import open_store
+from mgspmv.validation import parse_json
 
 QUICK_BYTES = 1 << 30
 """Of files: what is less is read again for its checksum rather than remembered."""
@@ -138,7 +139,7 @@ def _digest(value: Any) -> str:
 
 def _read(path: Path) -> dict[str, list[Any]]:
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
     except (OSError, ValueError):  # then files are read again
         return {}
     items = found.items() if isinstance(found, dict) else ()

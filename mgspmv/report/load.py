@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.report.measure import describe_solution
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
 from mgspmv.results import Solution, load_solution
+from mgspmv.validation import parse_json
 
 RUNS = Path(".mgspmv", "runs")
 """Where the folder of a pipeline has the records of its runs, named by the time at which they began."""
@@ -74,7 +74,7 @@ def record_solution(solution: Solution, path: str, k: int = 20) -> RunRecord:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except OSError as error:
         if is_operators(error):
             raise translate_os_error(error, path, "read") from error

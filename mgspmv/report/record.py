@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from mgspmv.display.cards import Card, draw_convergence, make_table, render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
 from mgspmv.results import to_json
+from mgspmv.validation import check_fields, check_seal
 
 FORMAT_VERSION = 1
 
@@ -35,6 +37,8 @@ class Output:
 @dataclass(frozen=True)
 class StepRecord:
     """How a step ended that made what it was asked for."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     key: str
     """SHA-256 of the program's version, what kind of step it is, its options and the keys of its inputs."""
@@ -101,6 +105,8 @@ class StepOutcome:
 @dataclass(frozen=True)
 class RunRecord:
     """One run of a pipeline."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     name: str
     """Of the pipeline."""
@@ -172,8 +178,8 @@ def read_step(described: dict[str, Any], path: str) -> StepRecord:
     """
     fields = _check_version(described, "mgspmv_step", path)
     try:
-        return StepRecord(**fields | {"outputs": [Output(**output) for output in fields["outputs"]]})
-    except (TypeError, KeyError) as error:
+        return check_fields(StepRecord, fields)
+    except ValueError as error:
         raise PipelineError(
             f"{path} is no record of a step ({error}); remove it, and the step is made again"
         ) from error
@@ -188,16 +194,12 @@ def read_run(described: dict[str, Any], path: str) -> RunRecord:
     """
     fields = _check_version(described, "mgspmv_run", path)
     try:
-        steps = [_read_outcome(step, path) for step in fields["steps"]]
-        return RunRecord(**fields | {"steps": steps})
-    except (TypeError, KeyError) as error:
+        run = check_fields(RunRecord, fields)
+        if run.began:
+            datetime.fromisoformat(run.began)
+    except ValueError as error:
         raise PipelineError(f"{path} is no record of a run ({error}); run the pipeline again") from error
-
-
-def _read_outcome(described: dict[str, Any], path: str) -> StepOutcome:
-    record = described["record"]
-    made = None if record is None else read_step({"mgspmv_step": FORMAT_VERSION, **record}, path)
-    return StepOutcome(**described | {"record": made})
+    return run
 
 
 def _check_version(described: dict[str, Any], key: str, path: str) -> dict[str, Any]:
@@ -205,7 +207,11 @@ def _check_version(described: dict[str, Any], key: str, path: str) -> dict[str, 
         raise PipelineError(f"{path} is no record of a pipeline; it has no {key!r}")
     if described[key] != FORMAT_VERSION:
         raise PipelineError(
-            f"{path} was written in format {described[key]} and this program reads {FORMAT_VERSION}; "
+            f"{path} was written in format {described[key]!r:.60} and this program reads {FORMAT_VERSION}; "
             "run the pipeline again, or read it with the version that wrote it"
         )
-    return {name: value for name, value in described.items() if name != key}
+    try:
+        check_seal(described)
+    except ValueError as error:
+        raise PipelineError(f"{path} is damaged: {error}; restore a copy, or run the pipeline again") from error
+    return {name: value for name, value in described.items() if name not in (key, "sha256")}

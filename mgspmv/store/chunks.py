@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
 MOST_CHUNK = 1 << 24
+MOST_CHUNKS = 1 << 22
+"""Of an array: Zarr lists their numbers in memory; of `CHUNK_ELEMENTS` elements they hold 4.4e12."""
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 _CRC_BYTES = 4
@@ -81,8 +83,11 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
     if found != wanted:
         said = ", ".join(found) or "those of another Zarr format"
         return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
-    if (n := math.prod(array.chunks)) > MOST_CHUNK:
+    if not 0 < (n := math.prod(array.chunks)) <= MOST_CHUNK:
         return f"has chunks of {n:,} elements, and at most {MOST_CHUNK:,} are read"
+    n_chunks = math.prod(-(-length // size) for length, size in zip(array.shape, array.chunks, strict=True))
+    if n_chunks > MOST_CHUNKS:
+        return f"is in {n_chunks:,} chunks of {n:,} elements, and at most {MOST_CHUNKS:,} chunks are read"
     if metadata.encode_chunk_key((0,) * array.ndim) != "/".join(["c", *("0" * array.ndim)]):
         return "names its chunks in another way than c/0"
     return None

@@ -18,7 +18,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 from mgspmv.errors import MgspmvError, MissingChunkError, MissingDependencyError, OptionError, StoreError, hide_secrets
 from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
 
-ZARR_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
 """What Zarr raises for a zarr.json that is not as it was written."""
 StoreLike = str | os.PathLike[str] | Store
 

@@ -1,0 +1,100 @@
+"""JSON that others may have written, checked where it enters.
+
+What is wrong becomes one ValueError in one line, to which the reader adds the path and what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+DEPTH = 24
+"""Most levels of lists and objects in a file of this program."""
+_SHOWN = 60
+"""Letters of a wrong value in a message."""
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    ValueError : it is none, or nested too deep
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def check_fields(model: type[T], value: Any) -> T:
+    """Make a dataclass, TypedDict or model of pydantic of JSON values, of which every field is checked.
+
+    Raises
+    ------
+    ValueError : a field is missing or has another type than declared; numbers beyond 64 bits; text that is not Unicode
+    """
+    from pydantic import ValidationError
+
+    check_plain(value)
+    try:
+        return _make_adapter(model).validate_python(value)  # type: ignore[arg-type, no-any-return]
+    except ValidationError as error:
+        raise ValueError(_describe(error)) from error
+
+
+def check_plain(value: Any, depth: int = DEPTH) -> None:
+    """
+    Raises
+    ------
+    ValueError : a value within JSON values that this program writes nowhere
+    """
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise ValueError(f"a number has {value.bit_length()} bits, and at most 64 are written")
+    elif isinstance(value, dict | list):
+        if not depth:
+            raise ValueError(f"it is nested more than {DEPTH} levels deep")
+        for own in value if isinstance(value, list) else (*value, *value.values()):
+            check_plain(own, depth - 1)
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of JSON values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def seal(described: dict[str, Any]) -> dict[str, Any]:
+    """The same object of JSON with its digest, by which edits are noticed."""
+    return described | {"sha256": digest_json(described)}
+
+
+def check_seal(described: dict[str, Any]) -> None:
+    """Raise ValueError where an object of JSON has a digest and was changed since; older ones have none."""
+    own = {name: value for name, value in described.items() if name != "sha256"}
+    if "sha256" in described and described["sha256"] != digest_json(own):
+        raise ValueError("it does not match its digest, so it was changed after it was written")
+
+
+@cache
+def _make_adapter(model: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(model)
+
+
+def _describe(error: Any) -> str:
+    """The first field that is wrong, what was expected and what is there."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(map(str, first["loc"])) or "all of it"
+    said = first["msg"][:1].lower() + first["msg"][1:]
+    found = repr(first["input"])
+    found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+    return f"{field}: {said}" + ("" if first["type"] == "missing" else f", not {found}")
