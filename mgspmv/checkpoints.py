@@ -138,7 +138,7 @@ def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlic
     """
     name = _name_slice(start)
     with translating(describe_store(address.place), "write"):
-        digest = write_array(address.open(), name, x, 1) if len(x) else digest_array(x, 1)
+        digest = write_array(address.open(), name, x, 1).digest if len(x) else digest_array(x, 1)
     return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
 
 

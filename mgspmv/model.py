@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,6 +29,7 @@ Held = Literal["device", "host", "store"]
 """Where the rows of a worker are between iterations."""
 
 INT32_LIMIT = 2**31
+INT64_LIMIT = 2**63
 
 PARTS = 256
 """Parts that the rows of a store of order `dealt` were dealt to, whatever the number of workers; each of those takes a
@@ -252,6 +253,28 @@ class MatrixInfo:
     provenance: dict[str, Any] = field(default_factory=dict)
     """Source, size, checksum, options, program version, time."""
 
+    @classmethod
+    def from_json(cls, values: Any, url: str) -> MatrixInfo:
+        """The information that a version has in its attributes.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError : a field is missing, or is not of its type or range
+        """
+        own = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        for name, is_right in _IS_RIGHT.items():
+            if name in own and not is_right(own[name]):
+                raise ValueError(f"{name} is {shorten(own[name])}")
+        info = cls(**own | {"url": url, "shape": tuple(own["shape"])})
+        n_rows, n_cols = info.shape
+        if n_rows != n_cols and (info.kind != "matrix" or info.order is not None or info.vertex_ids is not None):
+            what = "a matrix with ids or an order" if info.kind == "matrix" else f"a {info.kind}"
+            raise ValueError(f"the shape is {n_rows} x {n_cols}, and {what} must be square")
+        if info.index_dtype == "int32" and n_cols > INT32_LIMIT:
+            raise ValueError(f"{n_cols} columns cannot be told apart by int32")
+        str(info.ingest_report)  # which looks at all of it
+        return info
+
     @property
     def is_pattern(self) -> bool:
         """Whether all entries are 1 and none is stored."""
@@ -278,6 +301,41 @@ class MatrixInfo:
         from mgspmv.display.cards import Card, render_card
 
         return render_card(Card("MatrixInfo", list_facts(self)))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < INT64_LIMIT
+
+
+def _is_one_of(*choices: Any) -> Callable[[Any], bool]:
+    return lambda value: (value is None or isinstance(value, str)) and value in choices
+
+
+_IS_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "kind": _is_one_of(*get_args(Kind)),
+    "shape": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_size, value)),
+    "nnz": _is_size,
+    "dtype": _is_one_of(None, "int64", "float32", "float64"),
+    "index_dtype": _is_one_of("int32", "int64"),
+    "duplicates": _is_one_of(*get_args(Duplicates)),
+    "vertex_ids": _is_one_of(None, "int64", "string"),
+    "min_weight": lambda value: value is None or (type(value) in (int, float) and math.isfinite(value)),
+    "has_transpose": lambda value: isinstance(value, bool),
+    "version": lambda value: isinstance(value, str),
+    "format_version": _is_size,
+    "digest": lambda value: isinstance(value, str),
+    "nbytes": _is_size,
+    "order": _is_one_of(None, *get_args(OrderMethod)),
+    "created": lambda value: value is None or isinstance(value, str),
+    "provenance": lambda value: isinstance(value, dict),
+}
+"""Tells of each field of `MatrixInfo` in JSON whether it is what was written, as far as it is by itself."""
+
+
+def shorten(value: Any) -> str:
+    """A value of others as it is in a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def describe_entries(info: MatrixInfo) -> str:

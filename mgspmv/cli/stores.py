@@ -186,12 +186,14 @@ def info(store: StorePath) -> Answer:
 def verify(store: StorePath) -> Answer:
     """Check everything about a store; the exit code is 4 when something is wrong."""
     from mgspmv import api
+    from mgspmv.ingest.verify import list_unchecked
 
     with open_progress() as progress:
         problems = api.verify(store, on_progress=progress.on_progress)
     payload = {"store": store, "ok": not problems, "problems": problems}
     if not problems:
-        return Answer(payload, [f"{store} is whole"])
+        unchecked = list_unchecked(store)
+        return Answer(payload | {"unchecked": unchecked}, [f"{store} is whole", *(f"note: {n}" for n in unchecked)])
     error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
     return Answer(payload, problems, error)
 

@@ -52,6 +52,7 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, check_stated, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.store.digests import WrittenArray
 from mgspmv.store.ranges import WrittenRange, finish_ranges
 from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
 
@@ -443,7 +444,7 @@ class _Ingesting:
             return _Ids((n, n), None)
         return _Ids((n, n), type)
 
-    def _write_ids(self, version: Version, ids: _Ids) -> dict[str, str]:
+    def _write_ids(self, version: Version, ids: _Ids) -> dict[str, WrittenArray]:
         version.create_array("vertex_ids", ids.shape[0], str if ids.type == "string" else np.dtype(np.int64))
         written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
         ranges = [own["vertex_ids"] for own in written if own]
@@ -470,7 +471,7 @@ class _Ingesting:
         least = find_finite(float(np.min(lowest))) if lowest else None
         return [n_entries for n_entries, _ in made], least
 
-    def _sum_columns(self, version: Version, n_cols: int) -> dict[str, str]:
+    def _sum_columns(self, version: Version, n_cols: int) -> dict[str, WrittenArray]:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
         for name, own in types.items():
             version.create_array(name, n_cols, np.dtype(own))
@@ -484,7 +485,9 @@ class _Ingesting:
             )
         return {name: finish_ranges(version.group, name, [own[name] for own in written]) for name in types}
 
-    def _write(self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]) -> dict[str, str]:
+    def _write(
+        self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]
+    ) -> dict[str, WrittenArray]:
         sizes = {"indptr": (shape[0] + 1, np.dtype(np.int64)), "indices": (sum(nnz), index_dtype(shape[1]))}
         sizes |= {} if self._dtype is None else {"data": (sum(nnz), self._dtype)}
         group = version.group.require_group(place) if place else version.group
@@ -502,7 +505,7 @@ class _Ingesting:
     def _describe(
         self,
         version: Version,
-        digests: dict[str, str],
+        arrays: dict[str, WrittenArray],
         ids: _Ids,
         nnz: int,
         least: float | None,
@@ -510,9 +513,9 @@ class _Ingesting:
     ) -> dict[str, Any]:
         (n_rows, n_cols), index = ids.shape, index_dtype(ids.shape[1])
         item = index.itemsize + (0 if self._dtype is None else self._dtype.itemsize)
-        n_of_columns = sum(name in digests for name in ("out_degree", "out_weight"))
+        n_of_columns = sum(name in arrays for name in ("out_degree", "out_weight"))
         return version.describe(
-            digests,
+            arrays,
             kind=self._kind,
             shape=list(ids.shape),
             nnz=nnz,

@@ -262,12 +262,12 @@ class _Making:
             (key, address, first, k == last) for k, (key, first) in enumerate(zip(self._keys, firsts, strict=False))
         ]
         written = self._do("write", write_made, arguments)
-        digests = {name: finish_ranges(version.group, name, [w[name] for w in written]) for name in sizes}
+        arrays = {name: finish_ranges(version.group, name, [w[name] for w in written]) for name in sizes}
         least = [value for _, _, value, _ in self._made if value is not None]
         source, rule = dict(provenance["source"]), choose_rule(self._options, is_pattern=dtype is None)
         report = make_report(source, self._counts + self._made[0][3], nnz, rule, provenance["options"])
         attributes = version.describe(
-            digests,
+            arrays,
             kind=self._kind,
             shape=list(self._shape),
             nnz=nnz,

@@ -31,6 +31,7 @@ from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import is_operators, translate_os_error
+from mgspmv.store.digests import WrittenArray
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
@@ -341,7 +342,7 @@ class VersionWriter:
 
     def __init__(self, version: Version, report: Report, threads: int, most_columns: int) -> None:
         self._version, self._report, self._threads, self._most_columns = version, report, threads, most_columns
-        self._digests: dict[str, str] = {}
+        self._written: dict[str, WrittenArray] = {}
 
     def write(self, matrix: SortedRows, transposed: EntrySorter | None, phase: str = "sort and write") -> Assembled:
         """Write all of a matrix.
@@ -376,7 +377,7 @@ class VersionWriter:
 
     def write_array(self, name: str, array: Any) -> None:
         """Write an array that is there as a whole, or what is sliced like one."""
-        self._digests[name] = self._version.write_array(name, array, self._threads)
+        self._written[name] = self._version.write_array(name, array, self._threads)
 
     def describe(
         self, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None = None
@@ -392,7 +393,7 @@ class VersionWriter:
         n_of_columns = sum(name in made.arrays for name in ("out_degree", "out_weight"))
         of_order = 0 if order is None else index.itemsize * matrix.shape[0]
         return self._version.describe(
-            self._digests,
+            self._written,
             kind=matrix.kind,
             shape=list(matrix.shape),
             nnz=made.nnz,
@@ -414,5 +415,5 @@ class VersionWriter:
         with ThreadPoolExecutor(self._threads, "mgspmv-write") as pool:
             make = partial(GrowingArray, group, pool=pool, n_ahead=1)
             made = assemble(matrix, make, self._report, transposed, phase, self._most_columns)
-        self._digests |= {f"{prefix}{name}": digest for name, digest in made.arrays.items()}
+        self._written |= {f"{prefix}{name}": array for name, array in made.arrays.items()}
         return made

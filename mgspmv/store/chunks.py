@@ -79,10 +79,13 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
     """In what the chunks of an array are not as this module writes them: None, or what to say of it."""
     metadata: Any = array.metadata
     wanted = ["vlen-utf8" if is_string(array) else "bytes", "blosc", "crc32c"]
-    found = [str(codec.to_dict().get("name")) for codec in getattr(metadata, "codecs", ())]
-    if found != wanted:
+    codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
+    if (found := [str(codec.get("name")) for codec in codecs]) != wanted:
         said = ", ".join(found) or "those of another Zarr format"
         return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
+    # What the others are configured to is in the head of each chunk, and this is not.
+    if not is_string(array) and (found_bytes := codecs[0].get("configuration")) != {"endian": "little"}:
+        return f"has elements whose bytes are {found_bytes}, and they are written as little endian"
     if not 0 < (n := math.prod(array.chunks)) <= MOST_CHUNK:
         return f"has chunks of {n:,} elements, and at most {MOST_CHUNK:,} are read"
     n_chunks = math.prod(-(-length // size) for length, size in zip(array.shape, array.chunks, strict=True))
@@ -116,24 +119,20 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
     return out
 
 
-def find_writer(target: zarr.Array[Any]) -> Callable[[slice, np.ndarray], None]:
-    """What writes elements of one chunk, from its first on."""
-    files = _ChunkFiles.find(target)
+def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> _Chunks:
+    """The chunks of an array of which `find_chunk_fault` finds nothing, to be read or written.
 
-    def write(piece: slice, elements: np.ndarray) -> None:
-        if files is None:
-            target[piece] = elements
-        else:
-            files.write(piece.start, elements)
-
-    return write
-
-
-def find_chunks(array: zarr.Array[Any]) -> _Chunks:
-    """The chunks of an array of which `find_chunk_fault` finds nothing, in the fastest way there is."""
-    files = _ChunkFiles.find(array)
+    Parameters
+    ----------
+    checksums : (n_chunks,) the CRC-32C of each, as it was recorded when it was written; None where none was
+    """
+    store: Any = array.store_path.store
+    local = store._store if isinstance(store, StrictStore) else store  # what a user wraps a store in is to see all
+    dtype = np.dtype(object) if is_string(array) else array.dtype.newbyteorder("<")
     size = math.prod(array.chunks)
-    return files or _ChunkObjects(_find_stored_dtype(array), size, array.store_path.store, array.path)
+    if type(local) is LocalStore:
+        return _ChunkFiles(dtype, size, checksums, local.root / array.path)
+    return _ChunkObjects(dtype, size, checksums, store, array.path)
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,8 @@ class _Chunks(ABC):
     """As it is stored; of strings object."""
     size: int
     """Elements of a chunk."""
+    checksums: np.ndarray | None
+    """(n_chunks,) the CRC-32C that was recorded of each, which tells one from another; None where none was."""
 
     def read(self, piece: slice, target: np.ndarray) -> None:
         """Elements into an array of any dtype.
@@ -167,9 +168,12 @@ class _Chunks(ABC):
 
     def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
         """A chunk, into `out` if that is not None and there are no strings; errors as of `read`."""
-        raw, checksum = self.fetch(number)
-        if google_crc32c.value(raw) != int.from_bytes(checksum, "little") or len(checksum) != _CRC_BYTES:
+        raw, last = self.fetch(number)
+        checksum = google_crc32c.value(raw)
+        if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
             raise ValueError("its CRC-32C is another one")
+        if self.checksums is not None and checksum != self.checksums[int(number)]:
+            raise ValueError("it is another chunk than the one written there, by its CRC-32C")
         self._check_frame(raw)
         if self.dtype == object:
             return self._decode_strings(blosc.decompress(raw))
@@ -177,9 +181,28 @@ class _Chunks(ABC):
         blosc.decompress(raw, chunk)
         return chunk
 
+    def write(self, first: int, elements: np.ndarray) -> int:
+        """Write a chunk, from its first element on, and give its CRC-32C; what it has no elements for is 0 or empty, as
+        Zarr leaves it.
+        """
+        chunk = np.ascontiguousarray(elements, self.dtype)
+        if len(chunk) < self.size:
+            missing = np.full(self.size - len(chunk), "" if self.dtype == object else 0, self.dtype)
+            chunk = np.concatenate([chunk, missing])
+        if self.dtype == object:
+            chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
+        raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
+        checksum = int(google_crc32c.value(raw))
+        self.put(str(first // self.size), raw, checksum.to_bytes(_CRC_BYTES, "little"))
+        return checksum
+
     @abstractmethod
     def fetch(self, number: str) -> tuple[Any, Any]:
         """What is kept of a chunk, and its checksum; raises MissingChunkError."""
+
+    @abstractmethod
+    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
+        """Keep a chunk, and its checksum."""
 
     def _check_frame(self, raw: Any) -> None:
         # Blosc allocates what a frame says, and reads as many bytes as it says, whatever there are.
@@ -226,23 +249,15 @@ class _ChunkObjects(_Chunks):
         raw = value.as_numpy_array()
         return raw[:-_CRC_BYTES], raw[-_CRC_BYTES:].tobytes()
 
+    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
+        sync(self.store.set(f"{self.path}/c/{number}", buffer_prototype.buffer.from_bytes(raw + checksum)))
+
 
 @dataclass(frozen=True)
 class _ChunkFiles(_Chunks):
     """Those of an array in a local folder, which are read and written past Zarr."""
 
     folder: Path
-
-    @classmethod
-    def find(cls, array: zarr.Array[Any]) -> _ChunkFiles | None:
-        """Those of an array; None where it is elsewhere, or not written as this module writes arrays."""
-        store: Any = array.store_path.store
-        if isinstance(store, StrictStore):  # what a user wraps a store in is to see all that is read
-            store = store._store
-        if type(store) is not LocalStore or find_chunk_fault(array) is not None:
-            return None
-        dtype = _find_stored_dtype(array)
-        return None if dtype.byteorder == ">" else cls(dtype, math.prod(array.chunks), store.root / array.path)
 
     def fetch(self, number: str) -> tuple[bytes, bytes]:
         unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
@@ -256,31 +271,14 @@ class _ChunkFiles(_Chunks):
         except FileNotFoundError as error:
             raise MissingChunkError(f"{self.folder}/c/{number}") from error
 
-    def write(self, first: int, elements: np.ndarray) -> None:
-        """A chunk, from its first element on; what it has no elements for is 0 or empty, as Zarr leaves it."""
-        chunk = np.ascontiguousarray(elements, self.dtype)
-        if len(chunk) < self.size:
-            missing = np.full(self.size - len(chunk), "" if self.dtype == object else 0, self.dtype)
-            chunk = np.concatenate([chunk, missing])
-        if self.dtype == object:
-            chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
-        raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
+    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
         folder = self.folder / "c"
         folder.mkdir(exist_ok=True)
-        with open(folder / str(first // self.size), "wb", buffering=0) as file:
-            for part in (raw, google_crc32c.value(raw).to_bytes(_CRC_BYTES, "little")):
+        with open(folder / number, "wb", buffering=0) as file:
+            for part in (raw, checksum):
                 left = memoryview(part)
                 while left:
                     left = left[file.write(left) :]
-
-
-def _find_stored_dtype(array: zarr.Array[Any]) -> np.dtype[Any]:
-    if is_string(array):
-        return np.dtype(object)
-    metadata: Any = array.metadata
-    endian = metadata.codecs[0].endian
-    is_big = getattr(endian, "value", endian) == "big"
-    return array.dtype.newbyteorder(">" if is_big else "<")
 
 
 def is_string(array: Any) -> bool:

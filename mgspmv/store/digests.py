@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numcodecs.vlen import VLenUTF8
 
 from mgspmv.store.chunks import is_string, map_pieces
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenArray:
+    """What a version records of an array that was written."""
+
+    digest: str
+    """See `digest_array`."""
+    checksums: np.ndarray
+    """(n_chunks,) uint32: the CRC-32C of each chunk."""
+
+
+def encode_checksums(checksums: np.ndarray) -> str:
+    """What attributes hold of the checksums of an array: little endian, in base64."""
+    return base64.b64encode(checksums.astype("<u4").tobytes()).decode()
+
+
+def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
+    """The checksums of an array; raises ValueError or TypeError for what `encode_checksums` did not make of so many."""
+    found = np.frombuffer(base64.b64decode(text, validate=True), "<u4")
+    if len(found) != n_chunks:
+        raise ValueError(f"{len(found)} checksums are recorded of {n_chunks} chunks")
+    return found
 
 
 def digest_array(array: Any, threads: int | None = None) -> str:
@@ -36,6 +61,21 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
     if claims.get("order") is not None:  # so that stores of the time before there was one keep their digest
         claimed["order"] = claims["order"]
     return hashlib.sha256(json.dumps(claimed | {"arrays": own}, sort_keys=True).encode()).hexdigest()
+
+
+def digest_attributes(attributes: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a version says of itself but this digest."""
+    own = {name: value for name, value in attributes.items() if name != "attributes_digest"}
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+
+def check_attributes(attributes: Mapping[str, Any]) -> None:
+    """Raise ValueError unless what a version says of itself is what was written, as far as digests tell."""
+    recorded = attributes.get("attributes_digest")  # versions of the time before it have none
+    if recorded is not None and recorded != digest_attributes(attributes):
+        raise ValueError("their digest differs from the one that was recorded")
+    if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
+        raise ValueError("the digest is not that of kind, shape, dtypes, order and the arrays' digests")
 
 
 def _encode(array: np.ndarray) -> Any:

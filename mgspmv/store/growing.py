@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ import zarr
 
 from mgspmv.marks import mark
 from mgspmv.store import chunks
-from mgspmv.store.digests import digest_elements
+from mgspmv.store.digests import WrittenArray, digest_elements
 
 MANY_CHUNKS = 16
 
@@ -36,9 +36,9 @@ class GrowingArray:
         self._chunk: np.ndarray = np.empty(min(most, chunks.CHUNK_ELEMENTS), dtype)
         self._n_held = self._n_written = 0
         self._array: zarr.Array[Any] | None = None
-        self._put: Callable[[slice, np.ndarray], None] | None = None
-        self._writing: deque[Future[bytes]] = deque()
-        self._hashes: list[bytes] = []
+        self._writing: deque[Future[tuple[bytes, int]]] = deque()
+        self._written: list[tuple[bytes, int]] = []
+        """SHA-256 and CRC-32C of each chunk."""
 
     def append(self, elements: np.ndarray) -> None:
         """Put elements at its end."""
@@ -51,17 +51,18 @@ class GrowingArray:
                 self._flush()
                 self._chunk = np.empty(chunks.CHUNK_ELEMENTS, self._dtype)
 
-    def finish(self) -> str:
-        """Write what is left, and give the digest of the array."""
+    def finish(self) -> WrittenArray:
+        """Write what is left."""
         n = self._n_written + self._n_held
         if self._n_held or not n:
             self._flush()
         while self._writing:
-            self._hashes.append(self._writing.popleft().result())
+            self._written.append(self._writing.popleft().result())
         assert self._array is not None
         if self._array.shape != (n,):
             self._array.resize((n,))
-        return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+        digest = hashlib.sha256(b"".join(own for own, _ in self._written)).hexdigest()
+        return WrittenArray(digest, np.array([checksum for _, checksum in self._written], np.uint32))
 
     def pieces(self) -> Iterator[np.ndarray]:
         """What was written, chunk after chunk, once it is finished."""
@@ -73,18 +74,16 @@ class GrowingArray:
             yield elements
 
     def _flush(self) -> None:
-        if self._put is None:  # as long as it may become, but with chunks as if its length were known
+        if self._array is None:  # as long as it may become, but with chunks as if its length were known
             n = self._most if self._n_held == chunks.CHUNK_ELEMENTS else self._n_held
             self._array = chunks.create_array(self._group, self._name, n, self._dtype)
-            self._put = chunks.find_writer(self._array)
         if self._n_held:
             self._writing.append(self._pool.submit(self._write, self._n_written, self._chunk[: self._n_held]))
             self._n_written, self._n_held = self._n_written + self._n_held, 0
         while len(self._writing) > self._n_ahead:
-            self._hashes.append(self._writing.popleft().result())
+            self._written.append(self._writing.popleft().result())
         mark()
 
-    def _write(self, first: int, elements: np.ndarray) -> bytes:
-        assert self._put is not None
-        self._put(slice(first, first + len(elements)), elements)
-        return digest_elements(elements)
+    def _write(self, first: int, elements: np.ndarray) -> tuple[bytes, int]:
+        assert self._array is not None
+        return digest_elements(elements), chunks.find_chunks(self._array).write(first, elements)

@@ -13,7 +13,7 @@ import zarr
 
 from mgspmv.errors import StoreDamagedError
 from mgspmv.store import chunks
-from mgspmv.store.digests import digest_elements
+from mgspmv.store.digests import WrittenArray, digest_elements
 from mgspmv.store.read import get_array
 
 
@@ -21,8 +21,8 @@ from mgspmv.store.read import get_array
 class WrittenRange:
     """What a process wrote of an array."""
 
-    hashes: dict[int, bytes]
-    """SHA-256 of each chunk that lies in its range, by number."""
+    chunks: dict[int, tuple[bytes, int]]
+    """SHA-256 and CRC-32C of each chunk that lies in its range, by number."""
     rest: list[tuple[int, np.ndarray]]
     """What is of chunks that do not: the first element's number, and the elements."""
 
@@ -35,8 +35,8 @@ def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads
     elements : an array, or what has a length and slices like one
     """
     target = _open_for_writing(group, name)
-    put = chunks.find_writer(target)
-    stop, hashes, rest = start + len(elements), {}, []
+    stored = chunks.find_chunks(target)
+    stop, whole, rest = start + len(elements), {}, []
 
     def write(piece: slice) -> None:
         own = elements[piece.start - start : piece.stop - start]
@@ -44,25 +44,24 @@ def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads
         if ahead or piece.stop < min(target.shape[0], (number + 1) * chunks.CHUNK_ELEMENTS):
             rest.append((piece.start, own.copy()))
             return
-        put(piece, own)
-        hashes[number] = digest_elements(own)
+        whole[number] = digest_elements(own), stored.write(piece.start, own)
 
     chunks.run_pieces(write, start, stop, threads)
-    return WrittenRange(hashes, rest)
+    return WrittenRange(whole, rest)
 
 
-def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) -> str:
-    """Write what the ranges of an array left, and give the array's digest.
+def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) -> WrittenArray:
+    """Write what the ranges of an array left.
 
     Raises
     ------
     StoreDamagedError : the ranges are not all of it
     """
     target = _open_for_writing(group, name)
-    put, hashes = chunks.find_writer(target), dict[int, bytes]()
+    stored, whole = chunks.find_chunks(target), dict[int, tuple[bytes, int]]()
     left: dict[int, list[tuple[int, np.ndarray]]] = {}
     for written in ranges:
-        hashes |= written.hashes
+        whole |= written.chunks
         for start, elements in written.rest:
             left.setdefault(start // chunks.CHUNK_ELEMENTS, []).append((start, elements))
     for number, pieces in left.items():
@@ -70,12 +69,12 @@ def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) 
         chunk, start = np.concatenate([elements for _, elements in pieces]), number * chunks.CHUNK_ELEMENTS
         is_whole = len(chunk) == min(chunks.CHUNK_ELEMENTS, target.shape[0] - start)
         if is_whole and all(a + len(own) == b for (a, own), (b, _) in pairwise(pieces)):
-            put(slice(start, start + len(chunk)), chunk)
-            hashes[number] = digest_elements(chunk)
+            whole[number] = digest_elements(chunk), stored.write(start, chunk)
     n_chunks = -(-target.shape[0] // chunks.CHUNK_ELEMENTS)
-    if sorted(hashes) != list(range(n_chunks)):
-        raise StoreDamagedError(f"{group.path}/{name}: {n_chunks - len(hashes)} of {n_chunks} chunks were not written")
-    return hashlib.sha256(b"".join(hashes[k] for k in range(n_chunks))).hexdigest()
+    if sorted(whole) != list(range(n_chunks)):
+        raise StoreDamagedError(f"{group.path}/{name}: {n_chunks - len(whole)} of {n_chunks} chunks were not written")
+    digest = hashlib.sha256(b"".join(whole[k][0] for k in range(n_chunks))).hexdigest()
+    return WrittenArray(digest, np.array([whole[k][1] for k in range(n_chunks)], np.uint32))
 
 
 def _open_for_writing(group: zarr.Group, name: str) -> zarr.Array[Any]:

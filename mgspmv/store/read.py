@@ -22,6 +22,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import chunks
+from mgspmv.store.digests import decode_checksums
 from mgspmv.store.places import StoreLike, find_address, represent
 from mgspmv.store.versions import (
     KEY,
@@ -78,6 +79,8 @@ class StoredMatrix:
     """What it was opened from."""
     arrays: dict[str, zarr.Array[Any]] = field(repr=False)
     """Those that the matrix must have, by name; of the stored transpose, `transpose/` and the name."""
+    checksums: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    """CRC-32C of each chunk by array, as the version recorded them; nothing for a version that did not."""
     original: StoredMatrix | None = None
     """Of a transpose: the matrix that it is the transpose of."""
 
@@ -251,12 +254,13 @@ class StoredMatrix:
         n_rows, n_cols = self.info.shape
         group = self.group["transpose"]
         assert isinstance(group, zarr.Group)
-        names = [name for name in self.arrays if name.startswith(_TRANSPOSE)]
-        arrays = {name.removeprefix(_TRANSPOSE): self.arrays[name] for name in names}
+        names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
+        arrays = {own: self.arrays[name] for name, own in names.items()}
+        checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
         info = replace(self.info, shape=(n_cols, n_rows), index_dtype=arrays["indices"].dtype.name)
         if info.kind != "graph":
             info = replace(info, kind="matrix", vertex_ids=None)
-        return StoredMatrix(info, group, self.place, arrays, original=self)
+        return StoredMatrix(info, group, self.place, arrays, checksums, original=self)
 
     def name_entries(self, *, weights: bool = True) -> str:
         """What no other entries are known by: the digest, and whether they are transposed or stand for 1."""
@@ -306,7 +310,7 @@ class StoredMatrix:
     def _read_into(
         self, out: Fillable, n: int, name: str, start: int, threads: int | None, limit: int | None = None
     ) -> None:
-        stored = chunks.find_chunks(self._get_array(name))
+        stored = chunks.find_chunks(self._get_array(name), self.checksums.get(name))
 
         def read(piece: slice) -> None:
             try:
@@ -335,8 +339,9 @@ class StoredMatrix:
         memory beyond its vectors. Negative ones are large as unsigned ones are read.
         """
         unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
-        if len(unsigned) and int(unsigned.max()) >= limit:
-            place = int(np.argmax(unsigned >= limit))
+        least_wrong = min(limit, 1 << (8 * elements.itemsize - 1))
+        if len(unsigned) and int(unsigned.max()) >= least_wrong:
+            place = int(np.argmax(unsigned >= least_wrong))
             raise StoreDamagedError(
                 f"{self._name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
                 f"{int(elements[place]):,}, which is outside 0..{limit - 1:,}; {MEND}"
@@ -405,6 +410,12 @@ def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
     return dict(attributes.get("array_digests", {}))
 
 
+def has_attributes_digest(stored: StoredMatrix) -> bool:
+    """Whether the version recorded a digest of all that it says of itself."""
+    attributes: Any = stored.group.attrs[KEY]
+    return "attributes_digest" in attributes
+
+
 def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> StoredMatrix:
     return check_version(get_version(root, name, url), store, url)
 
@@ -418,7 +429,11 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
         if isinstance(fault, BaseException):
             raise fault
     arrays = {name: zarr.Array(array) for name, array in zip(expected, found, strict=False)}
-    return StoredMatrix(info, group, place, arrays)
+    attributes: Any = group.attrs[KEY]
+    with blame_metadata(url, group.path):
+        recorded = attributes.get("chunk_checksums")  # versions of the time before there were any have none
+        checksums = {} if recorded is None else {n: decode_checksums(recorded[n], arrays[n].nchunks) for n in arrays}
+    return StoredMatrix(info, group, place, arrays, checksums)
 
 
 async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url: str) -> list[Any]:
@@ -433,6 +448,7 @@ async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url
 async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str, url: str) -> Any:
     with blame_metadata(url, f"{group.path}/{name}"):
         array = await _get(group, name)
+        fault = chunks.find_chunk_fault(array) if isinstance(array, zarr.AsyncArray) else None
     if not isinstance(array, zarr.AsyncArray):
         raise _missing_array(url, group.path, name)
     if array.shape != (length,):
@@ -440,7 +456,7 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
     found = "string" if chunks.is_string(array) else array.dtype.name
     if found not in dtype.split(" or "):
         raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
-    if fault := chunks.find_chunk_fault(array):
+    if fault:
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
     if (n := await array.nchunks_initialized()) != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")

@@ -21,6 +21,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import MatrixInfo, find_version_number
+from mgspmv.store.digests import check_attributes
 from mgspmv.store.places import (
     ZARR_ERRORS,
     StoreLike,
@@ -166,7 +167,8 @@ def list_named(root: zarr.Group, url: str) -> list[str]:
         )
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
-    names = [*attributes.get("older", []), attributes["current"]]
+    older = attributes.get("older", [])
+    names = [*(older if isinstance(older, list) else [older]), attributes["current"]]
     for name in names:  # which would lead elsewhere, or remove what is there
         if not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
             raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {MEND}")
@@ -225,5 +227,8 @@ def read_info(group: zarr.Group, url: str) -> MatrixInfo:
     """What a version says of itself; raises StoreDamagedError."""
     attributes: Any = group.attrs.get(KEY)
     with blame_metadata(url, group.path):
-        fields = {k: v for k, v in attributes.items() if k != "array_digests"}
-        return MatrixInfo(**(fields | {"url": url, "shape": tuple(fields["shape"])}))
+        if attributes.get("version") != group.basename:
+            raise ValueError(f"they are those of version {attributes.get('version')!r}")
+        info = MatrixInfo.from_json(attributes, url)
+        check_attributes(attributes)
+        return info

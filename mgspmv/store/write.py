@@ -21,8 +21,8 @@ from mgspmv.errors import CapacityError, MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import is_operators, translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_writer, is_string, run_pieces
-from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
+from mgspmv.store.digests import WrittenArray, combine_digests, digest_array, digest_attributes, encode_checksums
 from mgspmv.store.places import (
     StoreLike,
     check_links,
@@ -81,12 +81,12 @@ def write_store(
     """
     with begin_version(store, overwrite=overwrite, base=base) as version:
         report = on_progress or (lambda phase, done, total: None)
-        digests = _write_csr(version.group, matrix, report, threads)
+        written = _write_csr(version.group, matrix, report, threads)
         if transpose is not None:
             child = version.group.create_group("transpose")
             inner = _write_csr(child, transpose, report, threads)
-            digests |= {f"transpose/{name}": digest for name, digest in inner.items()}
-        return version.commit(_describe(matrix, version, digests, provenance or {}))
+            written |= {f"transpose/{name}": array for name, array in inner.items()}
+        return version.commit(_describe(matrix, version, written, provenance or {}))
 
 
 @dataclass
@@ -107,23 +107,25 @@ class Version:
     names: list[str] = field(default_factory=list)
     """What the root names then, the oldest first."""
 
-    def describe(self, digests: dict[str, str], **claims: Any) -> dict[str, Any]:
+    def describe(self, written: dict[str, WrittenArray], **claims: Any) -> dict[str, Any]:
         """The attributes of the version.
 
         Parameters
         ----------
-        digests : of its arrays, by name
+        written : its arrays, by name
         claims : the fields of `MatrixInfo` that are not of the version, as JSON values
         """
         claims |= {
             "provenance": json.loads(hide_secrets(json.dumps(claims.get("provenance", {})))),
-            "has_transpose": any(name.startswith("transpose/") for name in digests),
+            "has_transpose": any(name.startswith("transpose/") for name in written),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "format_version": FORMAT_VERSION,
-            "array_digests": digests,
+            "array_digests": (digests := {name: array.digest for name, array in written.items()}),
+            "chunk_checksums": {name: encode_checksums(array.checksums) for name, array in written.items()},
         }
-        return claims | {"digest": combine_digests(digests, claims)}
+        claims["digest"] = combine_digests(digests, claims)
+        return claims | {"attributes_digest": digest_attributes(claims)}
 
     def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
         """Make an array of n elements, to be written by ranges; see `write_range`.
@@ -135,7 +137,7 @@ class Version:
         """
         create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
 
-    def write_array(self, name: str, array: Any, threads: int | None = None) -> str:
+    def write_array(self, name: str, array: Any, threads: int | None = None) -> WrittenArray:
         """As the function of this name, into the version."""
         return write_array(self.group, name, array, threads)
 
@@ -356,19 +358,19 @@ def _remove_root(root: zarr.Group, store: StoreLike) -> None:
 
 def _write_csr(
     group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
-) -> dict[str, str]:
+) -> dict[str, WrittenArray]:
     if matrix.data is not None:
         mark_values(group, matrix.shape)
     names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
     present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
     done, total = 0, sum(len(array) for array in present.values())
-    digests = {}
+    written = {}
     for name, array in present.items():
         report("write", done, total)
-        digests[name] = write_array(group, name, array, threads)
+        written[name] = write_array(group, name, array, threads)
         done += len(array)
     report("write", total, total)
-    return digests
+    return written
 
 
 def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
@@ -376,25 +378,25 @@ def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
     group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
 
 
-def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> str:
-    """Write a whole array, or what has a dtype, a length and slices like one, and give its digest."""
+def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> WrittenArray:
+    """Write a whole array, or what has a dtype, a length and slices like one."""
     target = create_array(group, name, len(array), str if is_string(array) else array.dtype)
-    put = find_writer(target)
+    chunks = find_chunks(target)
 
-    def write(piece: slice) -> None:
-        put(piece, array[piece])
+    def write(piece: slice) -> int:
+        return chunks.write(piece.start, array[piece])
 
     own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
-    run_pieces(write, 0, len(array), own_threads)
-    return digest_array(array, own_threads)
+    checksums = np.array(list(map_pieces(write, 0, len(array), own_threads)), np.uint32)
+    return WrittenArray(digest_array(array, own_threads), checksums)
 
 
 def _describe(
-    matrix: CsrArrays, version: Version, digests: dict[str, str], provenance: dict[str, Any]
+    matrix: CsrArrays, version: Version, written: dict[str, WrittenArray], provenance: dict[str, Any]
 ) -> dict[str, Any]:
     ids = matrix.vertex_ids
     return version.describe(
-        digests,
+        written,
         kind=matrix.kind,
         shape=list(matrix.shape),
         nnz=matrix.nnz,

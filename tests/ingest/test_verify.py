@@ -14,11 +14,19 @@ import zarr
 import mgspmv.store.chunks
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.verify import verify_store
-from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.store.digests import digest_array
 from mgspmv.store.read import open_store
 from mgspmv.store.write import begin_version, find_least, write_array, write_store
 from tests.support.pairwise import cover_pairs
-from tests.support.stores import find_group, make_arrays, make_scipy, make_stochastic, make_transpose
+from tests.support.stores import (
+    find_group,
+    forget_records,
+    make_arrays,
+    make_scipy,
+    make_stochastic,
+    make_transpose,
+    seal,
+)
 
 IDS = np.array(["a", "b", "c", "d", "e", "é"], dtype=object)
 
@@ -39,24 +47,12 @@ MATRIX = sp.csr_array(
 
 
 def change_array(root: Path, name: str, change: Callable[[np.ndarray], None]) -> None:
-    """Change an array and give its chunks and the attributes the digests that they would have had."""
-    group = zarr.open_group(find_group(root), mode="r+")
-    array = group[name]
-    assert isinstance(array, zarr.Array)
+    """Change an array, and have the store record it."""
+    array: Any = zarr.open_group(find_group(root), mode="r+")[name]
     values = np.asarray(array[:])
     change(values)
     array[:] = values
-    attributes: Any = dict(group.attrs["mgspmv"])
-    attributes["array_digests"] |= {name: digest_array(values.astype(object) if name == "vertex_ids" else values)}
-    set_attributes(root, **attributes)
-
-
-def set_attributes(root: Path, **changes: Any) -> None:
-    """Change what the version says, and its digest with it."""
-    group = zarr.open_group(find_group(root), mode="r+")
-    attributes: Any = dict(group.attrs["mgspmv"]) | changes
-    attributes["digest"] = combine_digests(attributes["array_digests"], attributes)
-    group.attrs["mgspmv"] = attributes
+    seal(root)
 
 
 @pytest.fixture
@@ -200,6 +196,7 @@ def test_an_order_is_a_permutation(make_store, change, said):
 
 def test_another_order_than_was_recorded(make_store):
     root = make_store(order=ORDER)
+    forget_records(root)
     array = zarr.open_group(find_group(root), mode="r+")["order"]
     array[:] = ORDER[::-1]
     assert verify_store(root) == ["order: the digest differs from the one written at ingest"]
@@ -212,8 +209,9 @@ def test_a_store_that_forgot_its_order(make_store):
     attributes: Any = dict(group.attrs["mgspmv"])
     del attributes["order"]
     group.attrs["mgspmv"] = attributes
-    problems = verify_store(root)
-    assert "attributes: the digest is not that of kind, shape, dtypes and the arrays' digests" in problems
+    forget_records(root)
+    [problem] = verify_store(root)
+    assert "are damaged (the digest is not that of kind, shape, dtypes, order and the arrays' digests)" in problem
 
 
 def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
@@ -221,7 +219,7 @@ def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
     change_array(root, "indices", put((5, 1)))
     change_array(root, "out_degree", put((1, 3), (3, 2)))
     assert verify_store(root) == ["indices: must ascend in each row, wrong at entry 5"]
-    set_attributes(root, duplicates="keep")
+    seal(root, duplicates="keep")
     assert verify_store(root) == []
 
 
@@ -229,7 +227,7 @@ def test_a_graph_may_repeat_an_index_if_its_duplicates_were_kept(make_store):
 def test_the_bytes_in_the_attributes(make_store, pattern):
     root = make_store(pattern=pattern, ids=IDS)
     nbytes = open_store(root).info.nbytes
-    set_attributes(root, nbytes=nbytes + 1)
+    seal(root, nbytes=nbytes + 1)
     assert verify_store(root) == [f"attributes: the arrays take {nbytes} bytes, the attributes say {nbytes + 1}"]
 
 
@@ -244,7 +242,7 @@ def test_the_shape_that_anndata_reads(make_store):
 @pytest.mark.parametrize("pattern", [False, True])
 def test_columns_of_a_stochastic_matrix_sum_to_1(make_store, pattern):
     root = make_store("graph", pattern=pattern)
-    set_attributes(root, kind="stochastic")
+    seal(root, kind="stochastic")
     assert verify_store(root) == ["data: each column of a stochastic matrix must sum to 1, wrong at column 0"]
 
 
@@ -255,7 +253,7 @@ def test_a_column_that_is_off_by_a_little_is_still_stochastic(make_store):
     for off, problems in ((1e-7, 0), (1e-5, 1)):
         change_array(root, "data", put((0, matrix.data[0] + off)))
         change_array(root, "out_weight", put((column, matrix.sum(axis=0)[column] + off)))
-        set_attributes(root, min_weight=find_least(open_store(root).read_array("data")))
+        seal(root, min_weight=find_least(open_store(root).read_array("data")))
         assert len(verify_store(root)) == problems
 
 
@@ -265,8 +263,9 @@ def test_a_graph_is_square(make_store):
     degree = np.bincount(np.asarray(group["indices"][:]), minlength=6)
     write_array(group, "out_degree", degree.astype(np.int64))
     digests = dict(group.attrs["mgspmv"])["array_digests"] | {"out_degree": digest_array(degree)}
-    set_attributes(root, kind="graph", array_digests=digests, nbytes=open_store(root).info.nbytes + degree.nbytes)
-    assert verify_store(root) == ["shape: a graph must be square, this one is 5 x 6"]
+    seal(root, kind="graph", array_digests=digests, nbytes=open_store(root).info.nbytes + degree.nbytes)
+    [problem] = verify_store(root)
+    assert "are damaged (the shape is 5 x 6, and a graph must be square); ingest again" in problem
 
 
 # --- digests and checksums -------------------------------------------------------------------------------------------
@@ -276,13 +275,13 @@ def test_another_digest_than_was_recorded(make_store):
     root = make_store(transpose=True, ids=IDS)
     digests = zarr.open_group(find_group(root)).attrs["mgspmv"]["array_digests"]
     for name in digests:
-        set_attributes(root, array_digests=digests | {name: "0" * 64})
+        seal(root, array_digests=digests | {name: "0" * 64})
         assert verify_store(root) == [f"{name}: the digest differs from the one written at ingest"]
 
 
 def test_no_digest_recorded(make_store):
     root = make_store(pattern=True)
-    set_attributes(root, array_digests={})
+    seal(root, array_digests={})
     said = "the digest differs from the one written at ingest"
     assert verify_store(root) == [f"{name}: {said}" for name in ("indices", "indptr", "out_degree")]
 
@@ -292,8 +291,10 @@ def test_the_digest_of_the_matrix(make_store, change):
     root = make_store("stochastic", make_stochastic(6))
     group = zarr.open_group(find_group(root), mode="r+")
     group.attrs["mgspmv"] = dict(group.attrs["mgspmv"]) | change
-    said = "attributes: the digest is not that of kind, shape, dtypes and the arrays' digests"
-    assert verify_store(root) == [said]
+    for said in ("their digest differs from the one that was recorded", "the digest is not that of kind, shape, "):
+        [problem] = verify_store(root)
+        assert f"zarr.json are damaged ({said}" in problem
+        forget_records(root)
 
 
 @pytest.mark.parametrize(

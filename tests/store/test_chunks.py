@@ -18,19 +18,27 @@ from numcodecs import blosc
 from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore
 
 from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError, StoreError
 from mgspmv.model import CsrArrays
 from mgspmv.store import chunks
-from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, find_chunks
+from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
 from mgspmv.store.digests import digest_array
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_target
 from mgspmv.store.write import write_array, write_store
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
-from tests.support.stores import ARRAYS, WatchingStore, change_json, find_group, make_arrays, make_scipy
+from tests.support.stores import (
+    ARRAYS,
+    WatchingStore,
+    change_json,
+    find_group,
+    forget_records,
+    make_arrays,
+    make_scipy,
+)
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
@@ -123,11 +131,12 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
             stored = open_store(LocalStore(tmp_path / "store"))
         parts = [(0, n), (n // 3, n // 3 + 1), (n - 2, n), (0, 0)]
         by_files = [stored.read_block(*part, dtype) for part in parts]
-        assert _ChunkFiles.find(stored.group["indices"]) is not None
+        assert type(find_chunks(stored.arrays["indices"])) is _ChunkFiles
         with monkeypatch.context() as patch:
-            patch.setattr(_ChunkFiles, "find", lambda array: None)
+            patch.setattr(chunks, "LocalStore", MemoryStore)
+            assert type(find_chunks(stored.arrays["indices"])) is _ChunkObjects
             by_objects = [stored.read_block(*part, dtype) for part in parts]
-            patch.setattr(chunks, "find_chunks", ByZarr)
+            patch.setattr(chunks, "find_chunks", lambda array, checksums: ByZarr(array))
             by_zarr = [stored.read_block(*part, dtype) for part in parts]
         for ways in zip(by_files, by_objects, by_zarr, strict=True):
             for name in ("indptr", "indices", "data"):
@@ -136,40 +145,26 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
     assert nnz > 200
 
 
-def test_arrays_that_zarr_has_to_read(tmp_path):
-    group = zarr.open_group(tmp_path / "a", mode="w")
-    plain = {"shape": (10,), "chunks": (5,), "dtype": np.int64}
-    assert _ChunkFiles.find(group.create_array("zstd", **plain)) is None
-    compressors = [zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()]
-    assert _ChunkFiles.find(group.create_array("ours", **plain, compressors=compressors)) is not None
-    big = zarr.codecs.BytesCodec(endian="big")
-    array = group.create_array("big", **plain, compressors=compressors, serializer=big)
-    assert _ChunkFiles.find(array) is None
-    array[:] = np.arange(10)
-    elements = np.zeros(7)
-    find_chunks(array).read(slice(2, 9), elements)
-    assert elements.tolist() == [2, 3, 4, 5, 6, 7, 8]
-    in_memory = zarr.open_group(MemoryStore(), mode="w").create_array("ours", **plain, compressors=compressors)
-    assert _ChunkFiles.find(in_memory) is None
-    wrapped = WrapperStore(LocalStore(tmp_path / "b"))  # of a user, who is to see what is read
-    array = zarr.open_group(wrapped, mode="w").create_array("ours", **plain, compressors=compressors)
-    assert _ChunkFiles.find(array) is None
+def test_files_of_a_local_store_are_read_past_zarr_and_nothing_else():
+    elsewhere = (MemoryStore(), WrapperStore(LocalStore("b")))  # the last of a user, who is to see what is read
+    for store, way in ((LocalStore("a"), _ChunkFiles), *((store, _ChunkObjects) for store in elsewhere)):
+        array = zarr.AsyncArray(chunks._describe_array(np.dtype(np.int64)), StorePath(store, "x"))
+        assert type(find_chunks(zarr.Array(array))) is way
 
 
-def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks, monkeypatch):
-    for n in (1, 99, 100, 101, 250):
-        elements = np.random.default_rng(n).integers(0, 2**40, n)
-        written = []
-        for by_zarr in (False, True):
-            with monkeypatch.context() as patch:
-                if by_zarr:
-                    patch.setattr(_ChunkFiles, "find", lambda array: None)
-                folder = tmp_path / f"{n}-{by_zarr}"
-                group = zarr.open_group(folder, mode="w")
-                write_array(group, "x", elements, 2)
-            written.append({p.name: p.read_bytes() for p in (folder / "x" / "c").iterdir()})
-            np.testing.assert_array_equal(group["x"][:], elements)
-        assert written[0] == written[1], n
+def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks):
+    for store in (LocalStore(tmp_path), MemoryStore()):
+        for n in (1, 99, 100, 101, 250):
+            numbers = np.random.default_rng(n).integers(0, 2**40, n)
+            for elements in (numbers, numbers.astype(str).astype(object)):
+                group = zarr.open_group(store, mode="w")
+                written = write_array(group, "x", elements, 2)
+                keys = [f"x/c/{k}" for k in range(-(-n // 100))]
+                ours = [sync(store.get(key, buffer_prototype)).to_bytes() for key in keys]
+                assert written.checksums.tolist() == [int.from_bytes(own[-4:], "little") for own in ours]
+                np.testing.assert_array_equal(group["x"][:], elements)
+                group["x"][:] = elements
+                assert [sync(store.get(key, buffer_prototype)).to_bytes() for key in keys] == ours
 
 
 @pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])
@@ -275,6 +270,7 @@ def test_frames_that_say_something_else_are_refused_before_they_are_unpacked(dam
         chunk = find_group(damaged) / name / "c" / "0"
         sound = chunk.read_bytes()
         craft_chunk(chunk, lambda raw: struct.pack_into("<I", raw, place, number))
+        forget_records(damaged)
         stored = open_store(make_place(damaged))
         part = stored.transpose() if "/" in name else stored
         most = (1 << 20) + (number if name == "vertex_ids" and number == 1 << 30 else 0)
@@ -297,6 +293,7 @@ def test_strings_without_end_are_refused_before_they_have_places(damaged, make_p
         frame[:] = blosc.compress(bytes(text), b"lz4", 1)
 
     craft_chunk(chunk, change)
+    forget_records(damaged)
     stored = open_store(make_place(damaged))
 
     def read() -> None:

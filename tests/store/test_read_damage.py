@@ -25,7 +25,7 @@ from mgspmv.model import CsrArrays
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import FORMAT_VERSION
 from mgspmv.store.write import begin_version, write_store
-from tests.support.stores import ARRAYS, OWN_ARRAYS, change_json, find_group, make_arrays, make_scipy
+from tests.support.stores import ARRAYS, OWN_ARRAYS, change_json, find_group, make_arrays, make_scipy, put
 
 
 def read_all(root: Path) -> None:
@@ -201,8 +201,7 @@ def test_unfinished(tmp_path):
 @pytest.mark.parametrize("fall", [[0, 5, 3], [0, 2, 99], [-3, 2, 5]], ids=["falls", "too high", "negative"])
 def test_row_pointers_that_do_not_ascend(tmp_path, fall):
     write_store(tmp_path / "m", make_arrays(sp.csr_array(np.array([[1.0, 2, 0], [3, 4, 5]]))))
-    group = zarr.open_group(find_group(tmp_path / "m"), mode="r+")
-    group["indptr"][:] = fall
+    put(tmp_path / "m", "indptr", fall)
     with pytest.raises(
         StoreDamagedError,
         match=r"indptr, elements 0 to 3(: .*outside 0..5;| do not ascend from 0 to )",
@@ -214,6 +213,6 @@ def test_row_pointers_that_fall_at_the_end_of_a_piece(tiny_chunks, tmp_path):
     arrays = CsrArrays("matrix", (20, 50), np.arange(0, 42, 2), np.arange(40, dtype=np.int32), None, "first")
     for row in range(1, 20):
         write_store(tmp_path / "m", arrays, overwrite=True)
-        zarr.open_group(find_group(tmp_path / "m"), mode="r+")["indptr"][row] = 2 * row + 3
+        put(tmp_path / "m", "indptr", {row: 2 * row + 3})
         with pytest.raises(StoreDamagedError, match=r"indptr.* (do not ascend|outside)"):
             open_store(tmp_path / "m").read_block(0, 20, None)

@@ -34,6 +34,7 @@ from tests.support.stores import (
     assert_same_csr,
     change_json,
     find_group,
+    forget_records,
     list_version_names,
     make_arrays,
     make_scipy,
@@ -305,6 +306,7 @@ def test_a_version_of_the_time_before_that_was_noted(tmp_path):
     change_json(
         find_group(tmp_path / "m") / "zarr.json", lambda document: document["attributes"]["mgspmv"].pop("created")
     )
+    forget_records(tmp_path / "m")
     assert open_store(tmp_path / "m").info.created is None
 
 

@@ -18,6 +18,7 @@ from zarr.core.sync import collect_aiterator
 from zarr.storage import MemoryStore, WrapperStore
 
 from mgspmv.model import CsrArrays
+from mgspmv.store.digests import combine_digests, digest_array, digest_attributes, encode_checksums
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import write_store
 
@@ -110,6 +111,47 @@ def change_json(path: Path, change: Any) -> None:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
+
+
+def seal(root: Path, **changes: Any) -> None:
+    """Have the current version record its chunks, its arrays and what else it says as they are by now, as the author of
+    a store can.
+
+    Parameters
+    ----------
+    changes : of its attributes; with `array_digests`, these are recorded
+    """
+    group = zarr.open_group(find_group(root), mode="r+")
+    attributes: Any = dict(group.attrs["mgspmv"])
+    arrays: Any = {name: group[name] for name in attributes["array_digests"]}
+    attributes["array_digests"] = {name: digest_array(np.asarray(array[:])) for name, array in arrays.items()}
+    attributes["chunk_checksums"] = {
+        name: encode_checksums(np.array([read_checksum(root, name, k) for k in range(array.nchunks)], np.uint32))
+        for name, array in arrays.items()
+    }
+    attributes |= changes
+    attributes["digest"] = combine_digests(attributes["array_digests"], attributes)
+    group.attrs["mgspmv"] = attributes | {"attributes_digest": digest_attributes(attributes)}
+
+
+def read_checksum(root: Path, name: str, number: int) -> int:
+    """The CRC-32C at the end of a chunk."""
+    return int.from_bytes((find_group(root) / name / "c" / str(number)).read_bytes()[-4:], "little")
+
+
+def put(root: Path, name: str, elements: Any) -> None:
+    """Give an array other elements, all of them or a dict of some, and record them."""
+    array: Any = zarr.open_group(find_group(root), mode="r+")[name]
+    for place, element in elements.items() if isinstance(elements, dict) else [(slice(None), np.asarray(elements))]:
+        array[place] = element
+    seal(root)
+
+
+def forget_records(root: Path) -> None:
+    """Make a store one of the time before checksums of chunks and a digest of all attributes were recorded."""
+    group = zarr.open_group(find_group(root), mode="r+")
+    attributes: Any = dict(group.attrs["mgspmv"])
+    group.attrs["mgspmv"] = {k: v for k, v in attributes.items() if k not in ("chunk_checksums", "attributes_digest")}
 
 
 def digest(arrays: CsrArrays, **options: Any) -> str:
