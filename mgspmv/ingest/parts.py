@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_size, open_anywhere
+from mgspmv.ingest.streams import (
+    CHUNK_BYTES,
+    LINE_LIMIT_BYTES,
+    LocalFile,
+    Segment,
+    TextStream,
+    find_size,
+    open_anywhere,
+)
 from mgspmv.ingest.unpack import find_compression
 
 LEAST_BYTES = 2**24
@@ -36,7 +44,10 @@ class _Extent:
 
 def make_absolute(name: str) -> str:
     """A path or URL that means the same in other processes."""
-    return name if "://" in name else os.path.abspath(name)
+    if "://" in name:
+        return name
+    path = os.path.abspath(name)
+    return LocalFile(path, name.state) if isinstance(name, LocalFile) else path
 
 
 def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:

@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, cast
@@ -288,6 +289,8 @@ class _CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # there in all that is read here
+        except SourceError:
+            raise
         except Exception as error:  # what is behind a URL has errors of its own
             raise explain(self._name, error) from error
         self.n_bytes += n
@@ -340,6 +343,59 @@ def find_size(file: IO[bytes]) -> int | None:
     if size is None and isinstance(file, io.FileIO):
         size = os.fstat(file.fileno()).st_size
     return size or None
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What tells a local file from what it becomes when it is written to or replaced."""
+
+    inode: int | None
+    """None where another machine may see the file, which numbers files otherwise and may know seconds only."""
+    size: int
+    """Bytes."""
+    mtime_ns: int
+
+    @classmethod
+    def find(cls, found: os.stat_result) -> FileState | None:
+        """Return that of a regular file; None for others."""
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+    def blur(self) -> FileState:
+        """Return as much of it as other machines see too."""
+        return FileState(None, self.size, self.mtime_ns // 10**9 * 10**9)
+
+    def check(self, name: str, now: FileState | None) -> None:
+        """
+        Raises
+        ------
+        SourceError : the file of this name is in another state now
+        """
+        now = now.blur() if now is not None and self.inode is None else now
+        if now == self:
+            return
+        if now is None or now.inode != self.inode:
+            what = "it is another file now"
+        elif now.size != self.size:
+            what = f"it had {self.size:,} bytes and has {now.size:,}"
+        else:
+            what = "its time of change is another"
+        raise SourceError(
+            f"was changed while it was read: {what}; copy it first, or read it when nothing writes to it", source=name
+        )
+
+
+class LocalFile(str):
+    """Name of a local file, which is to be in the same state each time it is opened."""
+
+    def __new__(cls, name: str, state: FileState) -> LocalFile:
+        made = super().__new__(cls, name)
+        made.state = state
+        return made
+
+    state: FileState
+
+    def __reduce__(self) -> tuple[type[LocalFile], tuple[str, FileState]]:
+        return LocalFile, (str(self), self.state.blur())
 
 
 class Pipe(str):
@@ -397,9 +453,17 @@ def is_pipe(name: str) -> bool:
 
 
 def take_name(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file, as a `Pipe` where it can be read once."""
+    """Return the name of a file: as a `Pipe` where it can be read once, as a `LocalFile` where it is one."""
     name = os.fspath(path)
-    return Pipe(name) if is_pipe(name) and not isinstance(name, Pipe) else name
+    if isinstance(name, Pipe | LocalFile):
+        return name
+    if is_pipe(name):
+        return Pipe(name)
+    state = None
+    if "://" not in name:
+        with suppress(OSError, ValueError):  # what opens it says what is wrong
+            state = FileState.find(os.stat(name))
+    return name if state is None else LocalFile(name, state)
 
 
 class _PeekedFile(io.RawIOBase):
@@ -456,9 +520,27 @@ def open_bytes(name: str) -> IO[bytes]:
     return open_url(name) if "://" in name else _open_local(name)
 
 
+class _WatchedFile(io.FileIO):
+    """A local file that is not to change until its end, or that of the part that is wanted, was read."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "rb")
+        self._source, self._state = name, FileState.find(os.fstat(self.fileno()))
+        if isinstance(name, LocalFile):
+            name.state.check(name, self._state)
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = super().readinto(buffer)
+        if not n and self._state is not None:
+            self._state.check(self._source, FileState.find(os.fstat(self.fileno())))
+        return n
+
+
 def _open_local(name: str) -> IO[bytes]:
     try:
-        return open(name, "rb", buffering=0)
+        return cast(IO[bytes], _WatchedFile(name))
+    except SourceError:
+        raise
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
     except IsADirectoryError as error:

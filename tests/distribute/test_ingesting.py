@@ -332,7 +332,7 @@ def test_a_size_that_no_disk_has_room_for(size, client, tmp_path):
     with pytest.raises(
         CapacityError, match=r"matrix would take 800 PB \(800,000,000,000,000,084 bytes\) before compres"
     ):
-        mg.ingest(source, tmp_path / "matrix", transpose=True, client=client)
+        mg.ingest(source, tmp_path / "matrix", transpose=True, client=client, allow_hypersparse=True)
     check_nothing_whole(tmp_path / "matrix")
 
 

@@ -193,7 +193,7 @@ def test_file_that_may_not_be_opened(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(streams, "_WatchedFile", refuse)
     with pytest.raises(SourceError, match=r"a.txt: cannot be read: permission denied; "):
         TextStream("a.txt")
 

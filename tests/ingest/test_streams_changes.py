@@ -1,0 +1,139 @@
+"""Local texts that change while they are read: an error that names the file, and never a mixture of two states."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import SourceError
+from mgspmv.ingest import open as opening
+from mgspmv.ingest import parts
+from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.matrix_market import MatrixMarketSource
+from mgspmv.ingest.streams import LocalFile, Segment, TextStream, take_name
+from tests.support.commands import invoke
+
+N_LINES = 200_000
+EDGES = "".join(f"{k} {k + 1}\n" for k in range(N_LINES))
+BANNER = f"%%MatrixMarket matrix coordinate pattern general\n{N_LINES + 1} {N_LINES + 1} {N_LINES}\n"
+TEXTS = {"e.txt": EDGES, "a.mtx": BANNER + "".join(f"{k} {k + 1}\n" for k in range(1, N_LINES + 1))}
+
+
+def append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("7 8\n")
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.read_bytes().index(b"\n", path.stat().st_size // 2) + 1)
+
+
+def overwrite(path: Path) -> None:
+    before = path.stat()
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+
+
+CHANGES = {
+    append: r"it had [\d,]+ bytes and has [\d,]+",
+    truncate: r"it had [\d,]+ bytes and has [\d,]+",
+    overwrite: "its time of change is another",
+}
+
+
+def replace(path: Path) -> None:
+    path.with_name("new").write_bytes(path.read_bytes())
+    path.with_name("new").replace(path)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read_on(source, change, path):
+    """Read a source of small batches whose file is changed after the first of them."""
+    for k, _ in enumerate(source.batches()):
+        if k == 0:
+            change(Path(path))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_read(change, name):
+    Path(name).write_text(TEXTS[name])
+    make = EdgeListSource if name == "e.txt" else MatrixMarketSource
+    with pytest.raises(SourceError, match=rf"^{name}: was changed while it was read: {CHANGES[change]}; copy it first"):
+        read_on(make(name, batch_bytes=10_000, threads=1), change, name)
+
+
+def test_compressed_files_and_other_texts():
+    Path("e.txt.gz").write_bytes(gzip.compress(EDGES.encode(), 1))
+    with pytest.raises(SourceError, match=r"^e.txt.gz: was changed while it was read: it had"):
+        read_on(EdgeListSource("e.txt.gz", batch_bytes=10_000, threads=1), append, "e.txt.gz")
+    Path("v.txt").write_text(EDGES)
+    with TextStream("v.txt", 10_000) as text:
+        chunks = text.chunks()
+        next(chunks)
+        append(Path("v.txt"))
+        with pytest.raises(SourceError, match=r"^v.txt: was changed"):
+            list(chunks)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, replace])
+def test_a_file_that_changes_between_detection_and_reading(change, monkeypatch):
+    Path("e.txt").write_text("1 2\n2 3\n3 1\n")
+    detect = opening.detect_format
+
+    def detect_and_change(files):
+        found = detect(files)
+        change(Path("e.txt"))
+        return found
+
+    monkeypatch.setattr(opening, "detect_format", detect_and_change)
+    said = CHANGES.get(change, "it is another file now")
+    with pytest.raises(SourceError, match=f"^e.txt: was changed while it was read: {said}"):
+        mg.ingest("e.txt", MemoryStore())
+    assert "e.txt: was changed" in invoke("ingest", "e.txt", "a.zarr", code=3)[1]
+    mg.ingest(([1, 2], [2, 1]), "s.zarr")
+    with pytest.raises(SourceError, match=r"^e.txt: was changed"):
+        mg.update("s.zarr", insert="e.txt")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parts_for_other_processes(change, monkeypatch):
+    """Each sees the file as the client saw it; its machine may number files otherwise."""
+    monkeypatch.setattr(parts, "LEAST_BYTES", 1000)
+    for name, make in (("e.txt", EdgeListSource), ("a.mtx", MatrixMarketSource)):
+        Path(name).write_text(TEXTS[name])
+        split = pickle.loads(pickle.dumps(make(take_name(name)).split(3)))
+        assert len(split) == 3
+        assert sum(len(batch.rows) for part in split for batch in part.batches()) == N_LINES
+        split = pickle.loads(pickle.dumps(make(take_name(name)).split(3)))
+        second = os.stat(name).st_mtime_ns // 10**9
+        replace(Path(name))
+        os.utime(name, ns=(0, second * 10**9 + 7))
+        list(split[2].batches())
+        change(Path(name))
+        with pytest.raises(SourceError, match=rf"{name}: was changed while it was read: {CHANGES[change]}"):
+            list(split[1].batches())
+
+
+def test_names_of_files():
+    Path("e.txt").write_text("1 2\n")
+    name = take_name("e.txt")
+    assert isinstance(name, LocalFile)
+    assert take_name(name) is name == "e.txt"
+    assert parts.make_absolute(name).state == name.state
+    assert not isinstance(take_name("none.txt"), LocalFile)
+    assert not isinstance(take_name("https://example.org/e.txt"), LocalFile)
+    append(Path("e.txt"))
+    with pytest.raises(SourceError, match=r"e.txt: was changed while it was read: it had 4 bytes and has 8"):
+        TextStream(Segment(name, 0, 4))
