@@ -58,6 +58,16 @@ def start(
         str, typer.Option(metavar="ADDRESS", help="Where to listen; others get in there, so also give --tls.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the scheduler; 0 for any that is free.")] = 0,
+    dashboard_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Of the dashboard; default 8787, or one that is free where that is taken."),
+    ] = None,
+    dashboard_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST[:PORT]", help="Also let browsers reach the dashboard as this host, as behind a proxy; repeat."
+        ),
+    ] = None,
     tls: Tls = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Until all workers must have joined.")] = 120.0,
     foreground: Annotated[
@@ -69,7 +79,8 @@ def start(
 
     if not timeout > 0:
         raise OptionError(f"--timeout must be a positive number of seconds, not {timeout:g}")
-    asked = Asked(name, backend, workers, threads, protocol, host, port, tls)
+    origins = tuple(dashboard_origin or ())
+    asked = Asked(name, backend, workers, threads, protocol, host, port, tls, dashboard_port, origins)
     return _serve(asked) if foreground else _start_apart(asked, timeout)
 
 

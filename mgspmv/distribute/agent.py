@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+import dask
 import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
@@ -19,6 +20,7 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice
+from mgspmv.distribute.dashboards import HOSTS, guard
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.integrity import Report, RoundReport
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
@@ -66,6 +68,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def setup(self, worker: Worker) -> None:
         write_worker_log()
+        if hosts := dask.config.get(HOSTS, None):
+            guard(worker.http_application, hosts)
         self._worker = worker
         self._parts: dict[str, Part] = {}
         self._sessions: dict[str, Linked] = {}

@@ -27,6 +27,7 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 
+from mgspmv.distribute.dashboards import HOSTS, guard, list_hosts
 from mgspmv.distribute.tls import is_tls_required
 from mgspmv.errors import (
     CapacityError,
@@ -40,6 +41,7 @@ from mgspmv.validation import parse_json
 
 KNOCK_S = 30.0
 """Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
+DASHBOARD_PORT = 8787
 DRIVER = Path("/proc/driver/nvidia/version")
 """There while NVIDIA's driver is loaded, also for who may not open its devices."""
 WORKER_BYTES = 200_000_000
@@ -58,6 +60,18 @@ class Serving:
     dashboard_host: str = "127.0.0.1"
     log_level: int = logging.CRITICAL
     """From which on Dask's own loggers write to stderr; by default what ends a run is raised, which says more."""
+    dashboard_port: int | None = None
+    """None for `DASHBOARD_PORT`, or another one where that is taken, also by the scheduler."""
+    dashboard_origins: tuple[str, ...] = ()
+    """Hosts that the dashboard answers to, besides its own."""
+
+    @property
+    def dashboard_address(self) -> str:
+        """As Dask takes it."""
+        port = self.dashboard_port
+        if port is None:
+            port = 0 if self.port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would take it before the scheduler does
+        return f"{self.dashboard_host}:{port}"
 
 
 DEFAULT_SERVING = Serving()
@@ -335,7 +349,7 @@ def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) ->
         "scheduler_port": serving.port,
         "worker_class": PatientNanny,
         "memory_limit": 0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
-        "dashboard_address": f"{serving.dashboard_host}:8787",
+        "dashboard_address": serving.dashboard_address,
         "silence_logs": serving.log_level,
     }
     return start_cluster(lambda: kind(**options, **given), serving)
@@ -351,24 +365,35 @@ def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
     ------
     ClusterError : nobody can listen there, or a worker did not start
     """
+    hosts = list_hosts((serving.host, serving.dashboard_host), serving.dashboard_origins)
 
     def begin() -> Any:
         resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        cluster = make()
+        with dask.config.set({HOSTS: hosts}):  # which workers inherit
+            cluster = make()
+        guard(cluster.scheduler.http_application, hosts)
         disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
         return cluster
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
-        warnings.filterwarnings("ignore", "Port 8787 is already in use")  # another one is taken then, which is as good
+        warnings.filterwarnings("ignore", r"Port \d+ is already in use")  # another one is taken then, which is as good
         starting = starter.submit(begin)
         try:
-            return starting.result()
+            cluster = starting.result()
         except KeyboardInterrupt:
             starting.result().close()
             raise
         except (RuntimeError, OSError) as error:
             raise _explain_start(error, serving) from error
+    if serving.dashboard_port and cluster.scheduler.http_server.port != serving.dashboard_port:
+        cluster.close()
+        raise ClusterError(
+            f"the dashboard cannot listen at {serving.dashboard_address}, which is taken; choose another port for it, "
+            "or none to take any that is free",
+            phase="start",
+        )
+    return cluster
 
 
 def check_room(n_workers: int) -> None:

@@ -364,7 +364,7 @@ def _make(system: System, given: Mapping[str, Any], serving: Serving) -> Any:
 
     options = dict(_get(system, "scheduler-options"))
     options.pop("interface", None)
-    options |= {"host": serving.host, "port": serving.port, "dashboard_address": f"{serving.dashboard_host}:8787"}
+    options |= {"host": serving.host, "port": serving.port, "dashboard_address": serving.dashboard_address}
     return kind(job_cls=ClosedJob, scheduler_options=options, silence_logs=serving.log_level, **given)
 
 

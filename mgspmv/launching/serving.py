@@ -19,6 +19,7 @@ from typing import Any
 import dask
 
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
+from mgspmv.distribute.dashboards import parse_host
 from mgspmv.distribute.tls import TEMPORARY, make_certificates, use_tls
 from mgspmv.errors import OptionError
 from mgspmv.launching.state import Launched, claim, tell
@@ -49,12 +50,22 @@ class Asked:
     port: int = 0
     tls: str | None = None
     """As for `use_tls`; temporary certificates are in the cluster's folder, where others find them."""
+    dashboard_port: int | None = None
+    dashboard_origins: tuple[str, ...] = ()
+    """Hosts that the dashboard answers to, besides its own."""
 
     def __post_init__(self) -> None:
         check_choice("--backend", self.backend, ("auto", "cpu", "cuda"))
         check_choice("--protocol", self.protocol, ("tcp", "ucxx"))
         if self.protocol == "ucxx" and self.backend == "cpu":
             raise OptionError("--protocol ucxx is for workers on GPUs; leave it out, or --backend cpu")
+        if self.port and self.port == self.dashboard_port:
+            raise OptionError(
+                f"--port and --dashboard-port are both {self.port}; choose another one for the dashboard, or leave "
+                "--dashboard-port out"
+            )
+        for origin in self.dashboard_origins:
+            _check_origin(origin)
 
     @property
     def is_local(self) -> bool:
@@ -68,7 +79,19 @@ class Asked:
     def serving(self) -> Serving:
         """The dashboard, which has no password, leaves this machine only encrypted."""
         dashboard_host = self.host if self.tls is not None else Serving.dashboard_host
-        return Serving(self.host, self.port, dashboard_host, logging.WARNING)
+        return Serving(
+            self.host, self.port, dashboard_host, logging.WARNING, self.dashboard_port, self.dashboard_origins
+        )
+
+
+def _check_origin(origin: str) -> None:
+    try:
+        parse_host(origin)
+    except ValueError as error:
+        raise OptionError(
+            "--dashboard-origin takes a host as the browser's address has it, such as dash.example.org or "
+            f"dash.example.org:8443, not {origin!r}"
+        ) from error
 
 
 def describe(asked: Asked) -> Launched:

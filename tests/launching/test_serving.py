@@ -106,6 +106,38 @@ def test_others_are_let_in_without_and_that_is_said(played, host):
     assert played.started.pop()[-1] == Serving(host, 0, "127.0.0.1", logging.WARNING), "the dashboard has no password"
 
 
+def test_the_dashboard_is_where_it_is_asked_for(played):
+    start("--dashboard-port", "0", "--dashboard-origin", "hub.example.org", "--dashboard-origin", "d.example.org:8443")
+    serving = played.started.pop()[-1]
+    assert (serving.dashboard_port, serving.dashboard_origins) == (0, ("hub.example.org", "d.example.org:8443"))
+
+
+@pytest.mark.parametrize(
+    ("serving", "address"),
+    [
+        (Serving(), "127.0.0.1:8787"),
+        (Serving(port=8786), "127.0.0.1:8787"),
+        (Serving(port=8787), "127.0.0.1:0"),
+        (Serving(port=8787, dashboard_port=8788), "127.0.0.1:8788"),
+        (Serving(dashboard_port=0), "127.0.0.1:0"),
+    ],
+)
+def test_the_scheduler_has_its_port_first(serving, address):
+    assert serving.dashboard_address == address
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--port", "8787", "--dashboard-port", "8787"), "--port and --dashboard-port are both 8787; choose another"),
+        (("--dashboard-origin", "https://a.example/"), "--dashboard-origin takes a host as the browser's address"),
+    ],
+)
+def test_what_no_dashboard_can_be_is_refused(played, options, said):
+    assert invoke("cluster", "start", "--foreground", *options, code=2)[1].startswith(f"error: {said}")
+    assert played.started == []
+
+
 def test_addresses_that_only_this_machine_reaches():
     assert all(Asked(host=host).is_local for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1"))
 

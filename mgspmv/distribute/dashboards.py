@@ -1,0 +1,143 @@
+"""Which hosts the pages of schedulers and workers that are started here answer to.
+
+Pages have no password, and a browser lets any site send requests to this machine: by a name of the site's own that it
+turns to an address here (DNS rebinding, seen in `Host`), or over a websocket (seen in `Origin`). Dask accepts all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import Matcher, Rule
+from tornado.web import RequestHandler
+
+HOSTS = "mgspmv.dashboard-hosts"
+"""Key of Dask's configuration by which workers that are started here know their hosts."""
+ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
+"""Dask's own key, by which users let in others."""
+WEB_PORTS = (80, 443)
+"""Of URLs that name no port."""
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[\w.*-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
+
+
+class Strangers(Matcher):
+    """Requests by a host name that is not known, or from a page of such a host.
+
+    Parameters
+    ----------
+    hosts : as `HOST` or `HOST:PORT`; in names `*` stands for anything
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._known = [parse_host(host) for host in hosts]
+        self._is_anywhere = any(_is_unspecified(name) for name, _ in self._known)
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        """As Tornado wants it: a dict for requests that are refused, None for others."""
+        try:
+            host = parse_host(request.host)
+            origin = _parse_origin(request.headers.get("Origin"))
+        except ValueError:
+            return {}
+        is_own = self._is_known(*host) or (self._is_anywhere and _find_address(host[0]) is not None)
+        return None if is_own and (origin is None or origin == host or self._is_known(*origin)) else {}
+
+    def _is_known(self, name: str, port: int | None) -> bool:
+        address = _find_address(name)
+        if name == "localhost" or (address is not None and address.is_loopback):
+            return True
+        return any(
+            fnmatchcase(name, known) and (own in (None, port) or (port is None and own in WEB_PORTS))
+            for known, own in self._known
+        )
+
+
+class Refusal(RequestHandler):
+    """Answer to strangers."""
+
+    def prepare(self) -> None:
+        """End the request."""
+        self.set_status(403)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish("this host, or the page that asks, is not known; name it when the cluster is started\n")
+
+
+def guard(application: Any, hosts: Iterable[str]) -> None:
+    """Let pages of a scheduler or a worker answer to these hosts alone; with `*` among them to all.
+
+    Parameters
+    ----------
+    application : `http_application` of the scheduler or the worker
+    """
+    known = [*hosts]
+    if "*" not in known:
+        application.add_handlers(".*", [Rule(Strangers(known), Refusal)])
+
+
+def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:
+    """Hosts that pages answer to, besides those of this machine alone.
+
+    Parameters
+    ----------
+    bound : where scheduler, workers and dashboard listen
+    origins : that the user lets in, besides those of Dask's configuration
+    """
+    names = dict.fromkeys([*bound, *chain.from_iterable(map(_resolve, bound))])
+    hosts = [f"[{name}]" if ":" in name else name for name in names]
+    if any(map(_is_unspecified, bound)):
+        hosts += [socket.gethostname(), socket.getfqdn()]
+    return [*hosts, *origins, *_read_configured()]
+
+
+def parse_host(host: str) -> tuple[str, int | None]:
+    """Name, without brackets and in lower case, and port of `HOST[:PORT]`.
+
+    Raises
+    ------
+    ValueError : it is no such thing
+    """
+    found = _HOST.fullmatch(host)
+    if found is None:
+        raise ValueError(f"not a host: {host!r}")
+    return found["name"].strip("[]").lower(), None if found["port"] is None else int(found["port"])
+
+
+def _parse_origin(origin: str | None) -> tuple[str, int | None] | None:
+    return None if origin is None else parse_host(urlsplit(origin).netloc)
+
+
+def _find_address(name: str) -> Any:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _resolve(name: str) -> set[str]:
+    """Addresses of a name, at which Dask listens and by which it links."""
+    with suppress(OSError):  # which whoever listens there says
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    return set()
+
+
+def _is_unspecified(name: str) -> bool:
+    address = _find_address(name)
+    return address is not None and bool(address.is_unspecified)
+
+
+def _read_configured() -> list[str]:
+    """What a user lets in by Dask's configuration; none where that is as Dask has it."""
+    configured = [*dask.config.get(ORIGINS, ["*"])]
+    is_default = configured == ["*"] and dask.config.get(ORIGINS, None, config=dask.config.collect()) is None
+    return [] if is_default else configured
