@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -76,7 +77,8 @@ class Interrupts:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if not MODE.get().is_quiet:
-            os.write(2, ENDING)  # sys.stderr may be writing at this moment
+            with suppress(OSError):  # the terminal may be gone
+                os.write(2, ENDING)  # sys.stderr may be writing at this moment
 
     def _repeat_lost(self, lost: Any) -> None:
         """Interrupt again where an object's end or a callback of C was interrupted, which cannot pass that on."""

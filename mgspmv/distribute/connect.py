@@ -13,7 +13,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -356,7 +356,8 @@ def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) ->
 
 
 def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
-    """Make a cluster that Ctrl-C does not reach: it is sent to the workers too, and who makes them ends them.
+    """Make a cluster that Ctrl-C and the end of the terminal do not reach: these are sent to the workers too, and who
+    makes them ends them.
 
     Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
     so an interrupt waits until it is whole.
@@ -368,7 +369,8 @@ def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
     hosts = list_hosts((serving.host, serving.dashboard_host), serving.dashboard_origins)
 
     def begin() -> Any:
-        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks SIGINT
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with dask.config.set({HOSTS: hosts}):  # which workers inherit
             cluster = make()
@@ -382,7 +384,8 @@ def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
         try:
             cluster = starting.result()
         except KeyboardInterrupt:
-            starting.result().close()
+            with suppress(RuntimeError, OSError):  # workers that the same signal ended do not start
+                starting.result().close()
             raise
         except (RuntimeError, OSError) as error:
             raise _explain_start(error, serving) from error

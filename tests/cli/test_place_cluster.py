@@ -29,10 +29,10 @@ from mgspmv.cli.program import shorten_warnings
 from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
 from tests.support.clusters import find_left, start_cluster
-from tests.support.commands import invoke, invoke_json, start
+from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
-DASHBOARD = re.compile(r"dashboard: http://\S+:\d+/status\n")
+DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/status\n")
 ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
@@ -394,24 +394,37 @@ INTERRUPTED = r"interrupted; (after \d+ iterations, change \S+; )?nothing is wri
 
 
 @pytest.mark.slow
-def test_interrupt_leaves_a_running_cluster_usable(cluster, client):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_a_running_cluster_usable(number, cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)
     with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
         assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), HANG_S)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert re.fullmatch(DASHBOARD.pattern + INTERRUPTED, stderr)
+    assert not [left for left in find_left(client) if left.startswith("lease")]
     assert invoke_json("pagerank", "g.zarr", *on_cluster)["status"] == "converged"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["the workers start", "the run goes on"])
-def test_interrupt_ends_local_workers(moment):
-    """Ctrl-C in a terminal goes to the workers too."""
-    on_cluster = ("--cluster", "local", "--workers", "2", *ENDLESS)
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "the workers start"),
+        (signal.SIGTERM, "the workers start"),
+        (signal.SIGINT, "the run goes on"),
+        (signal.SIGTERM, "the run goes on"),
+        (signal.SIGHUP, "the run goes on"),
+    ],
+)
+def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
+    """What a terminal or a batch system sends goes to the workers too. Keys are gone, and Dask's scratch."""
+    (temporary := folder / "tmp").mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
+    on_cluster = ("--cluster", "local", "--workers", "2", "--tls", "temporary", *ENDLESS)
     with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
             assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, HANG_S)  # and one counts resources
@@ -419,12 +432,14 @@ def test_interrupt_ends_local_workers(moment):
         else:
             shown = process.stderr.readline()
             assert DASHBOARD.fullmatch(shown)
-        os.killpg(process.pid, signal.SIGINT)
+        assert [*temporary.glob("mgspmv-tls-*/key.pem")]
+        os.killpg(process.pid, number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert re.fullmatch(INTERRUPTED, stderr)
     assert wait_for(lambda: not is_there(process.pid))
+    assert {path.suffix for path in temporary.rglob("*") if path.is_file()} <= {".lock"}  # of all of Dask's folders
 
 
 def is_there(group: int) -> bool:
