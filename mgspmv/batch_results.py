@@ -16,7 +16,7 @@ import numpy as np
 
 from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
-from mgspmv.files import is_url, write_beside
+from mgspmv.files import is_url, strip_file_scheme, write_beside
 from mgspmv.model import Event, Stability, Status, free_memory
 from mgspmv.results import (
     FORMAT_VERSION,
@@ -261,8 +261,8 @@ class BatchSolution:
         StoreError : it cannot be written
         """
         check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
-        if is_url(path):
-            _write_zarr(self, str(path))
+        if is_url(path := strip_file_scheme(path)):
+            _write_zarr(self, path)
             return
         write = {".zarr": _write_zarr, ".parquet": _write_parquet}[Path(path).suffix]
         with write_beside(path) as part:

@@ -5,14 +5,19 @@ And what goes wrong with places at URLs, whose libraries have errors of their ow
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,24 +47,41 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a name beside `path` to write to; what was written there then takes the place of `path`.
 
-    The folder is made when it is missing. After an error nothing is left, and what was at `path` is still there.
+    The folder is made when it is missing. After an error nothing is left, and what was at `path` is still there. Where
+    this process is killed, `path` is as it was or as it is to be, and the next write removes what is left:
+
+        FOLDER/.NAME.0123abcd.part/   new    while it is written
+                                      old    what is replaced, where the file system cannot exchange two folders
 
     Raises
     ------
     StoreError : it cannot be written
     """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    part = target.with_name(f".{target.name}.{name_own()}{_PART}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        _move_into_place(part, target)
+        settle(target)
+        with hold_folder(part):
+            yield part / _NEW
+            if not (part / _HELD).exists():
+                raise StoreError(f"cannot write {path}: {part} was removed while it was written; write it again")
+            _move_into_place(part / _NEW, target, part / _OLD)
     except MgspmvError:
         raise
     except OSError as error:
         raise translate_os_error(error, path, "write", hidden=part) from error
-    finally:
-        _remove(part)
+
+
+def settle(path: str | os.PathLike[str]) -> None:
+    """Put back what was at `path`, where a process was killed while it replaced that, and remove what it left."""
+    target = Path(path)
+    remove_abandoned(target.parent, f".{target.name}.", _PART)
+
+
+def sweep(folder: Path) -> None:
+    """Do as `settle` for all names in a folder."""
+    remove_abandoned(folder, None, _PART)
 
 
 @contextmanager
@@ -212,18 +234,118 @@ def _find_system(url: str) -> tuple[Any, str]:
         raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
 
 
-def _move_into_place(part: Path, target: Path) -> None:
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two files or folders change places, in one step; whether the file system can."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    sys.audit("os.rename", str(one), str(other), -1, -1)
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def _move_into_place(new: Path, target: Path, old: Path) -> None:
     if not target.is_dir():
-        os.replace(part, target)
+        os.replace(new, target)
+    elif not exchange(new, target):  # a folder that is not empty cannot be replaced
+        os.rename(target, old)
+        os.rename(new, target)
+
+
+# --- folders of living processes -------------------------------------------------------------------------------------
+
+_PART, _NEW, _OLD = ".part", "new", "old"
+_HELD = ".lock"
+"""File that a process locks while a folder is its own."""
+
+
+def name_own() -> str:
+    """A part of a name that no other process takes, and that `remove_abandoned` knows."""
+    return secrets.token_hex(4)
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Make a folder that only its owner may enter and that is gone with the context; see `remove_abandoned`."""
+    held = _make_held(folder)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # what cannot be removed is left to `remove_abandoned`
+            _empty(folder)
+        os.close(held)
+
+
+def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None:
+    """Remove folders of `hold_folder` whose processes were killed.
+
+    Parameters
+    ----------
+    prefix : of their names before `name_own`; None for any between two dots
+    suffix : of their names after it
+    """
+    own = re.compile((r"\..*\." if prefix is None else re.escape(prefix)) + "[0-9a-f]{8}" + re.escape(suffix))
+    with suppress(OSError):  # what cannot be read or removed is left to the next one
+        for name in filter(own.fullmatch, os.listdir(parent)):
+            with suppress(OSError):
+                _remove_unless_held(parent / name)
+
+
+def _make_held(folder: Path) -> int:
+    while True:
+        folder.mkdir(0o700)
+        with suppress(FileNotFoundError):  # another process took it for abandoned
+            held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT, 0o600)
+            with suppress(OSError):  # of file systems without locks, where others cannot lock it either
+                fcntl.flock(held, fcntl.LOCK_EX)
+            if _is_at(held, folder / _HELD):
+                return held
+            os.close(held)
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    """Whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(opened), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_unless_held(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         return
-    old = part.with_suffix(".old")  # a folder that is not empty cannot be replaced
-    os.rename(target, old)
-    os.rename(part, target)
-    shutil.rmtree(old)
+    try:
+        held = os.open(folder / _HELD, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # its process was killed before that was there, or makes another folder
+        folder.rmdir()
+        return
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _empty(folder)
+    finally:
+        os.close(held)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    elif path.exists():
-        path.unlink()
+def _empty(folder: Path) -> None:
+    """Remove a folder, that it is held last; what was to be replaced and is not goes back before."""
+    if (folder / _OLD).exists():
+        target = folder.with_name(folder.name[1:].rpartition(".")[0].rpartition(".")[0])
+        if not os.path.lexists(target):
+            os.rename(folder / _OLD, target)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == _HELD):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.rmdir()

@@ -33,7 +33,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
     hide_secrets,
 )
-from mgspmv.files import check_file, is_url, write_beside
+from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
@@ -352,8 +352,8 @@ class Solution:
         StoreError : it cannot be written
         """
         check_target(path, overwrite=overwrite)
-        if is_url(path):
-            _write_zarr(self, str(path))
+        if is_url(path := strip_file_scheme(path)):
+            _write_zarr(self, path)
             return
         write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
         with write_beside(path) as part:
@@ -410,7 +410,9 @@ def check_source(path: str | os.PathLike[str]) -> None:
             f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
         )
     if not is_url(path) and not Path(path).exists():
-        raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
+        settle(path)
+        if not Path(path).exists():
+            raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
     check_file(path)
 
 

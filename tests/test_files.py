@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import signal
 import uuid
+from pathlib import Path
 
 import fsspec
 import pytest
 
+from mgspmv import files
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError
-from mgspmv.files import create_file, exists, write_beside
+from mgspmv.files import create_file, exists, hold_folder, settle, sweep, write_beside
+from tests.support.killed import count_changes
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -24,6 +31,170 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         fail()
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.npy"]
     assert path.read_text() == "old"
+
+
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+
+def put(path, text, is_folder):
+    """Write a file, or a folder of two."""
+    with write_beside(path) as part:
+        if is_folder:
+            part.mkdir()
+        for name in ("a", "b") if is_folder else ("",):
+            (part / name).write_text(text)
+
+
+def get(path):
+    """What was put there; of a folder of which half is there, nothing that was."""
+    if not path.is_dir():
+        return path.read_text() if path.exists() else None
+    return (
+        " ".join(sorted({inside.read_text() for inside in path.iterdir()})) if len([*path.iterdir()]) == 2 else "half"
+    )
+
+
+def kill(call, limit):
+    """Let a child do something until it is about to change files for the time of that number; whether it was."""
+    child = os.fork()
+    if child == 0:
+        try:
+            count_changes(limit)
+            call()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize("old", [None, "old"])
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_killed_at_any_change(tmp_path, monkeypatch, is_folder, old, exchanges):
+    """A file system that cannot exchange folders has the old one or the new one again once somebody looks."""
+    if not exchanges:
+        monkeypatch.setattr(files, "exchange", lambda *_: False)
+    seen, limit = [], 1
+    while True:
+        (folder := tmp_path / str(limit)).mkdir()
+        path = folder / "r.zarr"
+        if old is not None:
+            put(path, old, is_folder)
+        was_killed = kill(lambda path=path: put(path, "new", is_folder), limit)
+        if not exchanges:
+            settle(path)
+        seen.append(get(path))
+        put(path, "newer", is_folder)
+        assert get(path) == "newer"
+        assert [entry.name for entry in folder.iterdir()] == ["r.zarr"]
+        if not was_killed:
+            break
+        limit += 1
+    n_old = seen.count(old)
+    assert seen == [old] * n_old + ["new"] * (len(seen) - n_old)
+    assert n_old >= 4
+    assert len(seen) - n_old >= 2
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_error_while_a_folder_is_replaced_leaves_it(tmp_path, monkeypatch, exchanges):
+    put(path := tmp_path / "r.zarr", "old", True)
+    rename = os.rename
+
+    def fail(source, target):
+        if Path(target) == path and Path(source).name == "new":
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    def exchange(*_):
+        if exchanges:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(files, "exchange", exchange)
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(KeyboardInterrupt):
+        put(path, "new", True)
+    assert get(path) == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.zarr"]
+
+
+def test_a_link_to_a_folder_is_replaced_and_not_what_it_names(tmp_path):
+    put(tmp_path / "r.zarr", "old", True)
+    (link := tmp_path / "link.zarr").symlink_to("r.zarr")
+    put(link, "new", True)
+    assert (get(tmp_path / "r.zarr"), get(link), link.is_symlink()) == ("old", "new", False)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.zarr", "r.zarr"]
+
+
+# --- what is left ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    path = tmp_path / "r.csv"
+    with write_beside(path) as part:
+        part.write_text("slow")
+        put(path, "quick", False)
+        settle(path)
+        sweep(tmp_path)
+        assert part.read_text() == "slow"
+        assert get(path) == "quick"
+    assert get(path) == "slow"
+
+
+def test_what_was_removed_while_it_was_written_takes_no_place(tmp_path):
+    """As by a process on a machine to which the file system does not tell of locks."""
+    put(path := tmp_path / "r.zarr", "old", True)
+
+    def write():
+        with write_beside(path) as part:
+            shutil.rmtree(part.parent)
+            part.mkdir(parents=True)
+
+    with pytest.raises(
+        StoreError, match=r"cannot write .*r\.zarr: .*\.part was removed while it was written; write it"
+    ):
+        write()
+    assert get(path) == "old"
+
+
+def test_others_are_not_removed(tmp_path):
+    """Neither a link, nor what has another name, nor what is no folder of a process."""
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / ".lock").write_text("")
+    (tmp_path / ".r.csv.01234567.part").symlink_to(elsewhere)
+    for name in (".r.csv.part", ".r.csv.0123456g.part", ".s.csv.01234567.part", "r.csv.01234567.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".lock").write_text("")
+    (tmp_path / ".r.csv.76543210.part").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    put(tmp_path / "r.csv", "", False)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "r.csv"])
+    sweep(tmp_path)
+    assert not (tmp_path / ".s.csv.01234567.part").exists()
+
+
+@pytest.mark.parametrize("moment", ["mkdir", "flock"])
+def test_a_folder_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch, moment):
+    owner, taken = {"mkdir": Path, "flock": fcntl}[moment], []
+    call = getattr(owner, moment)
+
+    def take(*given):
+        if moment == "mkdir":
+            call(*given)
+        if not taken:
+            taken.extend(tmp_path.iterdir())
+            shutil.rmtree(taken[0])
+        if moment == "flock":
+            call(*given)
+
+    monkeypatch.setattr(owner, moment, take)
+    with hold_folder(folder := tmp_path / "own"):
+        assert [*tmp_path.iterdir()] == taken == [folder]
+    assert not [*tmp_path.iterdir()]
+
+
+# --- files and URLs --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["path", "file URL", "memory URL"])

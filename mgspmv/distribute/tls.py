@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import socket
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ import dask
 import yaml  # type: ignore[import-untyped]
 
 from mgspmv.errors import MissingDependencyError, OptionError
+from mgspmv.files import hold_folder, name_own, remove_abandoned
 from mgspmv.os_errors import translating
 
 TEMPORARY = "temporary"
@@ -140,14 +140,16 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
     if where is None:
         yield
         return
-    made = Path(tempfile.mkdtemp(prefix="mgspmv-tls-")) if where == TEMPORARY else None
-    try:
-        certificates = Certificates(Path(where)) if made is None else make_certificates(made)
+    with ExitStack() as stack:
+        if where == TEMPORARY:
+            parent, prefix = Path(tempfile.gettempdir()), "mgspmv-tls-"
+            remove_abandoned(parent, prefix)
+            stack.enter_context(hold_folder(made := parent / f"{prefix}{name_own()}"))
+            certificates = make_certificates(made)
+        else:
+            certificates = Certificates(Path(where))
         with dask.config.set(certificates.config):
             yield
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 def check_shared(where: str | None) -> None:

@@ -19,7 +19,16 @@ from mgspmv.export.matrix_market import write_matrix_market
 from mgspmv.export.npz import write_npz
 from mgspmv.export.parquet import write_parquet
 from mgspmv.export.vertices import write_vertices
-from mgspmv.files import CHECK_WRITING, create_file, describe_error, exists, is_url, name_extra, write_beside
+from mgspmv.files import (
+    CHECK_WRITING,
+    create_file,
+    describe_error,
+    exists,
+    is_url,
+    name_extra,
+    strip_file_scheme,
+    write_beside,
+)
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
 from mgspmv.store.places import check_links, locate_store
@@ -171,7 +180,7 @@ def _is_export(url: str) -> bool:
 def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
     """A group that is there once it is whole; at a URL, where nothing can be moved, it is without the attributes of the
     format until then, and after an error it is removed."""
-    if not is_url(url):
+    if not is_url(url := strip_file_scheme(url)):
         with write_beside(url) as part:
             yield _open_group(str(part), format)
         return

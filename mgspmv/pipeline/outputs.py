@@ -24,7 +24,7 @@ import numpy as np
 
 from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import MgspmvError, StoreError, StoreFormatError
-from mgspmv.files import find_inside, is_url
+from mgspmv.files import exchange, find_inside, is_url
 from mgspmv.ingest.remote import MARKS
 from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.locks import PRIVATE
@@ -102,10 +102,14 @@ class Results:
     def finish(self, record: StepRecord) -> StepRecord:
         """Have what was written taken as whole, and put it in its place; the record as it is kept."""
         write_record(self.staged / RECORD, record.to_dict())
-        return self.publish()
+        return self.publish(goes_on=False)
 
-    def publish(self) -> StepRecord:
-        """Put what is whole in its place, or go on with that; the record as it is kept.
+    def publish(self, *, goes_on: bool = True) -> StepRecord:
+        """Put what is whole in its place; the record as it is kept.
+
+        Parameters
+        ----------
+        goes_on : whether some of it may be there already
 
         Raises
         ------
@@ -119,7 +123,9 @@ class Results:
         with explain_failures("write to", target):
             move = _upload if is_url(target) else _move
             for output in record.outputs:
-                move(self.staged, target, _name(output))
+                is_local = goes_on and not is_url(target)  # where what is moved keeps its stamp
+                if not (is_local and read_stamp(f"{target}/{_name(output)}") == output.stamp):
+                    move(self.staged, target, _name(output))
             record = replace(record, outputs=[_stamp(output) for output in record.outputs])
             shutil.copy(self.staged / RECORD, self.staged / f"{RECORD}.copy")
             move(self.staged, target, f"{RECORD}.copy", RECORD)
@@ -166,13 +172,15 @@ def _stamp(output: Output) -> Output:
 
 
 def _move(staged: Path, target: str, name: str, final: str | None = None) -> None:
-    """On one file system; nothing where it was done before."""
+    """On one file system; nothing where it was done before. A folder that is replaced takes its place."""
     source, place = staged / name, Path(target) / (final or name)
     if not source.exists():
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_dir():  # it cannot be replaced at once
-        aside = staged / f".{name}.old"
+    if place.is_dir():
+        if exchange(source, place):
+            return
+        aside = staged / f".{name}.old"  # this file system cannot
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(place, aside)
     os.replace(source, place)

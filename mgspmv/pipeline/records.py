@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mgspmv.errors import PipelineError, hide_secrets
-from mgspmv.files import write_beside
+from mgspmv.files import sweep, write_beside
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.report.record import RunRecord, StepRecord, read_step
 from mgspmv.validation import check_seal, parse_json, seal
@@ -89,11 +89,9 @@ class Records:
 
     def sweep(self) -> None:
         """Remove what writes left that were killed. What is made is left, for another pipeline may make it here too."""
-        for what in ("steps", "begun", "runs"):
-            for part in (self.private / what).rglob(".*.part"):
-                part.unlink()
-        for part in self.private.glob(".*.part"):
-            part.unlink()
+        folders = [folder for what in ("steps", "begun", "runs") for folder in (self.private / what).rglob("**/")]
+        for folder in (self.private, *folders):
+            sweep(folder)
 
 
 def now() -> str:

@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -288,6 +289,19 @@ def test_temporary_ones_are_gone_afterwards():
     assert not is_tls_required()
     with use_tls(None):
         assert not is_tls_required()
+
+
+def test_temporary_ones_of_a_killed_process_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (killed := tmp_path / "mgspmv-tls-01234567").mkdir(0o700)
+    for name in (".lock", "key.pem"):
+        (killed / name).write_text("")
+    with use_tls("temporary"):
+        assert not killed.exists()
+        [living] = tmp_path.iterdir()
+        with use_tls("temporary"):
+            assert (living / "key.pem").exists()
+    assert not [*tmp_path.iterdir()]
 
 
 def refuse(folder, **asked):

@@ -89,11 +89,11 @@ def test_who_has_it_and_did_not_say_so_yet(folder):
 
 
 def test_what_is_made_by_another_pipeline_here_is_not_swept_away(folder):
-    part = folder / "out/.mgspmv/made/v/.ranks.parquet.1.part"
-    left = folder / "out/.mgspmv/steps/.web.json.1.part"
+    part = folder / "out/.mgspmv/made/v/.ranks.parquet.01234567.part"
+    left = folder / "out/.mgspmv/steps/a/.web.json.01234567.part"
     for path in (part, left):
-        path.parent.mkdir(parents=True)
-        path.write_text("")
+        path.mkdir(parents=True)
+        (path / ".lock").write_text("")
     run_pipeline("p.toml")
     assert (part.exists(), left.exists()) == (True, False)
 

@@ -101,6 +101,41 @@ class TestObjectStores:
         assert set(find_states(run_pipeline("p.toml", overrides=overrides)).values()) == {"kept"}
 
 
+class TestReplacing:
+    @pytest.mark.parametrize("moment", ["before", "after", "never"])
+    def test_ranks_in_zarr_are_always_there(self, moment, monkeypatch):
+        """`never`: the file system cannot exchange folders, so what is between two renames is put in place later."""
+        from mgspmv.pipeline import outputs
+
+        place = Path("out/web/pagerank/ranks.zarr")
+        first = find_digests(run_pipeline(write_definition(RUN)))[str(place)]
+        exchange, replace = outputs.exchange, outputs.os.replace
+
+        def break_off(*given):
+            if moment == "never":
+                return False
+            if moment == "after":
+                exchange(*given)
+            raise OSError("ends here")
+
+        def break_replace(source, target):
+            if Path(target) == place:
+                raise OSError("ends here")
+            replace(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(outputs, "exchange", break_off)
+            patch.setattr(outputs.os, "replace", break_replace)
+            with pytest.raises(StepsFailedError, match="ends here"):
+                run_pipeline("p.toml", overrides={"run.alpha": 0.5})
+        found = digest_output(place) if place.exists() else None
+        monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", lambda *_, **__: pytest.fail("computed again"))
+        last = find_digests(run_pipeline("p.toml", overrides={"run.alpha": 0.5}))[str(place)]
+        assert found == {"before": first, "after": last, "never": None}[moment]
+        assert digest_output(place) == last != first
+        assert not [*Path("out/.mgspmv/made").rglob("*.zarr")]
+
+
 class TestKnownAgain:
     def test_digests_are_of_what_is_held(self, folder):
         run_pipeline(write_definition(RUN))
