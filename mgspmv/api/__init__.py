@@ -10,7 +10,8 @@ from mgspmv.api.stores import export, generate, ingest, reorder, transpose, upda
 from mgspmv.api.subgraphs import subgraph
 from mgspmv.batch_results import load_batch
 from mgspmv.results import load_solution
-from mgspmv.store.versions import drop_versions, list_versions
+from mgspmv.store.versions import list_versions
+from mgspmv.store.write import drop_versions
 
 __all__ = [
     "Matrix",

@@ -25,7 +25,8 @@ from mgspmv.monitor.showing import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store
-from mgspmv.store.versions import check_keep, check_target, drop_versions
+from mgspmv.store.versions import check_keep, check_target
+from mgspmv.store.write import drop_versions
 from mgspmv.version import __version__
 
 
@@ -113,7 +114,7 @@ def ingest(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     kept = find_kept_folder(store, scratch)
     remove_finished(kept, store)
-    check_target(store, overwrite=overwrite)
+    base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster
@@ -121,7 +122,7 @@ def ingest(
         if resume:
             raise OptionError("resume=True is for an ingest in this process; leave out client=, or resume=")
         folder = None if scratch is None else os.path.abspath(scratch)
-        working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "overwrite": overwrite}
+        working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "base": base}
         working["allow_hypersparse"] = allow_hypersparse
         describe = partial(_describe_making, options=options, reading=asked)
         opened = open_source(source, **asked)
@@ -133,9 +134,9 @@ def ingest(
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
     if resume:
         with keep_journal(kept, opened, vars(options) | asked) as journal:
-            return _store(opened, store, options, asked, room, overwrite, on_progress, journal, allow_hypersparse)
+            return _store(opened, store, options, asked, room, base, on_progress, journal, allow_hypersparse)
     remove_kept(kept)
-    return _store(opened, store, options, asked, room, overwrite, on_progress, None, allow_hypersparse)
+    return _store(opened, store, options, asked, room, base, on_progress, None, allow_hypersparse)
 
 
 @watched
@@ -188,17 +189,17 @@ def generate(
     check_threads(threads)
     check_choice("backend", backend, ("auto", *BACKENDS))
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
-    check_target(store, overwrite=overwrite)
+    base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     if client is None:
         room = find_room(store, parse_size(memory), threads, scratch)
-        return _store(source, store, options, {}, room, overwrite, on_progress)
+        return _store(source, store, options, {}, room, base, on_progress)
     if memory is not None or scratch is not None:
         raise OptionError("memory= and scratch= are for making in this process; leave out client=, or these")
     from mgspmv.distribute.making import make_on_cluster
 
     provenance = _describe_making(source.layout().provenance, options, {})
-    working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "overwrite": overwrite}
+    working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "base": base}
     return make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
 
 
@@ -208,13 +209,13 @@ def _store(
     options: IngestOptions,
     reading: dict[str, Any],
     room: Room,
-    overwrite: bool,
+    base: str | None,
     on_progress: Progress | None,
     journal: Journal | None = None,
     allow_hypersparse: bool = False,
 ) -> MatrixInfo:
     describe = partial(_describe_making, options=options, reading=reading)
-    writing: dict[str, Any] = {"overwrite": overwrite, "allow_hypersparse": allow_hypersparse, "journal": journal}
+    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse, "journal": journal}
     return store_source(source, store, options, describe, on_progress or ignore, room, **writing)
 
 
@@ -280,8 +281,7 @@ def reorder(
     stored = open_store(store)
     info = stored.info
     check_square(info.shape, info.url)
-    if target is not None:
-        check_target(target, overwrite=overwrite)
+    base = info.version if target is None else check_target(target, overwrite=overwrite)
     place = store if target is None else target
     room = find_room(place, parse_size(memory), threads, scratch)
 
@@ -289,9 +289,7 @@ def reorder(
         source = {"url": info.url, "digest": info.digest}
         return info.provenance | {"reordering": {**reordering, "source": source, **stamp()}}
 
-    writing: dict[str, Any] = {"overwrite": overwrite or target is None}
-    writing["base"] = info.version if target is None else None
-    return reorder_store(stored, place, method, describe, on_progress or ignore, room, **writing)
+    return reorder_store(stored, place, method, describe, on_progress or ignore, room, base=base)
 
 
 @watched

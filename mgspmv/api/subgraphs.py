@@ -90,7 +90,7 @@ def subgraph(
     stored = open_store(store)
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
-    check_target(target, overwrite=overwrite)
+    base = check_target(target, overwrite=overwrite)
     room = find_room(target, parse_size(memory), threads, scratch)
 
     def describe(n_vertices: int | None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def subgraph(
         before = info.provenance.get("subgraphs", [])
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
-    writing: dict[str, Any] = {"overwrite": overwrite, "edges": chosen}
+    writing: dict[str, Any] = {"base": base, "edges": chosen}
     return write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
 
 

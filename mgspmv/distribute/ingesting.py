@@ -209,7 +209,7 @@ def ingest_on_cluster(
     threads: int | None,
     scratch: str | None,
     timeout: float,
-    overwrite: bool,
+    base: str | None,
     allow_hypersparse: bool,
     on_progress: Progress | None,
 ) -> MatrixInfo:
@@ -245,7 +245,7 @@ def ingest_on_cluster(
     try:
         report("join", 0, None)
         workers = cluster.join(devices=False)
-        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
+        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
             making = _Ingesting(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
             try:
                 making.begin(memory, threads, scratch)

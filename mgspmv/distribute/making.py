@@ -164,7 +164,7 @@ def make_on_cluster(
     backend: str,
     threads: int | None,
     timeout: float,
-    overwrite: bool,
+    base: str | None,
     on_progress: Progress | None,
 ) -> MatrixInfo:
     """Let the workers of a cluster make a generated matrix; see `mgspmv.api.generate`."""
@@ -179,7 +179,7 @@ def make_on_cluster(
         report("join", 0, None)
         workers = cluster.join(devices=backend != "cpu")
         backends = choose_backends(workers, backend)
-        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, overwrite=overwrite) as version:
+        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
             making = _Making(cluster, workers, backends, source, options, threads, report)
             making.make()
             return making.write(version, provenance)

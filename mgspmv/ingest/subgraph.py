@@ -358,7 +358,7 @@ def write_subgraph(
     report: Report,
     room: Room,
     *,
-    overwrite: bool,
+    base: str | None,
     edges: EdgeChoice | None = None,
 ) -> MatrixInfo:
     """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
@@ -396,7 +396,7 @@ def write_subgraph(
     most_columns = max(1, left // max(1, find_column_bytes(rows)))
     with (
         EntrySorter(left, room.threads, room.folder) as transposed,
-        begin_version(target, overwrite=overwrite) as version,
+        begin_version(target, base=base) as version,
     ):
         writer = VersionWriter(version, report, room.threads, most_columns)
         made = writer.write(rows, transposed if sorts else None, "filter and write")

@@ -38,8 +38,7 @@ from mgspmv.ingest.write import Room, VersionWriter, check_stated
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.versions import drop_versions
-from mgspmv.store.write import StoreSize, begin_version
+from mgspmv.store.write import StoreSize, begin_version, drop_versions
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
@@ -135,7 +134,7 @@ def update_store(
         numbering = _number(stored, None if added is None else added.layout, room.folder)
         merged = _MergedRows(stored, numbering, arrange(added), arrange(removed), missing=missing, threads=room.threads)
         most_columns = max(1, memory // max(1, find_column_bytes(merged)))
-        with begin_version(stored.place, overwrite=True, base=info.version, keep=keep) as version:
+        with begin_version(stored.place, base=info.version, keep=keep) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
             transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
             made = writer.write(merged, transposed, "merge and write")

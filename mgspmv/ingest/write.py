@@ -146,7 +146,7 @@ def store_source(
     report: Report,
     room: Room,
     *,
-    overwrite: bool,
+    base: str | None,
     allow_hypersparse: bool = False,
     journal: Journal | None = None,
 ) -> MatrixInfo:
@@ -166,7 +166,7 @@ def store_source(
     ------
     SourceError, OptionError, ShapeError : as for `sort_source`, `check_stated` and `assemble`
     CapacityError : entries at one place take more than the memory; as for `reorder_rows` and `check_space`
-    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : as for `begin_version`
     """
     order = None if options.order == "none" else options.order
     memory = room.memory // 2 if options.transpose or order else room.memory
@@ -184,7 +184,7 @@ def store_source(
             matrix, provenance["reordering"] = stack.enter_context(reordered)
         most_columns = _reserve_columns(matrix, memory)
         check_space(store, find_size(matrix, has_transpose=options.transpose))
-        with begin_version(store, overwrite=overwrite) as version:
+        with begin_version(store, base=base) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
             with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
@@ -203,7 +203,6 @@ def reorder_store(
     report: Report,
     room: Room,
     *,
-    overwrite: bool,
     base: str | None,
 ) -> MatrixInfo:
     """Write a stored matrix in another order, or in that of its source, as the new version of a store.
@@ -212,7 +211,7 @@ def reorder_store(
     ----------
     method : one of `METHODS`, or `none`
     describe : makes the version's provenance of what `reorder_rows` says
-    overwrite, base : as of `begin_version`
+    base : as of `begin_version`
 
     Returns
     -------
@@ -226,7 +225,7 @@ def reorder_store(
     memory = room.memory // 2 if stored.info.has_transpose else room.memory
     sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
     with (
-        begin_version(target, overwrite=overwrite, base=base) as version,
+        begin_version(target, base=base) as version,
         reorder_rows(StoredRows(stored, room.threads), method, report, **sorting) as (matrix, reordering),
         EntrySorter(**sorting) as transposed,
     ):
@@ -260,7 +259,7 @@ def transpose_store(
     most_columns = max(1, memory // max(1, find_column_bytes(rows)))
     with (
         EntrySorter(memory, room.threads, room.folder) as transposed,
-        begin_version(stored.place, overwrite=True, base=info.version, keep=keep) as version,
+        begin_version(stored.place, base=info.version, keep=keep) as version,
     ):
         writer = VersionWriter(version, report, room.threads, most_columns)
         made = writer.write(rows, transposed, "read and write")

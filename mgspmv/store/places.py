@@ -84,6 +84,18 @@ def find_path(store: StoreLike) -> Path | None:
     return None if path is None else path.absolute()
 
 
+def find_files(store: Store) -> Path | None:
+    """The local folder that a store of Zarr has its files in, by whatever library; None for what is elsewhere."""
+    store = _unwrap(store)
+    if isinstance(store, LocalStore):
+        return store.root.absolute()
+    if isinstance(store, FsspecStore) and "file" in store.fs.protocol:
+        return Path(store.path).absolute()
+    if isinstance(store, ObjectStore) and type(store.store).__name__ == "LocalStore" and store.store.prefix:
+        return Path(store.store.prefix).absolute()
+    return None
+
+
 def find_folder(store: StoreLike) -> Path | None:
     """The folder that a local store is in, or the nearest one that there is; None for what is elsewhere."""
     path = find_path(store)

@@ -38,6 +38,9 @@ from mgspmv.store.places import (
 FORMAT_VERSION = 1
 BROKEN_OFF = "zarr.*.partial"
 """Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
+LOCK = ".lock"
+MARK = ".naming-"
+"""Of writers, see `mgspmv.store.writers`; with random digits behind it."""
 KEY = "mgspmv"
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 MEND = "ingest again or restore a copy"
@@ -54,46 +57,24 @@ def list_versions(store: StoreLike) -> list[MatrixInfo]:
     return [read_info(get_version(root, name, url), url) for name in list_named(root, url)]
 
 
-def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
-    """Remove all but the newest versions; names of those that were removed.
-
-    Parameters
-    ----------
-    keep : how many stay, the current one among them
-
-    Raises
-    ------
-    OptionError : fewer than one
-    StoreError : as for `open_store`
-    """
-    check_keep(keep)
-    root, url = open_place(store)
-    names = list_named(root, url)
-    if dropped := names[:-keep]:
-        writable = zarr.open_group(locate_store(store), mode="r+", zarr_format=3, use_consolidated=False)
-        name_versions(writable, names[-keep:])
-        for name in dropped:
-            drop_version(writable, f"versions/{name}")
-    return dropped
-
-
 def check_keep(keep: int | None) -> None:
     """Raise OptionError unless so many versions can be kept; None is all."""
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise OptionError(f"keep must be at least 1, the current version is never dropped; not {keep!r}")
 
 
-def check_target(store: StoreLike, *, overwrite: bool) -> bool:
-    """Raise StoreExistsError unless a store may be written here; whether nothing is there."""
+def check_target(store: StoreLike, *, overwrite: bool) -> str | None:
+    """Raise StoreExistsError unless a store may be written here; name of the version that is replaced, or None."""
     url = describe_store(store)
     attributes = read_root_attributes(store, url)
     if attributes is None:
-        return True
+        return None
     if not isinstance(ours := attributes.get(KEY), dict) or "format_version" not in ours:
         raise StoreExistsError(f"{url} is a Zarr group that mgspmv did not write; choose another place")
-    if ours.get("current") is not None and not overwrite:
+    current: str | None = ours.get("current")
+    if current is not None and not overwrite:
         raise StoreExistsError(f"{url} holds a matrix; pass overwrite=True or choose another place")
-    return False
+    return current
 
 
 def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
@@ -120,8 +101,8 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 
 def _is_foreign(name: str) -> bool:
-    """Whether it is not what the very first write of a store left, that was killed."""
-    return not fnmatch(name, BROKEN_OFF)
+    """Whether it is not what the very first write of a store left, that was killed or goes on."""
+    return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, LOCK, f"{MARK}*"))
 
 
 def is_store(group: zarr.Group) -> bool:
@@ -157,7 +138,11 @@ def _not_found(url: str) -> StoreNotFoundError:
 
 def list_named(root: zarr.Group, url: str) -> list[str]:
     """Names of the versions, the oldest first; the last is the current one."""
-    attributes: Any = root.attrs.get(KEY)
+    return parse_names(root.attrs.get(KEY), url)
+
+
+def parse_names(attributes: Any, url: str) -> list[str]:
+    """As `list_named`, of what the root says."""
     if not isinstance(attributes, dict) or "format_version" not in attributes:
         raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:
@@ -173,12 +158,6 @@ def list_named(root: zarr.Group, url: str) -> list[str]:
         if not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
             raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {MEND}")
     return names
-
-
-def name_versions(root: zarr.Group, names: list[str]) -> None:
-    """Make these the versions, the last of them the current one."""
-    older = {"older": names[:-1]} if names[1:] else {}
-    root.attrs[KEY] = {"format_version": FORMAT_VERSION, "current": names[-1], **older}
 
 
 def find_version(names: list[str], version: str | int, url: str) -> str:

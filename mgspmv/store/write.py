@@ -7,6 +7,7 @@ import json
 import math
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,21 +15,19 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.sync import sync
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, MgspmvError, StoreError, hide_secrets
-from mgspmv.files import CHECK_WRITING, describe_error
+from mgspmv.errors import CapacityError, StoreError, hide_secrets
 from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
-from mgspmv.os_errors import is_operators, translating
+from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
 from mgspmv.store.digests import WrittenArray, combine_digests, digest_array, digest_attributes, encode_checksums
 from mgspmv.store.places import (
+    ZARR_ERRORS,
     StoreLike,
     check_links,
     describe_store,
     find_address,
-    find_local_path,
     find_path,
     is_in_memory,
     locate_store,
@@ -36,17 +35,17 @@ from mgspmv.store.places import (
 )
 from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
-    BROKEN_OFF,
     FORMAT_VERSION,
     KEY,
+    check_keep,
     check_target,
-    drop_version,
     get_version,
     list_named,
-    name_versions,
     number_versions,
     open_place,
+    parse_names,
 )
+from mgspmv.store.writers import UnknownOutcomeError, Writer, explain_writing, find_leftovers, hold_store, tidying
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _HYPERSPARSE = 1000
@@ -60,15 +59,10 @@ def write_store(
     transpose: CsrArrays | None = None,
     provenance: dict[str, Any] | None = None,
     overwrite: bool = False,
-    base: str | None = None,
     on_progress: Callable[[str, int, int | None], None] | None = None,
     threads: int | None = None,
 ) -> MatrixInfo:
     """Write a matrix as a new version and make it the current one; older versions are then dropped.
-
-    Parameters
-    ----------
-    base : name of the version that it was made from, see `begin_version`
 
     Returns
     -------
@@ -77,9 +71,9 @@ def write_store(
     Raises
     ------
     StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
-    StoreError : another version than `base` is the current one by now
+    StoreError : as for `begin_version`
     """
-    with begin_version(store, overwrite=overwrite, base=base) as version:
+    with begin_version(store, base=check_target(store, overwrite=overwrite)) as version:
         report = on_progress or (lambda phase, done, total: None)
         written = _write_csr(version.group, matrix, report, threads)
         if transpose is not None:
@@ -98,14 +92,13 @@ class Version:
     name: str
     url: str
     place: StoreLike
+    writer: Writer
     base: str | None = None
-    """Name of the version that it is made from, which must be the current one; None for none."""
+    """Name of the version that it replaces, which must be the current one; None for none."""
     keep: int | None = 1
     """How many of the versions up to `base` and this one stay; None for all."""
-    is_named: bool = False
-    """Whether the root may name it by now."""
     names: list[str] = field(default_factory=list)
-    """What the root names then, the oldest first."""
+    """What the root names, or may name, the oldest first; empty before `commit`."""
 
     def describe(self, written: dict[str, WrittenArray], **claims: Any) -> dict[str, Any]:
         """The attributes of the version.
@@ -159,32 +152,26 @@ class Version:
 
         Raises
         ------
-        StoreDamagedError : another ingest into the same store, finished meanwhile, has taken this one for a leftover
-        StoreError : another version than `base` is the current one by now
+        StoreError : another version than `base` is the current one by now; it cannot be told whether this one is
         """
         self.group.attrs[KEY] = attributes
         made = check_version(get_version(self.root, self.name, self.url), self.place, self.url)
-        self.names = [*self.check_base(), self.name][-(self.keep or 0) :]
-        self.is_named = True
-        name_versions(self.root, self.names)
+        self.writer.name(self._choose_names)
         return made.info
 
-    def check_base(self) -> list[str]:
-        """Names of the versions up to `base`, the oldest first; none where there is none.
+    def check_base(self) -> None:
+        """Raise StoreError where another version than `base` is the current one by now."""
+        self._check_base(self.writer.read_own())
 
-        Raises
-        ------
-        StoreError : another version than `base` is the current one by now
-        """
-        if self.base is None:
-            return []
-        names = list_named(*open_place(self.place))
-        if names[-1] != self.base:
-            raise StoreError(
-                f"{self.url} holds version {names[-1]} and not {self.base}, which was opened; it was changed by "
-                "another meanwhile: run this again"
-            )
-        return names
+    def _check_base(self, own: dict[str, Any]) -> None:
+        if own.get("current") != self.base:
+            raise self.writer.refuse(self.base)
+
+    def _choose_names(self, own: dict[str, Any]) -> list[str]:
+        self._check_base(own)
+        before = [] if self.base is None or self.keep == 1 else parse_names(own, self.url)
+        self.names = [*before, self.name][-(self.keep or 0) :]
+        return self.names
 
 
 @dataclass(frozen=True)
@@ -277,83 +264,105 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
 
 @contextlib.contextmanager
-def begin_version(
-    store: StoreLike, *, overwrite: bool, base: str | None = None, keep: int | None = 1
-) -> Iterator[Version]:
-    """Open a store for one new version. What an exception leaves unfinished is removed, with the store where there was
-    none before; on success versions that are not kept go, and what others left unfinished. A version that is not
-    committed is removed too.
+def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None = 1) -> Iterator[Version]:
+    """Open a store for one new version, as its only writer where it has locks. What an exception leaves unfinished is
+    removed, with the store where there was none before; on success versions that are not kept go, and what others left
+    unfinished. A version that is not committed is removed too.
 
     Parameters
     ----------
-    base : name of the version that the new one is made from: where another is the current one, at first or in the end,
-        nothing is changed. That is looked at just before the last write, and is no lock
-    keep : how many of the versions up to `base` and the new one stay; None for all. Without `base` none before it does
+    base : name of the version that the new one is made from or replaces, see `check_target`: where another is the
+        current one, at first or in the end, nothing is changed; None where there is none
+    keep : how many of the versions up to `base` and the new one stay; None for all
 
     Raises
     ------
-    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
-    StoreError : nothing can be written there; another version than `base` is the current one
+    StoreExistsError : a finished store is there and `base` is None, or something that is no store of mgspmv
+    StoreError : nothing can be written there; another writes it; another version than `base` is the current one
     """
     with translating(describe_store(store), "write"):
-        yield from _begin_version(store, overwrite=overwrite, base=base, keep=keep)
+        yield from _begin_version(store, base, keep)
 
 
-def _begin_version(store: StoreLike, *, overwrite: bool, base: str | None, keep: int | None) -> Iterator[Version]:
-    is_new = check_target(store, overwrite=overwrite)
-    check_links(locate_store(store), "zarr.json", "versions", "versions/zarr.json")
-    begun: dict[str, Any] = {KEY: {"format_version": FORMAT_VERSION, "current": None}}
-    try:
-        root = zarr.open_group(locate_store(store), mode="a", zarr_format=3, attributes=begun, use_consolidated=False)
-    except Exception as error:  # libraries of object stores have errors of their own
-        place = describe_store(store)
-        is_elsewhere = "://" in place
-        if isinstance(error, MgspmvError) or is_operators(error) or not (is_elsewhere or isinstance(error, OSError)):
-            raise
-        remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
-        raise StoreError(f"cannot write {place}: {describe_error(error)}{remedy}") from error
-    versions = root.require_group("versions")
-    numbers = number_versions(versions)
-    name = f"v{1 + max(numbers.values(), default=0):06d}-{secrets.token_hex(4)}"
-    version = Version(root, versions.create_group(name), name, describe_store(store), store, base, keep)
-    try:
-        version.check_base()
-        with translating(version.url, "write"):  # before what was written is removed, so that it says what was free
-            yield version
-    except BaseException as error:
-        if not version.is_named:  # else the write that names it may have come through
-            del versions[name]
-            if is_new and not number_versions(versions):
-                _remove_root(root, store)
-        if isinstance(error, OSError):  # for what was dropped while it was read or written
+def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iterator[Version]:
+    check_target(store, overwrite=base is not None)
+    with hold_store(store) as writer:
+        check_target(store, overwrite=base is not None)
+        check_links(writer.place, "zarr.json", "versions", "versions/zarr.json")
+        is_new = writer.begin()
+        with explain_writing(writer.url):
+            root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
+            versions = root.require_group("versions")
+            name = f"v{1 + max(number_versions(versions).values(), default=0):06d}-{secrets.token_hex(4)}"
+            group = versions.create_group(name)
+        version = Version(root, group, name, describe_store(store), store, writer, base, keep)
+        try:
             version.check_base()
-        raise
-    names = version.names
-    if not version.is_named:
-        del versions[name]
-        if base is None:
-            return
-        names = version.check_base()
-    for other in numbers.keys() - set(names):
-        drop_version(versions, other)
-    _remove_broken_off(store)
+            with translating(version.url, "write"):  # before what was written is removed, so that it says what was free
+                yield version
+        except UnknownOutcomeError:
+            raise
+        except BaseException as error:
+            if version.names and writer.has_named(version.names):
+                _say_that_it_is_named(version)
+                raise
+            with tidying(writer.url):
+                writer.remove(versions, {name})
+                if is_new:
+                    writer.remove_begun(versions)
+            if isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # what another has removed meanwhile
+                version.check_base()
+            raise
+        try:
+            with tidying(writer.url):
+                if version.names:
+                    writer.clean(versions, version.names)
+                else:
+                    writer.remove(versions, {name})
+                    if base is not None:
+                        writer.clean(versions, parse_names(writer.read_own(), version.url))
+        except BaseException:
+            _say_that_it_is_named(version)
+            raise
 
 
-def _remove_broken_off(store: StoreLike) -> None:
-    """Remove what of metadata was never moved to its place."""
-    if (path := find_local_path(store)) is None:
-        return
-    for folder in (path, path / "versions"):
-        for name in folder.glob(BROKEN_OFF):
-            name.unlink(missing_ok=True)
+def _say_that_it_is_named(version: Version) -> None:
+    if version.names:
+        warnings.warn(
+            f"{version.url} has version {version.name} as its current one: it was written before this ended, so that "
+            "it is not to be run again",
+            stacklevel=3,
+        )
 
 
-def _remove_root(root: zarr.Group, store: StoreLike) -> None:
-    sync(root.store.delete_dir("versions"))
-    sync(root.store.delete("zarr.json"))
-    if (path := find_local_path(store)) is not None:
-        with contextlib.suppress(OSError):  # what else is there by now is not ours
-            path.rmdir()
+def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
+    """Remove all but the newest versions, and what others left unfinished; names of the versions that were removed.
+
+    Parameters
+    ----------
+    keep : how many stay, the current one among them
+
+    Raises
+    ------
+    OptionError : fewer than one
+    StoreError : as for `open_store`; another writes it
+    """
+    check_keep(keep)
+    root, url = open_place(store)
+    names = list_named(root, url)
+    if len(names) <= keep and not find_leftovers(root.require_group("versions"), names, is_locked=False):
+        return []
+    with hold_store(store) as writer:
+        before: list[str] = []
+
+        def choose(own: dict[str, Any]) -> list[str]:
+            before[:] = parse_names(own, url)
+            return before[-keep:]
+
+        names = writer.name(choose)
+        with tidying(writer.url):
+            writer.clean(zarr.open_group(writer.place, mode="r+", path="versions", use_consolidated=False), names)
+    return before[:-keep]
 
 
 def _write_csr(

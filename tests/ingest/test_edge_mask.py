@@ -326,7 +326,7 @@ def test_edges_and_ids_must_fit(small):
     ends = np.arange(40), np.arange(1, 41)
     place = ingest((*ends, np.ones(40)), transpose=True)
     stored, listed = open_store(place), [*zip(*ends, strict=True)]
-    options = {"report": lambda *_: None, "overwrite": False, "describe": lambda n: {"n": n}}
+    options = {"report": lambda *_: None, "base": None, "describe": lambda n: {"n": n}}
 
     def write(memory, asked, place=stored):
         chosen = choose_edges(place.info, asked, None, symmetrize=False)

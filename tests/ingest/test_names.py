@@ -191,7 +191,7 @@ def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"})
     source = open_source(tmp_path / f"e.{suffix}", id_room=IdRoom(1 << 15))
     room = Room(memory, 2, None)
-    store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, overwrite=False)
+    store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, base=None)
     found = open_store(tmp_path / "b.zarr")
     assert found.info.digest == wanted.digest
     assert found.info.vertex_ids == "string"
@@ -207,5 +207,5 @@ def test_messages_name_them(tmp_path):
         source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=IdRoom(1))
         room, given = Room(PLENTY, 2, None), IngestOptions(**options)
         with pytest.raises(SourceError, match=message):
-            store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, overwrite=False)
+            store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, base=None)
     assert not (tmp_path / "a.zarr").exists()

@@ -770,7 +770,7 @@ def test_removing_that_is_broken_off_leaves_nothing_for_long(n, left, tmp_path, 
 @pytest.mark.slow
 def test_killed_before_the_store_is_named_it_goes_on(tmp_path, monkeypatch):
     source = KINDS["names"](tmp_path)
-    kill_before("mgspmv.store.write:name_versions", source, tmp_path / "a.zarr")
+    kill_before("mgspmv.store.writers:Writer:name", source, tmp_path / "a.zarr")
     assert (tmp_path / ".a.zarr.ingest/version").exists()
     monkeypatch.setattr(find_reader("edge_list.EdgeListSource"), "batches", lambda self: pytest.fail("read again"))
     info = mg.ingest(source, tmp_path / "a.zarr", resume=True)

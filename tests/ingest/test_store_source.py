@@ -145,5 +145,5 @@ def test_what_is_refused(tmp_path, options, error, message):
 
 
 def test_a_store_that_was_never_finished(tmp_path):
-    with pytest.raises(StoreUnfinishedError), begin_version(tmp_path / "g", overwrite=False):
+    with pytest.raises(StoreUnfinishedError), begin_version(tmp_path / "g"):
         open_source(tmp_path / "g")

@@ -285,7 +285,7 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     wanted = cut(place, vertices=range(30))[1]
     need = find_table_bytes(stored.info, selects=True)
     room, target = Room(2 * need, 2, None), MemoryStore()
-    options = {"report": lambda *said: reports.append(said), "overwrite": False, "describe": lambda n: {"n": n}}
+    options = {"report": lambda *said: reports.append(said), "base": None, "describe": lambda n: {"n": n}}
     write_subgraph(stored, target, range(30), None, room=room, **options)
     check_same(open_store(target).info, wanted)
     assert {phase for phase, _, _ in reports} == {"filter and write", "add up columns"}

@@ -323,7 +323,7 @@ def test_what_cannot_be_opened_is_one_line(make_store):
 def test_no_store_to_verify(tmp_path):
     with pytest.raises(StoreNotFoundError):
         verify_store(tmp_path / "none")
-    with begin_version(tmp_path / "begun", overwrite=False) as version:
+    with begin_version(tmp_path / "begun") as version:
         with pytest.raises(StoreUnfinishedError):
             verify_store(tmp_path / "begun")
         version.is_named = True  # as if this process had been killed here

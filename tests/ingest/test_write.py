@@ -31,6 +31,7 @@ from mgspmv.ingest.open import open_source
 from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
+from mgspmv.store.versions import check_target
 from mgspmv.store.write import write_store
 from tests.support.shrinking import shrink
 
@@ -47,7 +48,8 @@ def small(monkeypatch):
 
 def store(source, place, *, memory=PLENTY, overwrite=False, report=lambda *_: None, **options):
     given = IngestOptions(**options)
-    store_source(source, place, given, lambda layout: {}, report, Room(memory, 2, None), overwrite=overwrite)
+    base = check_target(place, overwrite=overwrite)
+    store_source(source, place, given, lambda layout: {}, report, Room(memory, 2, None), base=base)
     return open_store(place).info
 
 

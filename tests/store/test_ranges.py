@@ -19,10 +19,12 @@ from mgspmv.store.write import begin_version
 @pytest.fixture
 def begin_array(tmp_path, small_chunks):
     """`begin_array(n)` is a version under construction with an array of n elements, and the elements."""
+    places = []
     with ExitStack() as stack:
 
         def begin(n):
-            version = stack.enter_context(begin_version(tmp_path / "store", overwrite=False))
+            version = stack.enter_context(begin_version(tmp_path / str(len(places))))
+            places.append(version.place)
             version.create_array("indptr", n, np.int64)
             elements = np.random.default_rng(n).integers(0, 50, n)
             elements[: n // 2] = 0  # chunks of zeros are written too
@@ -32,7 +34,7 @@ def begin_array(tmp_path, small_chunks):
 
 
 @pytest.mark.parametrize("cuts", [[], [0.5], [0.0, 0.3, 0.301, 0.302, 0.9, 1.0]])
-def test_an_array_that_several_write(tmp_path, begin_array, cuts):
+def test_an_array_that_several_write(begin_array, cuts):
     for n in (0, 1, 99, 100, 101, 730):
         version, elements = begin_array(n)
         bounds = [0, *(int(cut * n) for cut in cuts), n]
@@ -42,7 +44,7 @@ def test_an_array_that_several_write(tmp_path, begin_array, cuts):
             ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
         written = finish_ranges(version.group, "indptr", ranges[::-1])
         assert written.digest == digest_array(elements), n
-        chunks = tmp_path / "store" / version.group.path / "indptr" / "c"
+        chunks = version.place / version.group.path / "indptr" / "c"
         assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
         last = [(chunks / str(k)).read_bytes()[-4:] for k in range(-(-n // 100))]
         assert written.checksums.tobytes() == b"".join(last)
@@ -62,5 +64,5 @@ def test_an_array_of_which_a_range_is_missing(begin_array):
 
 
 def test_a_version_in_the_memory_of_this_process_has_no_address():
-    with begin_version(MemoryStore(), overwrite=False) as version, pytest.raises(OptionError, match="in the memory of"):
+    with begin_version(MemoryStore()) as version, pytest.raises(OptionError, match="in the memory of"):
         version.address()

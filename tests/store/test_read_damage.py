@@ -190,7 +190,7 @@ def test_other_format_version_is_named_with_the_remedy(damaged, version):
 
 
 def test_unfinished(tmp_path):
-    with begin_version(tmp_path / "m", overwrite=False):
+    with begin_version(tmp_path / "m"):
         pass  # and never commit
     with pytest.raises(StoreUnfinishedError, match=r"m was begun and never finished; run its `mgspmv ingest` again"):
         open_store(tmp_path / "m")

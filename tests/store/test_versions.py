@@ -24,8 +24,8 @@ from mgspmv.errors import (
 )
 from mgspmv.model import CsrArrays, MatrixInfo
 from mgspmv.store.read import open_store
-from mgspmv.store.versions import check_target, drop_versions, list_versions
-from mgspmv.store.write import begin_version, write_store
+from mgspmv.store.versions import check_target, list_versions
+from mgspmv.store.write import begin_version, drop_versions, write_store
 from tests.support.stores import (
     STRING_IDS,
     Crash,
@@ -65,7 +65,7 @@ def test_naming_the_version_is_the_last_write(tiny_chunks, again):
         watched.calls.clear()
     arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
     info = write_store(watched, arrays, transpose=make_transpose(matrix), overwrite=again)
-    changes = [call for call in watched.calls if call[0] != "get"]
+    changes = [call for call in watched.calls if call[0] != "get" and ".naming-" not in call[1]]
     last_set = max(k for k, (operation, _) in enumerate(changes) if operation == "set")
     assert changes[last_set] == ("set", "zarr.json")
     assert ("set", f"versions/{info.version}/zarr.json") in changes[:last_set]
@@ -99,8 +99,14 @@ def test_a_crash_at_any_write_leaves_the_old_version_or_none(tiny_chunks, had_ve
         place = MemoryStore()
         if had_version:
             write_store(place, make_arrays(old))
-        with pytest.raises((Crash, StoreError)):
-            write_store(CrashingStore(place, at=at, stays_down=stays_down), arrays, transpose=transpose, overwrite=True)
+        crashing = CrashingStore(place, at=at, stays_down=stays_down)
+        try:
+            write_store(crashing, arrays, transpose=transpose, overwrite=True)
+        except (Crash, StoreError):
+            pass
+        else:  # it could not clean up
+            assert ("set", "crash") in crashing.calls
+            assert open_store(place).info.shape == new.shape
         try:
             stored = open_store(place)
         except (StoreNotFoundError, StoreUnfinishedError) as error:
@@ -111,10 +117,10 @@ def test_a_crash_at_any_write_leaves_the_old_version_or_none(tiny_chunks, had_ve
             is_new = found.shape == new.shape
             assert_same_csr(found, new if is_new else old)
             seen.add("new" if is_new else "old")
-        assert write_store(place, arrays, transpose=transpose, overwrite=had_version).shape == (6, 6)
+        assert write_store(place, arrays, transpose=transpose, overwrite="new" in seen or had_version).shape == (6, 6)
         assert_same_csr(read_scipy(open_store(place)), new)
         assert list_version_names(place) == [open_store(place).info.version]
-    assert seen == ({"old", "new"} if had_version else {StoreNotFoundError, StoreUnfinishedError})
+    assert seen == ({"old", "new"} if had_version else {StoreNotFoundError, StoreUnfinishedError, "new"})
 
 
 def test_a_write_that_fails_after_it_came_through_harms_nothing(tiny_chunks):
@@ -128,9 +134,10 @@ def test_a_write_that_fails_after_it_came_through_harms_nothing(tiny_chunks):
 
     place = MemoryStore()
     write_store(place, make_arrays(old))
-    with pytest.raises(Crash):
-        write_store(LosingAnswers(place), make_arrays(new), overwrite=True)
+    info = write_store(LosingAnswers(place), make_arrays(new), overwrite=True)
+    assert open_store(place).info.version == info.version
     assert_same_csr(read_scipy(open_store(place)), new)
+    assert list_version_names(place) == [info.version]
 
 
 def test_an_error_while_writing_leaves_no_trace(tiny_chunks):
@@ -149,7 +156,7 @@ def test_an_error_while_writing_leaves_no_trace(tiny_chunks):
 
 def test_an_error_while_replacing_leaves_what_was_there(tiny_chunks, tmp_path):
     info = write_store(tmp_path / "m", make_arrays(make_scipy(5, 5)))
-    with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=True):
+    with pytest.raises(RuntimeError), begin_version(tmp_path / "m", base=info.version):
         raise RuntimeError
     assert open_store(tmp_path / "m").info == info
     assert list_version_names(LocalStore(tmp_path / "m")) == [info.version]
@@ -159,17 +166,16 @@ def test_an_error_while_replacing_leaves_what_was_there(tiny_chunks, tmp_path):
 def test_an_error_before_there_was_a_store_leaves_none(tmp_path, is_there):
     if is_there:
         (tmp_path / "m").mkdir()
-    with pytest.raises(AttributeError), begin_version(tmp_path / "m", overwrite=False) as version:
+    with pytest.raises(AttributeError), begin_version(tmp_path / "m") as version:
         version.write_array("indptr", np.arange(9)).missing  # noqa: B018  # an array is there when it fails
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_leaves_what_others_began_meanwhile(tmp_path):
-    with begin_version(tmp_path / "m", overwrite=False) as other:
-        with pytest.raises(RuntimeError), begin_version(tmp_path / "m", overwrite=False):
+def test_an_error_leaves_what_others_began_meanwhile():
+    with begin_version(place := MemoryStore()) as other:
+        with pytest.raises(RuntimeError), begin_version(place):
             raise RuntimeError
-        assert other.name in list_version_names(LocalStore(tmp_path / "m"))
-        other.is_named = True
+        assert list_version_names(place) == [other.name]
 
 
 @pytest.mark.parametrize("loses", ["zarr.json", None], ids=["without its zarr.json", "whole"])
@@ -195,7 +201,7 @@ def test_metadata_whose_writing_was_killed_go_with_the_next_version(tmp_path):
 def test_a_store_can_be_made_where_its_very_first_write_was_killed(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / f"zarr.{'0a' * 16}.partial").write_bytes(b"{")
-    assert check_target(tmp_path / "m", overwrite=False)
+    assert check_target(tmp_path / "m", overwrite=False) is None
     (tmp_path / "m" / "zarr.txt").write_bytes(b"{")
     with pytest.raises(StoreExistsError, match="exists and is not a Zarr group"):
         check_target(tmp_path / "m", overwrite=False)
@@ -209,7 +215,9 @@ def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
         if done == total:
             write_store(place, second, overwrite=True)
 
-    with pytest.raises(StoreDamagedError):
+    with pytest.raises(
+        StoreError, match=r"holds version v000002-.*; another changed it meanwhile, and nothing of this"
+    ):
         write_store(place, first, on_progress=overtake)
     assert open_store(place).info.shape == (6, 6)
     assert list_version_names(place) == [open_store(place).info.version]
@@ -254,7 +262,7 @@ def add_version(place: Any, matrix: sp.csr_array, keep: int | None = None) -> Ma
     base = open_store(place).info.version
     write_store(elsewhere := MemoryStore(), make_arrays(matrix))
     made = open_store(elsewhere)
-    with begin_version(place, overwrite=True, base=base, keep=keep) as version:
+    with begin_version(place, base=base, keep=keep) as version:
         digests = {name: version.write_array(name, made.read_array(name)) for name in made.group.array_keys()}
         version.commit(version.describe(digests, **{name: getattr(made.info, name) for name in CLAIMS}))
     return open_store(place).info
@@ -334,7 +342,7 @@ def test_what_is_no_store_has_no_versions(tmp_path):
     for function in (list_versions, lambda place: drop_versions(place, keep=1)):
         with pytest.raises(StoreNotFoundError):
             function(tmp_path / "none")
-    with begin_version(tmp_path / "begun", overwrite=False):
+    with begin_version(tmp_path / "begun"):
         pass
     with pytest.raises(StoreUnfinishedError):
         list_versions(tmp_path / "begun")
@@ -345,7 +353,7 @@ def test_names_of_versions_go_before_their_arrays(several):
     place, _, infos = several
     calls = WatchingStore(place)
     drop_versions(calls, keep=1)
-    changes = [call for call in calls.calls if call[0] != "get"]
+    changes = [call for call in calls.calls if call[0] != "get" and ".naming-" not in call[1]]
     assert changes[0] == ("set", "zarr.json")
     assert {operation for operation, _ in changes[1:]} == {"delete"}
     assert zarr.open_group(place, mode="r").attrs["mgspmv"]["current"] == infos[-1].version
@@ -353,12 +361,15 @@ def test_names_of_versions_go_before_their_arrays(several):
 
 def test_a_drop_that_is_interrupted(several):
     place, matrices, infos = several
-    for at in (1, 2):
-        with pytest.raises(Crash):
+    for at in (1, 2) if isinstance(place, LocalStore) else (1, 2, 4):  # without a lock marks are written and removed
+        is_named = at == (2 if isinstance(place, LocalStore) else 4)
+        with pytest.warns(match="what is not needed could not be removed") if is_named else pytest.raises(Crash):
             drop_versions(CrashingStore(place, at=at, stays_down=True), keep=1)
-        assert list_versions(place) == (infos if at == 1 else infos[-1:])
+        assert list_versions(place) == (infos[-1:] if is_named else infos)
         assert_same_csr(read_scipy(open_store(place)), matrices[-1])
     assert len(list_version_names(place)) > 1
+    assert drop_versions(place, keep=1) == []
+    assert list_version_names(place) == [infos[-1].version]
     info = add_version(place, matrices[0])
     assert list_versions(place) == [infos[-1], info]
     assert list_version_names(place) == [infos[-1].version, info.version]
@@ -367,8 +378,9 @@ def test_a_drop_that_is_interrupted(several):
 def test_what_was_never_named_is_no_version(several):
     """Though it is whole: a process that was killed before its last write leaves that."""
     place, matrices, infos = several
-    killed = begin_version(place, overwrite=True, base=infos[-1].version, keep=None)  # which is never left
+    killed = begin_version(place, base=infos[-1].version, keep=None)  # which is never left
     version = killed.__enter__()
+    del killed  # and its lock is gone
     group = zarr.open_group(place, mode="r", path=f"versions/{infos[0].version}")
     for name, array in group.arrays():
         version.write_array(name, array[:])
@@ -385,14 +397,10 @@ def test_what_was_never_named_is_no_version(several):
 
 
 def test_a_version_from_one_that_is_not_current_is_refused(several):
-    place, matrices, infos = several
-    message = (
-        f"holds version {infos[-1].version} and not {infos[0].version}, which was opened; it was changed by another"
-    )
-    with pytest.raises(StoreError, match=message), begin_version(place, overwrite=True, base=infos[0].version):
+    place, _, infos = several
+    message = f"holds version {infos[-1].version} and not {infos[0].version}, as it did when this began; another"
+    with pytest.raises(StoreError, match=message), begin_version(place, base=infos[0].version):
         pytest.fail("it began")
-    with pytest.raises(StoreError, match=message):
-        write_store(place, make_arrays(matrices[0]), overwrite=True, base=infos[0].version)
     assert list_versions(place) == infos
     assert list_version_names(place) == [info.version for info in infos]
 

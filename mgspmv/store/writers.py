@@ -1,0 +1,424 @@
+"""One writer of a store at a time, and one that names versions.
+
+    STORE/.lock             held by the writer of a local store from its begin to its end; says who that is
+    STORE/.naming-1f0c9a2e  of a writer without a lock, while it reads and writes the root
+
+A lock lets a second writer fail at once. Where there is none, writers go on side by side until one of them has named
+its version; the root of the others' is another then, and they fail. Between reading the root and writing it nobody else
+may write it: by a conditional write, or by marks. Each writer puts its own there before it looks for others, so that of
+two at least one sees the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import secrets
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zarr
+from filelock import FileLock, Timeout
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, ObjectStore
+
+from mgspmv.errors import MgspmvError, StoreError, hide_secrets
+from mgspmv.files import CHECK_WRITING, describe_error
+from mgspmv.os_errors import is_operators
+from mgspmv.store.places import StoreLike, describe_store, find_files, list_dir, locate_store
+from mgspmv.store.read import check_version
+from mgspmv.store.versions import (
+    BROKEN_OFF,
+    FORMAT_VERSION,
+    KEY,
+    LOCK,
+    MARK,
+    drop_version,
+    get_version,
+    number_versions,
+)
+
+STALE_S = 600
+"""Seconds after which the mark of a writer on another host is nobody's, by the clocks of both."""
+ROOT = "zarr.json"
+_NONE_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What file systems say that have no locks."""
+_marks: set[str] = set()
+"""Those of this process."""
+
+
+@contextlib.contextmanager
+def hold_store(store: StoreLike) -> Iterator[Writer]:
+    """Have a store for this writer alone, as far as it has locks; a folder that is empty in the end is removed.
+
+    Raises
+    ------
+    StoreError : another writer has it; nothing can be written there
+    """
+    place, url = locate_store(store), hide_secrets(describe_store(store))
+    lock = None
+    if (folder := find_files(place)) is not None:
+        with explain_writing(url):
+            lock = _take(folder, url)
+    try:
+        yield Writer(store, place, url, folder, is_locked=lock is not None)
+    finally:
+        if folder is not None:
+            with contextlib.suppress(OSError):  # while it is held: who has opened it meanwhile finds it gone
+                if lock is not None:
+                    (folder / LOCK).unlink()
+                folder.rmdir()
+        if lock is not None:
+            lock.release()
+
+
+@contextlib.contextmanager
+def explain_writing(url: str) -> Iterator[None]:
+    """Say what is meant where a place cannot be written; libraries of object stores have errors of their own."""
+    try:
+        yield
+    except Exception as error:
+        is_elsewhere = "://" in url
+        if isinstance(error, MgspmvError) or is_operators(error) or not (is_elsewhere or isinstance(error, OSError)):
+            raise
+        remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
+        raise StoreError(f"cannot write {url}: {describe_error(error)}{remedy}") from error
+
+
+@contextlib.contextmanager
+def tidying(url: str) -> Iterator[None]:
+    """Have what goes wrong while leftovers are removed be a warning, whatever library says it."""
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(
+            f"{url}: what is not needed could not be removed ({describe_error(error)}); the next write tries again",
+            stacklevel=3,
+        )
+
+
+def _take(folder: Path, url: str) -> FileLock | None:
+    """The lock of a folder; None where it has none."""
+    path = folder / LOCK
+
+    def introduce(opened: int) -> None:
+        os.ftruncate(opened, 0)
+        os.pwrite(opened, _encode(_describe_holder()), 0)
+
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, thread_local=False, fallback_to_soft=False, on_acquired=introduce)
+        try:
+            lock.acquire(timeout=0)
+            return lock
+        except Timeout as error:
+            try:
+                holder = _read_holder(path.read_bytes())
+            except FileNotFoundError:  # its holder has just ended
+                continue
+            raise _describe_busy(url, holder, "wait for its end and run this again") from error
+        except FileNotFoundError:  # the folder went with the store that another gave up
+            continue
+        except OSError as error:
+            if error.errno in _NONE_THERE:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                return None
+            raise
+
+
+def _describe_holder() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": platform.node(), "began": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _read_holder(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # it may not have written it yet
+        found = None
+    return dict.fromkeys(("pid", "host", "began"), "?") | (found if isinstance(found, dict) else {})
+
+
+def _describe_busy(url: str, holder: dict[str, Any], remedy: str) -> StoreError:
+    return StoreError(
+        f"{url} is written by process {holder['pid']} on {holder['host']}, since {holder['began']}; nothing was "
+        f"changed here: {remedy}"
+    )
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes a store.
+
+    Parameters
+    ----------
+    store : as a user named it
+    folder : in which a local store is
+    """
+
+    store: StoreLike
+    place: Store
+    url: str
+    folder: Path | None
+    is_locked: bool
+
+    def begin(self) -> bool:
+        """Have a root, which names nothing where there was none; whether there was none."""
+        if self._read()[0] is not None:
+            return False
+        with explain_writing(self.url), self._naming():
+            document, tag = self._read()
+            if document is None:
+                ours = {"format_version": FORMAT_VERSION, "current": None}
+                self._write({"zarr_format": 3, "node_type": "group", "attributes": {KEY: ours}}, tag)
+        return document is None
+
+    def read_own(self) -> dict[str, Any]:
+        """What the root says of versions; empty where there is none."""
+        return _find_own(self._read()[0])
+
+    def name(self, choose: Callable[[dict[str, Any]], list[str]]) -> list[str]:
+        """Have the root name the versions that `choose` makes of what it says, with no other writer in between; the
+        last of them is the current one.
+
+        Raises
+        ------
+        StoreError : another has named its version; it cannot be told whether the root names these
+        """
+        with self._naming():
+            document, tag = self._read()
+            if document is None:
+                raise self.refuse()
+            before = _list_names(own := _find_own(document))
+            names = choose(own)
+            try:
+                self._write(_name(document, names), tag)
+            except Exception as error:
+                if self.has_named(names, before, error):  # it came through, and its answer was lost
+                    return names
+                if self._read()[0] != document:
+                    raise self.refuse() from error
+                raise
+            if not (_is_conditional(self.place) or self.has_named(names, before)):
+                self._mend(names)
+                raise self.refuse()
+        return names
+
+    def has_named(self, names: list[str], before: Sequence[str] = (), error: Exception | None = None) -> bool:
+        """Whether the root names these versions, or others that followed a new one among them, and the last is there.
+
+        Parameters
+        ----------
+        before : what it named
+        error : for which this is asked
+
+        Raises
+        ------
+        UnknownOutcomeError : it cannot be told
+        """
+        try:
+            found = _list_names(self.read_own())
+            is_followed = names[-1] in found and names[-1] not in before
+            return (found == names or is_followed) and self._has(names[-1])
+        except Exception as failure:
+            raise UnknownOutcomeError(
+                f"{self.url} cannot be read after the last write ({describe_error(failure)}), so that it is not known "
+                f"whether {names[-1]} is its current version now; see `mgspmv versions` before this is run again"
+            ) from (error or failure)
+
+    def remove_begun(self, versions: zarr.Group) -> None:
+        """Remove a root that names nothing, unless others have begun a version."""
+        with self._naming():
+            if number_versions(versions) or self.read_own().get("current") is not None:
+                return
+            sync(self.place.delete_dir("versions"))
+            sync(self.place.delete(ROOT))
+
+    def refuse(self, base: str | None = None) -> StoreError:
+        """The error of a writer that another was quicker than.
+
+        Parameters
+        ----------
+        base : what the current version was
+        """
+        current = self.read_own().get("current")
+        found = "no version any more" if current is None else f"version {current}"
+        wanted = "" if base is None else f" and not {base}, as it did when this began"
+        return StoreError(
+            f"{self.url} holds {found}{wanted}; another changed it meanwhile, and nothing of this was kept: run this "
+            "again"
+        )
+
+    def remove(self, versions: zarr.Group, names: set[str]) -> None:
+        """Remove versions that the root does not name, as many of them as can be."""
+        failed: Exception | None = None
+        for name in sorted(names):
+            try:
+                drop_version(versions, name)
+            except Exception as error:  # of any library
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def clean(self, versions: zarr.Group, names: list[str]) -> None:
+        """Remove all but the versions that the root names, and what else writers left that are gone."""
+        self.remove(versions, find_leftovers(versions, names, is_locked=self.is_locked))
+        if self.folder is not None:
+            patterns = (BROKEN_OFF, f"{MARK}*") if self.is_locked else (BROKEN_OFF,)
+            for path in (*self.folder.iterdir(), *(self.folder / "versions").iterdir()):
+                if any(fnmatch(path.name, pattern) for pattern in patterns):
+                    path.unlink(missing_ok=True)
+
+    # --- the root ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[dict[str, Any] | None, Any]:
+        """What is in the root's metadata, and what a conditional write takes for these; None where there are none."""
+        place: Any = self.place
+        try:
+            if isinstance(place, ObjectStore):
+                import obstore
+
+                found = obstore.get(place.store, ROOT)
+                tag = {name: found.meta[name] for name in ("e_tag", "version") if found.meta.get(name)}
+                return json.loads(bytes(found.bytes())), tag
+            if _is_s3(place):
+                path = f"{place.path}/{ROOT}"
+                tag = sync(place.fs._info(path, refresh=True))["ETag"]
+                return json.loads(sync(place.fs._cat_file(path))), tag
+        except FileNotFoundError:
+            return None, None
+        got = sync(place.get(ROOT, default_buffer_prototype()))
+        return (None if got is None else json.loads(got.to_bytes())), None
+
+    def _write(self, document: dict[str, Any], tag: Any) -> None:
+        """Write the root's metadata, where the store can tell only if they still are what they were."""
+        place: Any = self.place
+        if not _is_conditional(place):
+            self._put(ROOT, document)
+        elif isinstance(place, ObjectStore):
+            import obstore
+
+            obstore.put(place.store, ROOT, _encode(document), mode=tag or "create")
+        else:
+            condition = {"mode": "create"} if tag is None else {"IfMatch": tag}
+            sync(place.fs._pipe_file(f"{place.path}/{ROOT}", _encode(document), **condition))
+
+    def _put(self, key: str, document: dict[str, Any]) -> None:
+        sync(self.place.set(key, default_buffer_prototype().buffer.from_bytes(_encode(document))))
+
+    def _has(self, name: str) -> bool:
+        return bool(sync(self.place.exists(f"versions/{name}/{ROOT}")))
+
+    def _mend(self, names: list[str]) -> None:
+        """Have the root name what is there, if the version that it names was removed by another."""
+        document, tag = self._read()
+        if document is None or self._has(str(_find_own(document).get("current"))):
+            return
+        root = zarr.open_group(self.place, mode="r", zarr_format=3, use_consolidated=False)
+        numbers = number_versions(zarr.open_group(self.place, mode="r", path="versions", use_consolidated=False))
+        for name in sorted(numbers, key=lambda name: (numbers[name], name), reverse=True):
+            with contextlib.suppress(StoreError):
+                check_version(get_version(root, name, self.url), self.store, self.url)
+                older = [other for other in names if numbers.get(other, numbers[name]) < numbers[name]]
+                self._write(_name(document, [*older, name]), tag)
+                return
+
+    # --- marks -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Keep others from the root as long as it is read and written."""
+        if self.is_locked or _is_conditional(self.place):
+            yield
+            return
+        own = f"{MARK}{secrets.token_hex(4)}"
+        _marks.add(own)
+        try:
+            self._put(own, _describe_holder())
+            for name in list_dir(self.place, ""):
+                if name.startswith(MARK) and name != own and not name.endswith(".partial"):
+                    self._pass(name)
+            yield
+        finally:
+            _marks.discard(own)
+            with tidying(self.url):
+                sync(self.place.delete(own))
+
+    def _pass(self, mark: str) -> None:
+        """Remove the mark of a writer that is gone; raise StoreError for one that may be at work."""
+        got = sync(self.place.get(mark, default_buffer_prototype()))
+        if got is None:
+            return
+        holder = _read_holder(got.to_bytes())
+        if _is_alive(mark, holder):
+            raise _describe_busy(
+                self.url,
+                holder,
+                f"run this again; if it is dead, in {STALE_S // 60} minutes, or remove {self.url}/{mark}",
+            )
+        sync(self.place.delete(mark))
+
+
+class UnknownOutcomeError(StoreError):
+    """The last write failed, and so did looking whether it came through."""
+
+
+def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -> set[str]:
+    """Versions that the root does not name and that no writer can finish.
+
+    One that another began when the current version was there has a larger number than that, and may be under
+    construction, unless this writer has the lock. Another that is will not be named, as the root has changed since.
+    """
+    numbers = number_versions(versions)
+    last = max((numbers.get(name, 0) for name in names), default=0)
+    return {name for name, number in numbers.items() if name not in names and (is_locked or number <= last)}
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode()
+
+
+def _is_alive(mark: str, holder: dict[str, Any]) -> bool:
+    if holder["host"] == platform.node() and isinstance(holder["pid"], int):
+        return mark in _marks if holder["pid"] == os.getpid() else psutil.pid_exists(holder["pid"])
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(holder["began"])).total_seconds() < STALE_S
+    except (TypeError, ValueError):
+        return False
+
+
+def _find_own(document: dict[str, Any] | None) -> dict[str, Any]:
+    own = {} if document is None else document.get("attributes", {}).get(KEY)
+    return own if isinstance(own, dict) else {}
+
+
+def _list_names(own: dict[str, Any]) -> list[Any]:
+    """What the root says, whether or not these are names."""
+    return [*own.get("older", []), own.get("current")]
+
+
+def _name(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The metadata of a root that names these versions."""
+    older = {"older": names[:-1]} if names[1:] else {}
+    own = {KEY: {"format_version": FORMAT_VERSION, "current": names[-1], **older}}
+    return document | {"attributes": document.get("attributes", {}) | own}
+
+
+def _is_conditional(place: Store) -> bool:
+    """Whether a store writes on condition that nobody else has written."""
+    return _is_s3(place) or (isinstance(place, ObjectStore) and type(place.store).__name__ != "LocalStore")
+
+
+def _is_s3(place: Store) -> bool:
+    return isinstance(place, FsspecStore) and "s3" in place.fs.protocol
