@@ -33,6 +33,7 @@ from mgspmv.store.versions import (
     list_named,
     open_place,
     read_info,
+    read_named,
 )
 
 _TRANSPOSE = "transpose/"
@@ -252,8 +253,11 @@ class StoredMatrix:
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
-        group = self.group["transpose"]
-        assert isinstance(group, zarr.Group)
+        group = self.group.get("transpose")
+        if not isinstance(group, zarr.Group):
+            raise StoreDamagedError(
+                f"{self.info.url}: the group {self.group.path}/transpose is missing; {_MEND_OPENED}"
+            )
         names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
         arrays = {own: self.arrays[name] for name, own in names.items()}
         checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
@@ -399,9 +403,11 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
     StoreError : there is no such version
     MissingChunkError, TruncatedArrayError, StoreDamagedError : an array is not as it was written
     """
-    root, url = open_place(store)
-    names = list_named(root, url)
-    return _open_named(root, names[-1] if version is None else find_version(names, version, url), store, url)
+
+    def read(root: zarr.Group, names: list[str], url: str) -> StoredMatrix:
+        return _open_named(root, names[-1] if version is None else find_version(names, version, url), store, url)
+
+    return read_named(store, read)
 
 
 def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
@@ -458,7 +464,10 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
         raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
     if fault:
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
-    if (n := await array.nchunks_initialized()) != array.nchunks:
+    n = 0
+    with contextlib.suppress(FileNotFoundError):  # its folder goes while it is listed
+        n = await array.nchunks_initialized()
+    if n != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")
     return array
 

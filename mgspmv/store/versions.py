@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, TypeVar
 
 import zarr
 from zarr.storage import LocalStore
@@ -35,6 +35,7 @@ from mgspmv.store.places import (
     open_root,
 )
 
+T = TypeVar("T")
 FORMAT_VERSION = 1
 BROKEN_OFF = "zarr.*.partial"
 """Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
@@ -53,8 +54,25 @@ def list_versions(store: StoreLike) -> list[MatrixInfo]:
     ------
     StoreError : as for `open_store`
     """
-    root, url = open_place(store)
-    return [read_info(get_version(root, name, url), url) for name in list_named(root, url)]
+    return read_named(store, lambda root, names, url: [read_info(get_version(root, name, url), url) for name in names])
+
+
+def read_named(store: StoreLike, read: Callable[[zarr.Group, list[str], str], T]) -> T:
+    """Call a function with the root, the names of the versions and the place; again where these were replaced
+    meanwhile.
+
+    Raises
+    ------
+    StoreError : as for `open_store`, and what the function raises while the versions stay
+    """
+    while True:
+        root, url = open_place(store)
+        names = list_named(root, url)
+        try:
+            return read(root, names, url)
+        except StoreError:
+            if list_named(*open_place(store)) == names:
+                raise
 
 
 def check_keep(keep: int | None) -> None:

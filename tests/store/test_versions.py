@@ -215,9 +215,7 @@ def test_a_version_that_another_ingest_swept_away_is_not_named(tiny_chunks):
         if done == total:
             write_store(place, second, overwrite=True)
 
-    with pytest.raises(
-        StoreError, match=r"holds version v000002-.*; another changed it meanwhile, and nothing of this"
-    ):
+    with pytest.raises(StoreError, match=r"holds version v000002-.*; another changed it meanwhile, and nothing"):
         write_store(place, first, on_progress=overtake)
     assert open_store(place).info.shape == (6, 6)
     assert list_version_names(place) == [open_store(place).info.version]
