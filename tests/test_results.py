@@ -78,6 +78,16 @@ def test_saved_is_loaded_to_the_same_bits(tmp_path, suffix, dtype, ids):
     assert_same(load_solution(tmp_path / f"ranks{suffix}"), solution)
 
 
+def test_ranks_that_a_killed_process_moved_aside_are_loaded(tmp_path):
+    solution, left = make_solution((0.5, 0.5)), tmp_path / ".ranks.zarr.01234567.part"
+    solution.save(tmp_path / "ranks.zarr")
+    left.mkdir()
+    (left / ".lock").write_text("")
+    (tmp_path / "ranks.zarr").rename(left / "old")
+    assert_same(load_solution(tmp_path / "ranks.zarr"), solution)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ranks.zarr"]
+
+
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_non_finite_and_empty_are_kept(tmp_path, suffix):
     solution = make_solution(
