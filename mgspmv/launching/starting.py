@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -52,7 +50,6 @@ def start_apart(asked: Asked, args: Sequence[str], timeout_s: float) -> Launched
     """
     own = describe(asked)
     with (
-        _interrupted_by_sigterm(),
         claim(own),
         tempfile.TemporaryFile() as answer,
         open(own.folder / SAID, "w+b") as said,
@@ -67,16 +64,6 @@ def start_apart(asked: Asked, args: Sequence[str], timeout_s: float) -> Launched
             if launched is None:
                 _give_up(child, asked.name)
         return launched or _explain(child, f"within {timeout_s:g} s" if is_late else None, asked.name, answer, said)
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """As by SIGINT: what is being started is not left behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _await_joined(child: subprocess.Popen[bytes], name: str, timeout_s: float) -> Launched | None:
