@@ -171,9 +171,9 @@ def parse_names(attributes: Any, url: str) -> list[str]:
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
     older = attributes.get("older", [])
-    names = [*(older if isinstance(older, list) else [older]), attributes["current"]]
+    names = [*older, attributes["current"]] if isinstance(older, list) else [older]
     for name in names:  # which would lead elsewhere, or remove what is there
-        if not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
+        if not isinstance(older, list) or not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
             raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {MEND}")
     return names
 
