@@ -6,8 +6,10 @@ came and what to do. `exit_code` is what the command line ends with.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 _SECRETS = re.compile(
     r"""
@@ -31,6 +33,13 @@ _SECRETS = re.compile(
 and parameters by which somebody is let in, which are in connection strings too. No part of JSON is taken that ends a
 string; letters may be escaped there."""
 
+LEAST_HIDDEN, LEAST_MIXED = 16, 8
+"""Characters of a value that is hidden: of one of small letters alone or without letters, and of others. Shorter ones
+are words, numbers and dates."""
+_SHOWN: dict[str, str] = {}
+"""What is shown in place of values, in the forms in which texts have them."""
+_HIDDEN: list[re.Pattern[str]] = []
+"""One pattern of all of these; none where there are none."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal may act on: C0 but for tabs and ends of lines, DEL, C1, separators of lines and marks that turn the
 direction of text; and bytes of paths that are no text."""
@@ -64,8 +73,28 @@ def say_more(error: E, said: str) -> E:
 
 
 def hide_secrets(text: str) -> str:
-    """The same text, with stars for what in its URLs lets somebody in, which is no reader's business."""
+    """The same text, with stars for what in its URLs lets somebody in, which is no reader's business; and with what
+    `hide_value` was given in place of values."""
+    if _HIDDEN:
+        text = _HIDDEN[0].sub(lambda found: _SHOWN.get(found[0], found[0]), text)
     return _SECRETS.sub(_hide, text)
+
+
+def hide_value(value: str, shown: str) -> None:
+    """Have `hide_secrets` show something else in place of a value from now on, where that is no ordinary word."""
+    is_word = re.fullmatch(r"[a-z]*|[^A-Za-z]*", value) is not None
+    if len(value) < (LEAST_HIDDEN if is_word else LEAST_MIXED):
+        return
+    _SHOWN.update(dict.fromkeys((value, json.dumps(value)[1:-1], quote(value), quote(value, safe="")), shown))
+    longest_first = sorted(_SHOWN, key=len, reverse=True)
+    written = r"\$\{[^{}]*\}"  # what is shown stays when the text is looked at again
+    _HIDDEN[:] = [re.compile("|".join([written, *map(_bound, longest_first)]))]
+
+
+def _bound(value: str) -> str:
+    """A pattern of a value that is no part of a longer word, also after an end of a line in JSON."""
+    before = r"(?:(?<![^\W_])|(?<=\\[nrt]))" if value[0].isalnum() else ""
+    return before + re.escape(value) + (r"(?![^\W_])" if value[-1].isalnum() else "")
 
 
 def escape_controls(text: str) -> str:

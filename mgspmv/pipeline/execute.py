@@ -19,7 +19,7 @@ from os import PathLike
 from typing import Any
 
 from mgspmv.api.arguments import ignore
-from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError
+from mgspmv.errors import CapacityError, MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
 from mgspmv.model import Event, Progress, default_threads
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
@@ -357,7 +357,7 @@ class _Run:
             said, record = str(unfinished), unfinished.record
             self.errors.append(unfinished.error)
         except Exception as error:
-            said = str(error) if isinstance(error, MgspmvError) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, MgspmvError) else hide_secrets(f"{type(error).__name__}: {error}")
             self.errors.append(error)
         elapsed_s = time.perf_counter() - began
         self._note(StepOutcome(step.name, step.kind, "failed", elapsed_s, record, said))

@@ -126,7 +126,8 @@ class Results:
                 is_local = goes_on and not is_url(target)  # where what is moved keeps its stamp
                 if not (is_local and read_stamp(f"{target}/{_name(output)}") == output.stamp):
                     move(self.staged, target, _name(output))
-            record = replace(record, outputs=[_stamp(output) for output in record.outputs])
+            outputs = [replace(output, path=f"{target}/{_name(output)}") for output in record.outputs]
+            record = replace(record, outputs=[_stamp(output) for output in outputs])
             shutil.copy(self.staged / RECORD, self.staged / f"{RECORD}.copy")
             move(self.staged, target, f"{RECORD}.copy", RECORD)
             _remove_others(target, before, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from mgspmv.display.cards import Card, make_table, render_card
 from mgspmv.display.numbers import format_bytes, format_seconds
-from mgspmv.errors import MgspmvError
+from mgspmv.errors import MgspmvError, hide_secrets
 from mgspmv.model import MatrixInfo, free_memory
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.computing import Computing, OpenedMatrix
@@ -88,7 +89,7 @@ class PipelinePlan:
                 step.state,
                 "" if step.predicted_bytes is None else format_bytes(step.predicted_bytes),
                 "" if step.predicted_s is None else format_seconds(step.predicted_s),
-                step.why or step.target,
+                hide_secrets(step.why or step.target),
             )
             for step in self.steps
         ]
@@ -96,7 +97,7 @@ class PipelinePlan:
             "Steps", ("step", "kind", "state", "memory", "predicted", "why, or where it is"), rows, len(rows)
         )
         memory = f"at most {format_bytes(self.memory_bytes)} at a time"
-        facts = [("pipeline", self.name), ("folder", self.folder), ("memory", memory)]
+        facts = [("pipeline", self.name), ("folder", hide_secrets(self.folder)), ("memory", memory)]
         is_good = all(step.state != "failing" for step in self.steps)
         return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, tables=[table]))
 
@@ -196,7 +197,7 @@ def _explain(record: StepRecord, identity: Identity) -> str:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]
     changes += [f"{name} is no longer given" for name in record.inputs if name not in identity.inputs]
-    asked = to_json(identity.options)
+    asked = json.loads(hide_secrets(json.dumps(to_json(identity.options))))  # as the record has them
     changes += [
         f"{name} was {record.options.get(name)!r} and is to be {value!r}"
         for name, value in asked.items()

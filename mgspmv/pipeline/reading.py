@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mgspmv.errors import PipelineError, StoreError
+from mgspmv.errors import PipelineError, StoreError, hide_value
 from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.checks import find_problems
@@ -23,6 +23,9 @@ from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
 from mgspmv.pipeline.lines import find_line
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
+
+_PARTS = re.compile(r"(?:(?<=[/?&=#@,;])|(?=[/?&=#@,;]))(?![^${]*\})")
+"""Between the parts of a path or a URL, but not within a variable."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Definition:
     pipeline: Pipeline
     """Its tables, checked."""
     tables: dict[str, Any]
-    """What the file says, with variables and overrides in place."""
+    """What the file says, with overrides in place and variables as they are written."""
 
     @property
     def name(self) -> str:
@@ -70,9 +73,9 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
 
 def _check(name: str, given: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Definition | None, list[Problem]]:
     """The definition with values put in place, and what is wrong with it; None where something is."""
-    tables = deepcopy(given)
-    problems = [*_override(tables, overrides)]
-    tables, unset = _replace_variables(tables)
+    written = deepcopy(given)
+    problems = [*_override(written, overrides)]
+    tables, unset = _replace_variables(written)
     problems += unset.items()
     try:
         pipeline = Pipeline.model_validate(tables)
@@ -84,9 +87,9 @@ def _check(name: str, given: dict[str, Any], overrides: Mapping[str, Any]) -> tu
         pipeline = None
     rest = pipeline if not wrong else _leave_out(tables, list(wrong))
     if rest is not None:
-        folder = Definition(name, rest, tables).folder
+        folder = Definition(name, rest, written).folder
         problems += [own for own in find_problems(rest, str(folder)) if not _is_consequence(own, list(wrong))]
-    return (None if problems or pipeline is None else Definition(name, pipeline, tables)), problems
+    return (None if problems or pipeline is None else Definition(name, pipeline, written)), problems
 
 
 def _read_text(path: str | os.PathLike[str]) -> str:
@@ -163,7 +166,12 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
             return value
         if "${" in _VARIABLE.sub("", value):
             unset[key] = f"a variable is ${{NAME}} or ${{NAME:-DEFAULT}}, with none in it, and $$ a $; not {value!r}"
-        return _VARIABLE.sub(lambda match: find(match, key), value)
+
+        def expand(text: str) -> str:
+            return _VARIABLE.sub(lambda match: find(match, key), text)
+
+        _hide_values(value, expand)
+        return expand(value)
 
     def find(match: re.Match[str], key: Key) -> str:
         name, default = match["name"], match["default"]
@@ -177,6 +185,17 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
         return found or ""
 
     return replace(tables, ()), unset
+
+
+def _hide_values(written: str, expand: Callable[[str], str]) -> None:
+    """Have records, messages and logs show what a definition says in place of what variables have: of the string, of
+    its parts and of the variables."""
+    for part in [written, *_PARTS.split(written)]:
+        found = {match[0]: os.environ.get(match["name"] or "") for match in _VARIABLE.finditer(part)}
+        if any(found.values()):
+            hide_value(expand(part), part)
+        for variable, value in found.items():
+            hide_value(value or "", variable)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------

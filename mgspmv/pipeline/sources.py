@@ -79,7 +79,7 @@ class Checksums:
         return self._read_file(path)
 
     def _read_file(self, path: Path) -> str:
-        place = os.path.abspath(path)
+        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()  # which tells of no variable in it
         try:
             found = os.stat(path)
             stamp = [found.st_size, found.st_mtime_ns]

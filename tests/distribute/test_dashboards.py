@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import logging
+import socket
 
 import dask
 import pytest
@@ -11,6 +11,7 @@ from distributed import Client
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 import mgspmv as mg
+from mgspmv.distribute import connect
 from mgspmv.distribute.connect import Serving, start_local, start_scheduler
 from mgspmv.distribute.dashboards import ORIGINS, Strangers, list_hosts, parse_host
 from mgspmv.errors import ClusterError
@@ -116,10 +117,13 @@ def test_dashboards_of_schedulers_and_workers(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_dashboard_gives_way_to_the_scheduler():
-    with start_scheduler(Serving(port=8787, log_level=logging.CRITICAL)) as cluster:
-        assert cluster.scheduler_address == "tcp://127.0.0.1:8787"
-        assert cluster.scheduler.http_server.port not in (0, 8787)
+def test_the_dashboard_gives_way_to_the_scheduler(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(connect, "DASHBOARD_PORT", port)  # 8787 may be taken here
+    with start_scheduler(Serving(port=port)) as cluster:
+        assert cluster.scheduler_address == f"tcp://127.0.0.1:{port}"
+        assert cluster.scheduler.http_server.port not in (0, port)
         taken = cluster.scheduler.http_server.port
         with pytest.raises(ClusterError, match=f"the dashboard cannot listen at 127.0.0.1:{taken}, which is taken"):
             start_scheduler(Serving(dashboard_port=taken))
