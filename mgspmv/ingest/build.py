@@ -165,9 +165,9 @@ def assemble(
     sizes |= {} if matrix.dtype is None else {"data": (matrix.dtype, n_most)}
     made = {name: make_array(name, np.dtype(dtype), most) for name, (dtype, most) in sizes.items()}
     step = max(1, most_columns or n_cols)
-    ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)]
     pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
     has_sums = rows is None and matrix.kind != "matrix"
+    ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)] if has_sums else []
     sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0], matrix.order)
     row_sums = RowSums() if matrix.kind == "stochastic" else None
     report(phase, 0, n_most)

@@ -214,6 +214,11 @@ class _Group:
             raise self.refuse(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
             raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
+        if array.shape[0] > INT64_MAX or not array.chunks[0]:
+            raise self.refuse(
+                f"the array {name!r} says that it has {array.shape[0]} elements in chunks of {array.chunks[0]}; write "
+                "the group again"
+            )
         _check_chunks(self.name, name, array)
         return _Array(self.name, name, bound_chunks(array))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from tokenize import TokenError
 from typing import IO
 
 import numpy as np
@@ -12,6 +13,9 @@ _READERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
     (3, 0): np.lib.format.read_array_header_2_0,  # differs in the names of fields alone
 }
+
+NPY_DAMAGE = (ValueError, EOFError, SyntaxError, TokenError, TypeError, AttributeError, RecursionError)
+"""What NumPy was seen to raise on damaged files."""
 
 
 def check_header(file: IO[bytes], n_bytes: int) -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
-from mgspmv.ingest.npy import check_header
+from mgspmv.ingest.npy import NPY_DAMAGE, check_header
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
 
 BATCH_ENTRIES = 2**20
 
-_NPZ_DAMAGE = (
-    ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, SyntaxError, TokenError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+_NPZ_DAMAGE = (*NPY_DAMAGE, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What `scipy.sparse.load_npz` was seen to raise on damaged files."""
 
 INGESTIBLE = (
@@ -73,7 +69,8 @@ class ScipySource:
         if isinstance(matrix, np.ma.MaskedArray):
             raise UnsupportedSourceError("masked arrays are not held; pass .filled(0)", source=self.name)
         self._dtype = None if matrix.dtype == bool else choose_value_dtype(matrix.dtype, self.name)
-        self._matrix = matrix
+        is_half = is_sparse(matrix) and matrix.dtype == np.float16  # which SciPy reads, and does not convert
+        self._matrix = matrix.astype(np.float32) if is_half else matrix
 
     def batches(self) -> Iterator[CooBatch]:
         """Give the stored entries, or the non-zeros of a dense array; at least one batch."""
@@ -325,10 +322,25 @@ def compact_ids(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Callable[
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    if matrix.format == "dia":
+        yield from _slice_diagonals(matrix)
+        return
     coo = matrix.tocoo(copy=False)
     for begin in range(0, max(coo.nnz, 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
         yield coo.row[part], coo.col[part], coo.data[part]
+
+
+def _slice_diagonals(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Entries other than 0: SciPy's conversion takes room for all rows, however few have some, and knows no float16."""
+    n_rows, n_cols = matrix.shape
+    cols = np.arange(min(matrix.data.shape[1], n_cols))
+    step = max(1, BATCH_ENTRIES // max(1, len(cols)))
+    for begin in range(0, max(1, len(matrix.offsets)), step):
+        data = matrix.data[begin : begin + step, : len(cols)]
+        rows = cols - matrix.offsets[begin : begin + step, None].astype(np.int64)
+        is_entry = (rows >= 0) & (rows < n_rows) & (data != 0)
+        yield rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from mgspmv.errors import SourceError
+from mgspmv.files import describe_error
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.streams import open_anywhere
@@ -25,6 +26,9 @@ HASHED_BYTES = 1 << 20
 """Read at a time to be hashed."""
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
+
+_DAMAGE = (pa.ArrowException, OSError, ValueError)
+"""What pyarrow raises on damaged files; ValueError for names that are no UTF-8."""
 
 
 class ParquetSource(TableSource):
@@ -156,12 +160,12 @@ class ParquetTable:
             self._file = pa.parquet.ParquetFile(
                 name if "://" not in name else raw, buffer_size=BUFFER_BYTES, pre_buffer=False
             )
+            self.columns: list[str] = self._file.schema_arrow.names
         except SourceError:  # of what is behind a URL
             raise
-        except (pa.ArrowInvalid, OSError) as error:
-            said = f"this is no Parquet file, or it is damaged or cut short ({error})"
+        except _DAMAGE as error:
+            said = f"this is no Parquet file, or it is damaged or cut short ({describe_error(error)})"
             raise refuse_source(error, name, said) from error
-        self.columns: list[str] = self._file.schema_arrow.names
         self.index: Sequence[str] = find_saved_index(self._file.schema_arrow)
         lengths = self.measure_groups()
         self._groups = range(len(lengths)) if groups is None else groups
@@ -196,8 +200,8 @@ class ParquetTable:
                 n_rows += rows.num_rows
         except SourceError:
             raise
-        except (pa.ArrowException, OSError) as error:
-            said = f"the Parquet file is damaged or cut short ({error}); fetch it again"
+        except _DAMAGE as error:
+            said = f"the Parquet file is damaged or cut short ({describe_error(error)}); fetch it again"
             raise refuse_source(error, self.name, said) from error
         if not n_rows:
             yield make_empty(pa.schema([schema.field(name) for name in names]))

@@ -9,7 +9,7 @@ from typing import Any
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.rules import choose_delimiter, is_plain_integer
 from mgspmv.ingest.streams import TextStream
-from mgspmv.ingest.weights import read_table
+from mgspmv.ingest.weights import check_table, read_table, reading_table
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -49,11 +49,9 @@ def _read_csv(name: str, string_ids: bool) -> Any:
     first = text.partition(b"\n")[0].decode("utf-8", "replace")
     delimiter = choose_delimiter([first])
     types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
-    try:
+    with reading_table(name, "csv"):
         parsing = csv.ParseOptions(delimiter=delimiter)
-        table = csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing)
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot be read as csv: {error}", source=name) from error
+        table = check_table(csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing))
     if "vertex" in table.column_names and not string_ids:
         table = _to_integers(table, "vertex", name)
     if "vector" in table.column_names and all(map(is_plain_integer, _list_words(table["vector"]))):

@@ -6,15 +6,16 @@ import math
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.files import is_url
-from mgspmv.ingest.npy import check_header
+from mgspmv.files import describe_error, is_url
+from mgspmv.ingest.npy import NPY_DAMAGE, check_header
 from mgspmv.ingest.rules import (
     COMMENTS,
     DELIMITERS,
@@ -106,15 +107,32 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     import pyarrow.parquet as pq
 
     name = os.fspath(path)
-    try:
+    with reading_table(name, "parquet"):
         if not is_url(name):
-            return pq.read_table(name)
+            return check_table(pq.read_table(name))
         with open_bytes(name) as file:
-            return pq.read_table(pa.BufferReader(file.read()))
+            return check_table(pq.read_table(pa.BufferReader(file.read())))
+
+
+@contextmanager
+def reading_table(name: str, kind: str) -> Iterator[None]:
+    """Raise SourceError for what pyarrow raises on a file that it cannot read, or that is not what it should be."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except SourceError:
+        raise
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=name) from error
-    except (pa.ArrowException, OSError) as error:
-        raise refuse_source(error, name, f"cannot be read as parquet: {error}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise refuse_source(error, name, f"cannot be read as {kind}: {describe_error(error)}") from error
+
+
+def check_table(table: Any) -> Any:
+    """The same table, whose names and strings are UTF-8 and whose columns are whole; else pyarrow's errors."""
+    table.validate(full=True)
+    return table.select(table.column_names)  # reads the names
 
 
 def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarray:
@@ -134,8 +152,8 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
         raise SourceError("there is no such file", source=str(path)) from error
     except OSError as error:
         raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
-    except (ValueError, EOFError) as error:
-        raise SourceError(f"not a .npy file of numbers ({error})", source=str(path)) from error
+    except NPY_DAMAGE as error:
+        raise SourceError(f"not a .npy file of numbers ({describe_error(error)})", source=str(path)) from error
     if not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":
         wanted = "one-dimensional" if max_ndim == 1 else "one- or two-dimensional"
         found = f"{vector.dtype} of shape {vector.shape}"

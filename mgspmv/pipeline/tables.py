@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.errors import OptionError, SourceError
-from mgspmv.os_errors import refuse_source
+from mgspmv.errors import OptionError
+from mgspmv.ingest.weights import check_table, reading_table
 from mgspmv.pipeline.definition import LOADABLE, Format
 from mgspmv.results import Solution, generate_csv, to_json
 
@@ -163,13 +163,11 @@ def read_labels(path: str, ids: Iterable[Any], *, string_ids: bool) -> Labels:
             f"{path}: labels are read from .csv or .parquet, not from {suffix or 'a name without suffix'}"
         )
     types = texts.ConvertOptions(column_types={"id": id_type, "label": pa.string()})
-    try:
-        table = texts.read_csv(path, convert_options=types) if suffix == ".csv" else parquet.read_table(path)
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=path) from error
-    except (pa.ArrowException, OSError) as error:
-        raise refuse_source(error, path, f"cannot be read as {suffix[1:]}: {error}") from error
+    with reading_table(path, suffix[1:]):
+        read = texts.read_csv(path, convert_options=types) if suffix == ".csv" else parquet.read_table(path)
+        table = check_table(read)
     if missing := [name for name in ("id", "label") if name not in table.column_names]:
         raise OptionError(f"{path}: labels have the columns id and label; {' and '.join(missing)} is not there")
-    wanted = table.filter(compute.is_in(table["id"], pa.array(list(ids), table["id"].type)))
+    with reading_table(path, suffix[1:]):
+        wanted = table.filter(compute.is_in(table["id"], pa.array(list(ids), table["id"].type)))
     return dict(zip(wanted["id"].to_pylist(), map(str, wanted["label"].to_pylist()), strict=True))
