@@ -2,7 +2,8 @@
 
     STORE/                              attributes: format_version, current = name of the version to read, older = names
                                         of those before it that were kept, the oldest first
-      versions/v000001-1f0c9a2e/        attributes: kind, shape, nnz, digests; an anndata csr_matrix where it has values
+      versions/v000001-1f0c9a2e/        attributes: kind, shape, nnz, digests, the CRC-32C of each chunk; an anndata
+                                        csr_matrix where it has values
         indptr  indices  [data]         CSR, indices sorted in each row
         [out_degree] [out_weight]       of the columns, for graphs
         [vertex_ids]                    when the ids are not 0..n-1; in the order of the source

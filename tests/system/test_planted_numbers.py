@@ -88,7 +88,7 @@ PLANTED = {
     "first pointer": ("indptr", {0: 1}, "do not ascend from 0 to the 80 entries"),
     "last pointer": ("indptr", {N: 79}, "do not ascend from 0 to the 80 entries"),
     "falling pointer": ("indptr", {20: 60}, "do not ascend from 0 to the 80 entries"),
-    "pointer beyond": ("indptr", {20: 2**62}, "element 20 is 4,611,686,018,427,387,904, which is outside 0..80"),
+    "pointer beyond": ("indptr", {20: 2**62}, "do not ascend from 0 to the 80 entries"),
 }
 
 

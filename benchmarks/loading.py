@@ -1,0 +1,133 @@
+"""Time loading a block of rows from a warm local store with and without the check of its column indices, in turn.
+
+    python -m benchmarks.loading --entries 30000000 --per-row 30
+
+A random matrix of sorted rows is written once. Its rows are then loaded without values and with float64 values, each
+with the check and without it, A B B A A B ... in one process. The exit code is 1 when a ratio is above `CEILING`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+import numpy as np
+
+from benchmarks.graphs import open_cache
+from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
+from mgspmv.model import CsrArrays, default_threads
+from mgspmv.store.read import StoredMatrix, open_store
+from mgspmv.store.write import write_store
+
+CEILING = 1.03
+"""How many times as long loading may take with the check."""
+HEADER = ("values", "check", "median ms", "least ms", "runs", "ratio")
+LEGEND = (
+    "check: of each column index against the number of columns, while its chunk is in the cache.",
+    "median ms, least ms: of reading all rows from the page cache into new memory.",
+    "ratio: the row's median over that without the check.",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What loading took in one way."""
+
+    entries: int
+    threads: int
+    values: str
+    is_checked: bool
+    seconds: tuple[float, ...]
+    ratio: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure both ways; 1 when the check takes more than it may."""
+    options = _parse(arguments)
+    setting = Setting.observe("benchmarks.loading", arguments)
+    with open_cache(options.cache) as folder:
+        place = folder / f"loading-{options.entries}-{options.per_row}.zarr"
+        if not place.exists():
+            say(f"writing {options.entries:,} entries")
+            make_store(place, options.entries, options.per_row)
+        stored = open_store(place)
+        rows = [row for dtype in (None, "float64") for row in measure(stored, dtype, options.threads, options.repeats)]
+    tables = tabulate(rows)
+    write_files(options, rows, tables, setting, LEGEND)
+    print("\n".join([*setting.lines(), "", format_text(tables), "", *LEGEND]))
+    return int(any(row.ratio > CEILING for row in rows))
+
+
+def make_store(place: Path, n_entries: int, per_row: int) -> None:
+    """Write a square matrix with this many entries in each row."""
+    n, rng = n_entries // per_row, np.random.default_rng(0)
+    indices = np.sort(rng.integers(0, n, (n, per_row), np.int32), axis=1).ravel()
+    indptr = np.arange(n + 1, dtype=np.int64) * per_row
+    write_store(place, CsrArrays("matrix", (n, n), indptr, indices, rng.random(n * per_row), "keep"))
+
+
+def measure(stored: StoredMatrix, dtype: str | None, threads: int, repeats: int) -> list[Row]:
+    """Load all rows with and without the check, in turn."""
+    say(f"loading with values {dtype}")
+    load = partial(time_loading, stored, dtype, threads)
+    ways: dict[bool, Callable[[], float]] = {is_checked: partial(load, is_checked) for is_checked in (False, True)}
+    for way in ways.values():
+        way()
+    taken = take_turns({str(name): way for name, way in ways.items()}, Rounds(repeats, 0.0), turns_back=True)
+    plain = median(taken["False"])
+    known = (stored.info.nnz, threads, dtype or "none")
+    return [Row(*known, name == "True", tuple(own), median(own) / plain) for name, own in taken.items()]
+
+
+def time_loading(stored: StoredMatrix, dtype: str | None, threads: int, is_checked: bool) -> float:
+    """Seconds to load all rows."""
+    without = mock.patch.object(StoredMatrix, "_check_limit", _skip)
+    with nullcontext() if is_checked else without:
+        began = time.perf_counter()
+        block = stored.read_block(0, stored.info.shape[0], dtype, threads)
+        elapsed_s = time.perf_counter() - began
+    del block  # kept until here: to free it is not timed
+    return elapsed_s
+
+
+def _skip(*_: object) -> None:
+    """Check nothing."""
+
+
+def tabulate(rows: Sequence[Row]) -> list[Table]:
+    """One table, in the order of the rows."""
+    lines = [
+        (
+            row.values,
+            "yes" if row.is_checked else "no",
+            f"{1e3 * median(row.seconds):.1f}",
+            f"{1e3 * min(row.seconds):.1f}",
+            str(len(row.seconds)),
+            f"{row.ratio:.3f}",
+        )
+        for row in rows
+    ]
+    return [(f"{rows[0].entries:,} entries, {rows[0].threads} threads", [HEADER, *lines])]
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loading", description=__doc__.partition("\n")[0])
+    parser.add_argument("--entries", type=int, default=30_000_000, metavar="N", help="of the matrix (30000000)")
+    parser.add_argument("--per-row", type=int, default=30, metavar="N", help="entries of each row (30)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs of each way (9)")
+    parser.add_argument("--threads", type=int, default=default_threads(), metavar="N", help="that read (all)")
+    add_file_options(parser)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
