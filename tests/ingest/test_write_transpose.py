@@ -125,7 +125,7 @@ def test_another_version_came_meanwhile():
         if phase == "read and write" and len(mg.list_versions(place)) == 1:
             mg.update(place, insert=([5], [6]))
 
-    with pytest.raises(StoreError, match="it was changed by another meanwhile: run this again"):
+    with pytest.raises(StoreError, match="another changed it meanwhile, and nothing of this was kept"):
         mg.transpose(place, on_progress=update_once)
     assert [own.has_transpose for own in mg.list_versions(place)] == [False, False]
 
