@@ -133,6 +133,24 @@ def test_workers_refuse_them(make_store, in_process, planted):
         assert said in str(caught.value), rank
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_device_computes_with_none_of_them(make_store, planted):
+    name, elements, said = PLANTED[planted]
+    on_device: dict[str, Use] = {
+        "pagerank": lambda store, out: mg.pagerank(mg.open_matrix(store), backend="cuda"),
+        "spmv": lambda store, out: mg.spmv(mg.open_matrix(store), np.ones(N), backend="cuda"),
+        "pagerank of a pattern": lambda store, out: mg.pagerank(mg.open_matrix(store), backend="cuda", weights=False),
+    }
+    store = make_store("graph")
+    put(store, name, elements)
+    assert_refused(store, on_device, said)
+    store = make_store("graph")
+    put(store, f"transpose/{name}", elements)
+    hits: dict[str, Use] = {"hits": lambda store, out: mg.hits(mg.open_matrix(store), backend="cuda")}
+    assert_refused(store, hits, said)
+
+
 def test_other_arrays_that_are_looked_up_in(make_store, tmp_path):
     store = make_store("graph")
     put(store, "out_degree", {3: -1})
