@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 import mgspmv as mg
 from mgspmv.errors import StoreError, StoreNotFoundError
 from mgspmv.store import writers
+from tests.support.buckets import serve_s3
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
 # --- stopping --------------------------------------------------------------------------------------------------------
@@ -216,6 +220,7 @@ def make_objects():
         pytest.param(*pair, kind, marks=() if (*pair, kind) in QUICK else pytest.mark.slow)
         for pair in PAIRS
         for kind in KINDS
+        if kind != "memory" or (*pair, kind) in QUICK  # it is as files without locks
     ],
 )
 def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path, watch_root, monkeypatch):
@@ -247,6 +252,153 @@ def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path, w
         assert [key for key in list_keys(place) if key.startswith(".")] == []
     assert at > 10
     assert (True, False) in outcomes or (False, True) in outcomes or "drop" in (first, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["s3", "obstore+s3", "memory"])
+@pytest.mark.parametrize(("first", "second"), [("ingest", "ingest"), ("update", "update"), ("update", "drop")])
+def test_one_wins_at_urls(first, second, scheme, monkeypatch):
+    with serve_s3() if "s3" in scheme else contextlib.nullcontext():
+        for at in (1, 2):  # of the writes of the root
+            was, place = State(), f"{scheme}://bucket/by-{scheme}-{first}-{second}-{at}"
+            if first != "ingest":
+                make_begun(place)
+                was = BEGUN
+            did: list[bool] = []
+            left = [at]
+
+            def write(writer, *given, own=writers.Writer._write, did=did, left=left, place=place):
+                left[0] -= 1
+                if left[0] == 0:
+                    did.append(attempt(second, place, B))
+                own(writer, *given)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(writers.Writer, "_write", write)
+                is_done = attempt(first, place, A)
+            if did:
+                assert (is_done, did[0]) == ((True, False) if scheme == "memory" else (False, True))
+            assert look(place) == follow(was, *[(first, A)] * is_done, *[(second, B)] * (did == [True]))
+            assert mg.verify(place) == []
+
+
+def test_what_was_written_though_an_error_came_is_a_success(monkeypatch):
+    """And what another then put on top is none of its business."""
+    make_begun(place := MemoryStore())
+
+    def write(writer, *given, own=writers.Writer._write):
+        own(writer, *given)
+        raise OSError("the connection was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writers.Writer, "_write", write)
+        info = mg.update(place, insert=pack(A))
+    assert mg.open_matrix(place).info == info
+
+
+def test_what_cannot_be_told_is_said_and_left(monkeypatch):
+    make_begun(place := MemoryStore())
+
+    def write(writer, *given, own=writers.Writer._write):
+        own(writer, *given)
+        patch.setattr(writers.Writer, "_read", lambda self: fail())
+        raise OSError("the connection was lost")
+
+    def fail():
+        raise OSError("no connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writers.Writer, "_write", write)
+        with pytest.raises(StoreError, match=r"the last write \(no connection\), so that it is not known whether v0"):
+            mg.update(place, insert=pack(A))
+    assert look(place) == follow(BEGUN, ("update", A))
+
+
+def test_an_interrupt_after_the_last_write_says_that_it_was_made(tmp_path, monkeypatch):
+    make_begun(tmp_path / "a")
+
+    def clean(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writers.Writer, "clean", clean)
+    with pytest.warns(match="is not to be run again"), pytest.raises(KeyboardInterrupt):
+        mg.update(tmp_path / "a", insert=pack(A))
+    assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
+
+
+def test_what_cannot_be_removed_is_a_warning(tmp_path, monkeypatch):
+    make_begun(tmp_path / "a")
+
+    def drop(*given):
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr(writers, "drop_version", drop)
+    with pytest.warns(match="what is not needed could not be removed .Directory not empty.; the next write"):
+        info = mg.update(tmp_path / "a", insert=pack(A), keep=1)
+    assert mg.list_versions(tmp_path / "a") == [info]
+
+
+@pytest.mark.parametrize(
+    ("holder", "is_refused"),
+    [
+        ({"pid": 0, "host": "elsewhere", "began": "now"}, True),
+        ({"pid": 0, "host": "elsewhere", "began": "2020-01-01T00:00:00+00:00"}, False),
+        ({"pid": 1, "host": "here", "began": "2020-01-01T00:00:00+00:00"}, True),
+        ({"pid": 2**22 + 1, "host": "here", "began": "now"}, False),
+        ({"pid": "own", "host": "here", "began": "now"}, False),
+        ({}, False),
+    ],
+)
+def test_marks_of_writers_that_are_gone(holder, is_refused):
+    make_begun(place := MemoryStore())
+    own = writers._describe_holder()
+    known = {"host": {"here": own["host"]}, "began": {"now": own["began"]}, "pid": {"own": own["pid"]}}
+    text = json.dumps({name: known[name].get(value, value) for name, value in holder.items()})
+    place._store_dict[".naming-00000000"] = default_buffer_prototype().buffer.from_bytes(text.encode())
+    if is_refused:
+        with pytest.raises(StoreError, match=r"if it is dead, in 10 minutes, or remove .*naming-00000000"):
+            mg.update(place, insert=pack(A))
+        assert look(place) == follow(BEGUN)
+    else:
+        mg.update(place, insert=pack(A))
+        assert list(filter(lambda key: key.startswith("."), list_keys(place))) == []
+
+
+def test_a_version_that_another_removed_while_it_was_named(monkeypatch):
+    """As where a writer on another host was taken for dead: the root names what is there."""
+    make_begun(place := MemoryStore())
+
+    def write(writer, document, tag, own=writers.Writer._write):
+        monkeypatch.setattr(writers.Writer, "_write", own)
+        did.append(mg.update(place, insert=pack(B), keep=1))
+        named = document["attributes"]["mgspmv"]["current"]
+        for key in list_keys(place):
+            if named in key:
+                del place._store_dict[key]
+        own(writer, document, tag)
+
+    did: list[mg.MatrixInfo] = []
+    monkeypatch.setattr(writers, "_is_alive", lambda *_: False)
+    monkeypatch.setattr(writers.Writer, "_write", write)
+    with pytest.raises(StoreError, match="another changed it meanwhile"):
+        mg.update(place, insert=pack(A))
+    assert mg.open_matrix(place).info.version == did[0].version
+    assert [info.version for info in mg.list_versions(place)] == [did[0].version]
+
+
+def test_a_lock_that_was_removed_lets_none_be_lost(tmp_path):
+    make_begun(tmp_path / "a")
+    did = []
+
+    def interfere(phase, done, total):
+        if phase == "merge and write" and not did:
+            (tmp_path / "a/.lock").unlink()
+            did.append(attempt("update", tmp_path / "a", B))
+
+    with pytest.raises(StoreError, match="another changed it meanwhile"):
+        mg.update(tmp_path / "a", insert=pack(A), on_progress=interfere)
+    assert did == [True]
+    assert look(tmp_path / "a") == follow(BEGUN, ("update", B))
 
 
 READERS = {
