@@ -265,7 +265,7 @@ class Writer:
         failed: Exception | None = None
         for name in sorted(names):
             try:
-                drop_version(versions, name)
+                _drop(versions, name)
             except Exception as error:  # of any library
                 failed = error
         if failed is not None:
@@ -372,6 +372,13 @@ class Writer:
 
 class UnknownOutcomeError(StoreError):
     """The last write failed, and so did looking whether it came through."""
+
+
+def _drop(versions: zarr.Group, name: str) -> None:
+    try:
+        drop_version(versions, name)
+    except FileNotFoundError:  # another removes it too
+        drop_version(versions, name)
 
 
 def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -> set[str]:

@@ -207,7 +207,12 @@ PAIRS = [
     ("transpose", "update"),
     ("overwrite", "update"),
 ]
-QUICK = {("update", "update", "no locks"), ("ingest", "ingest", "memory"), ("update", "update", "conditional")}
+QUICK = {
+    ("update", "update", "no locks"),
+    ("drop", "update", "no locks"),
+    ("ingest", "ingest", "memory"),
+    ("update", "update", "conditional"),
+}
 
 
 def make_objects():
