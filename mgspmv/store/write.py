@@ -37,6 +37,7 @@ from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
     FORMAT_VERSION,
     KEY,
+    blame_metadata,
     check_keep,
     check_target,
     get_version,
@@ -290,7 +291,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         check_target(store, overwrite=base is not None)
         check_links(writer.place, "zarr.json", "versions", "versions/zarr.json")
         is_new = writer.begin()
-        with explain_writing(writer.url):
+        with explain_writing(writer.url), blame_metadata(writer.url, "versions"):
             root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
             versions = root.require_group("versions")
             name = f"v{1 + max(number_versions(versions).values(), default=0):06d}-{secrets.token_hex(4)}"
@@ -350,7 +351,9 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     check_keep(keep)
     root, url = open_place(store)
     names = list_named(root, url)
-    if len(names) <= keep and not find_leftovers(root.require_group("versions"), names, is_locked=False):
+    with blame_metadata(url, "versions"):
+        leftovers = find_leftovers(root.require_group("versions"), names, is_locked=False)
+    if len(names) <= keep and not leftovers:
         return []
     with hold_store(store) as writer:
         before: list[str] = []

@@ -326,6 +326,21 @@ def test_a_root_that_names_something_else(make_store, root):
             use(store)
 
 
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b'{"zarr_format": 3}', b"[" * 100_000], ids=range(5))
+def test_versions_that_are_no_group(make_store, text):
+    store = make_store("graph", transpose=False)
+    (store / "versions" / "zarr.json").write_bytes(text)
+    ways: tuple[Callable[[Path], Any], ...] = (
+        mg.transpose,
+        lambda store: mg.update(store, insert=([0], [1], [0.5])),
+        lambda store: mg.drop_versions(store, keep=1),
+    )
+    for use in ways:
+        with pytest.raises(StoreDamagedError, match=r"web\.zarr: the attributes in versions/zarr\.json are damaged"):
+            use(store)
+    mg.pagerank(mg.open_matrix(store))  # which reads nothing of it
+
+
 # --- chunks in the place of others -----------------------------------------------------------------------------------
 
 
