@@ -24,6 +24,7 @@ from distributed import Client, LocalCluster, Nanny
 from distributed.comm import connect, get_address_host_port
 from distributed.core import send_recv
 from distributed.deploy.utils import nprocesses_nthreads
+from distributed.diskutils import WorkSpace
 from distributed.gc import disable_gc_diagnosis
 from distributed.security import Security
 
@@ -167,11 +168,13 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
     """
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
-        """Let the worker end, or kill it; back when it is gone."""
+        """Let the worker end, or kill it; back when it is gone, and its folder."""
         try:
             await super().kill(timeout, reason)
         except TimeoutError:
             await super().kill(reason=reason)  # which waits, now that it was killed
+        with suppress(OSError):  # a new folder has Dask remove those of workers that a signal ended
+            WorkSpace(self.local_directory).new_work_dir(prefix="ended-").release()
 
 
 def start_local(

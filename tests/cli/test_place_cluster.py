@@ -425,19 +425,23 @@ def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
     (temporary := folder / "tmp").mkdir()
     monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
     on_cluster = ("--cluster", "local", "--workers", "2", "--tls", "temporary", *ENDLESS)
-    with start("pagerank", "g.zarr", *on_cluster, **PIPES, start_new_session=True) as process:
+    log = ("--log", "log.jsonl", "--log-level", "debug")
+    with start("pagerank", "g.zarr", *on_cluster, *log, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
             assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, HANG_S)  # and one counts resources
             shown = ""
         else:
             shown = process.stderr.readline()
             assert DASHBOARD.fullmatch(shown)
+            assert wait_for(lambda: '"change"' in Path("log.jsonl").read_text())
         assert [*temporary.glob("mgspmv-tls-*/key.pem")]
         os.killpg(process.pid, number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    assert re.fullmatch(INTERRUPTED, stderr)
+    said, _, more = stderr.partition("\n")
+    assert re.fullmatch(INTERRUPTED, f"{said}\n")
+    assert not more or (number == signal.SIGTERM and "resource_tracker" in more)  # it clears up after killed workers
     assert wait_for(lambda: not is_there(process.pid))
     assert {path.suffix for path in temporary.rglob("*") if path.is_file()} <= {".lock"}  # of all of Dask's folders
 
