@@ -230,6 +230,8 @@ def describe_hang(limit_s: float) -> str:
 
 def describe_failure(error: BaseException) -> str:
     """In a line."""
+    if is_operators(error) and error.filename is not None:
+        return hide_secrets(describe_os_error(error))
     return hide_secrets(" ".join(str(error).split())) or type(error).__name__
 
 

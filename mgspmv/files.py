@@ -70,7 +70,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     except MgspmvError:
         raise
     except OSError as error:
-        raise translate_os_error(error, path, "write", hidden=part) from error
+        raise translate_os_error(error, path, "write") from error
 
 
 def settle(path: str | os.PathLike[str]) -> None:

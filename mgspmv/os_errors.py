@@ -37,24 +37,20 @@ def is_clear(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.filename is not None or _find_number(error) in _WRITING | _OF_PROCESS)
 
 
-def translate_os_error(
-    error: OSError, place: Place | None = None, doing: str | None = None, *, hidden: Place | None = None
-) -> StoreError:
+def translate_os_error(error: OSError, place: Place | None = None, doing: str | None = None) -> StoreError:
     """Return a `StoreError` for an error of the operating system, with what is free now.
 
     Parameters
     ----------
-    place : what was written or read, for errors that do not name a file
-    doing : `write` or `read`; where None, or the error names a file elsewhere, `write` for errors of writing alone,
-        else `use`
-    hidden : file or folder that takes the name of `place` once it is whole
+    place : what was written or read, for errors that name no file, a folder that it is in, or what becomes it
+    doing : such as `write` or `read`, with the place; else it is `write` for errors of writing alone, or `use`
     """
-    named = _find_name(error)
-    where = named
-    if place is not None and (named is None or _is_in(place, named) or (hidden is not None and _is_in(named, hidden))):
+    where = _find_name(error)
+    if place is not None and (where is None or _stands_for(where, place)):
         where = os.fspath(place)
-    if doing is None or place is None or where is None or not _is_in(where, place):
-        doing = "write" if _find_number(error) in _WRITING else "use"
+    else:
+        doing = None
+    doing = doing or ("write" if _find_number(error) in _WRITING else "use")
     return StoreError(f"cannot {doing} {where or 'a file'}: {describe_os_error(error, where)}")
 
 
@@ -105,8 +101,12 @@ def _find_name(error: OSError) -> str | None:
     return os.path.dirname(name) if name.endswith(".partial") else name  # beside an object of Zarr while it is written
 
 
-def _is_in(name: Place, place: Place) -> bool:
-    return Path(os.path.abspath(name)).is_relative_to(os.path.abspath(place))
+def _stands_for(name: str, place: Place) -> bool:
+    """Whether a name is a place, a folder on its path, or the hidden file or folder `.PLACE...` that becomes it."""
+    found, own = Path(os.path.abspath(name)), Path(os.path.abspath(place))
+    return own.is_relative_to(found) or any(
+        part.name.startswith(f".{own.name}.") and part.parent == own.parent for part in (found, *found.parents)
+    )
 
 
 # --- remedies by error -----------------------------------------------------------------------------------------------
@@ -156,6 +156,7 @@ _EXPLAIN: dict[int, Callable[[Path], str]] = {
     errno.EFBIG: lambda path: f"allow larger files by `ulimit -f`, {_ELSEWHERE}",
     errno.EIO: lambda path: f"see the log of the system for errors of its disk or connection, {_ELSEWHERE}",
     errno.ESTALE: lambda path: "its file server has it no more; mount the file system again, and run this again",
+    errno.EEXIST: lambda path: "it, or a folder on its path, is a file already; name another place",
     errno.ENOTDIR: lambda path: "a part of its path is a file; name another place",
 }
 

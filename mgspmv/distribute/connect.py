@@ -38,6 +38,7 @@ from mgspmv.errors import (
     SchedulerNotFoundError,
 )
 from mgspmv.model import check_choice, default_threads, free_memory
+from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import parse_json
 
 KNOCK_S = 30.0
@@ -111,6 +112,8 @@ def _find_address(named: str) -> str:
     try:
         return str(parse_json(Path(named).read_bytes())["address"])
     except (OSError, ValueError, LookupError, TypeError) as error:
+        if is_operators(error):
+            raise translate_os_error(error, named, "read") from error
         raise OptionError(
             f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `mgspmv cluster "
             "start` or `dask scheduler --scheduler-file` wrote, or the address"

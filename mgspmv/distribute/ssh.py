@@ -41,6 +41,7 @@ from mgspmv.errors import (
     OptionError,
     VersionMismatchError,
 )
+from mgspmv.os_errors import is_operators, translate_os_error
 
 CONNECT_S = 15
 """Seconds for a host to answer."""
@@ -111,6 +112,8 @@ def read_hosts(path: str | Path) -> list[Host]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        if is_operators(error):
+            raise translate_os_error(error, path, "read") from error
         raise OptionError(f"{path} is no file of hosts ({error}); name one with a line for each host") from error
     found: dict[str, int] = {}
     hosts = []

@@ -18,7 +18,7 @@ import pyarrow as pa
 import zarr
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, OptionError, StoreDamagedError
+from mgspmv.errors import CapacityError, OptionError, StoreDamagedError, StoreError
 from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
@@ -30,7 +30,7 @@ from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
-from mgspmv.os_errors import is_operators, translate_os_error
+from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.digests import WrittenArray
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
@@ -131,7 +131,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if is_operators(error):
-            raise translate_os_error(error, folder, "write", hidden=folder) from error
+            raise StoreError(f"cannot write to {os.fspath(folder)}: {describe_os_error(error, folder)}") from error
         raise OptionError(
             f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
             f"({error.strerror or error})"
