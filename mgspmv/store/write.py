@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, StoreError, hide_secrets
+from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
 from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
@@ -242,7 +242,7 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
     Raises
     ------
-    CapacityError : there is not
+    DiskSpaceError, CapacityError : there is not
     """
     if (path := find_path(store)) is not None:
         free, where = (
@@ -256,7 +256,8 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
     if size.lines_bytes > free:
         n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
         n_rows, n_cols = size.shape
-        raise CapacityError(
+        kind = DiskSpaceError if where == "disk" else CapacityError
+        raise kind(
             f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
             f"compression: {format_bytes(size.lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
             f"{n_cols:,} columns, whatever their entries, and {format_bytes(free)} of {where} are free; number rows "
