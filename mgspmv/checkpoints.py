@@ -39,6 +39,7 @@ from mgspmv.store.places import (
     check_links,
     describe_store,
     find_address,
+    find_local_path,
     list_dir,
     locate_store,
     open_strictly,
@@ -274,6 +275,9 @@ class Checkpoints:
             root.require_group("states")
             root.attrs[_KEY] = {"format_version": FORMAT_VERSION}
         except Exception as error:  # libraries of object stores have errors of their own
+            if (folder := find_local_path(self.place)) is not None:
+                with suppress(OSError):  # what else is there is not ours
+                    folder.rmdir()
             said = describe_os_error(error, self.url) if is_operators(error) else describe_error(error)
             raise CheckpointError(
                 f"no checkpoints can be written to {self.url}: {said}; choose another place"

@@ -305,7 +305,12 @@ def _make_held(folder: Path) -> int:
     while True:
         folder.mkdir(0o700)
         with suppress(FileNotFoundError):  # another process took it for abandoned
-            held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT, 0o600)
+            except BaseException:  # else it would stay until the next write
+                with suppress(OSError):
+                    folder.rmdir()
+                raise
             with suppress(OSError):  # of file systems without locks, where others cannot lock it either
                 fcntl.flock(held, fcntl.LOCK_EX)
             if _is_at(held, folder / _HELD):

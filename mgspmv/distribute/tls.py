@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import socket
 import ssl
 import tempfile
@@ -35,6 +36,7 @@ TEMPORARY = "temporary"
 """In place of a folder: certificates for as long as what is started for them."""
 DAYS = 365
 """For which certificates are valid."""
+_NAMES = ("ca.pem", "cert.pem", "key.pem")
 MODULE = "mgspmv.distribute.tls"
 """This one, which schedulers and workers load at their start."""
 
@@ -115,17 +117,25 @@ def make_certificates(folder: str | Path, hosts: Sequence[str] = (), days: int =
         raise OptionError(f"days must be at least 1, not {days}")
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file; name a folder for the certificates, which is made if it is not there")
-    for name in ("ca.pem", "cert.pem", "key.pem"):
+    for name in _NAMES:
         if (folder / name).exists():
             raise OptionError(f"{folder / name} is there already; take it away, or choose another folder")
     authority, certificate, key = _sign(hosts, days)
+    is_new = not folder.exists()
     with translating(folder, "write"):
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_private(folder / "key.pem", key)
-        (folder / "cert.pem").write_bytes(certificate)
-        (folder / "ca.pem").write_bytes(authority)
-        made = Certificates(folder)
-        (folder / "dask.yaml").write_text(yaml.safe_dump(_nest(made.config)))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_private(folder / "key.pem", key)
+            (folder / "cert.pem").write_bytes(certificate)
+            (folder / "ca.pem").write_bytes(authority)
+            made = Certificates(folder)
+            (folder / "dask.yaml").write_text(yaml.safe_dump(_nest(made.config)))
+        except BaseException:
+            for name in _NAMES:
+                (folder / name).unlink(missing_ok=True)
+            if is_new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
     return made
 
 

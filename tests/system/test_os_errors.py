@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +104,7 @@ def check(*args: str) -> str:
     answer, said = invoke(*args, "--json", code=4)
     message: str = json.loads(answer)["error"]["message"]
     assert said.splitlines()[-1] == f"error: {message}"
-    assert "not expected" not in message and "Errno" not in message
+    assert not re.search("not expected|Errno", message)
     return message
 
 
@@ -142,7 +144,8 @@ def test_no_permission_for_what_is_read(made, name):
     with refuse(errno.EACCES, path, reading=True):
         message = check(*args)
     assert path in message
-    assert "permission denied; " in message and message.endswith("change its mode or owner, or name another place")
+    assert "permission denied; " in message
+    assert message.endswith("change its mode or owner, or name another place")
     assert not list(Path().glob("n.*"))
 
 
@@ -156,7 +159,8 @@ def test_a_source_has_its_own_error(made):
 def test_names_that_are_too_long(made, name):
     args = [arg.replace("out/n", f"out/{'n' * 300}") for arg in WRITERS[name]]
     message = check(*args)
-    assert "file name too long; its longest part has 30" in message and message.endswith("choose a shorter name")
+    assert "file name too long; its longest part has 30" in message
+    assert message.endswith("choose a shorter name")
     check_kept(made)
 
 
@@ -205,10 +209,6 @@ def test_disks(made, name):
 def _fill(disk: Path, *, whole: bool) -> None:
     """Leave no room, or no inode."""
     (disk / "fill").mkdir()
-    with pytest.raises(OSError, match="No space left"):
-        if whole:
-            with open(disk / "fill" / "0", "ab", buffering=0) as file:
-                while True:
-                    file.write(bytes(4096))
-        for k in range(1000):
-            (disk / "fill" / str(k)).touch()
+    with suppress(OSError):
+        for k in range(1 << 20):
+            (disk / "fill" / str(k)).write_bytes(bytes(4096) if whole else b"")
