@@ -285,6 +285,8 @@ def _try_lock(folder: Path) -> int | None:
                 "end, or stop it"
             ) from error
         except OSError as error:
+            with contextlib.suppress(OSError):  # what else is there is not ours
+                folder.rmdir()
             raise StoreError(
                 f"cannot keep progress in {folder}: {describe_os_error(error, folder)}; name another place by scratch="
             ) from error

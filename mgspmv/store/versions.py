@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from typing import Any, TypeVar
 
 import zarr
+from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from mgspmv.errors import (
@@ -197,9 +198,9 @@ def get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
     return group
 
 
-def number_versions(group: zarr.Group) -> dict[str, int]:
+def number_versions(store: Store) -> dict[str, int]:
     """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
-    matches = map(_VERSION_NAME.fullmatch, list_dir(group.store, group.path))
+    matches = map(_VERSION_NAME.fullmatch, list_dir(store, "versions"))
     return {match[0]: int(match[1]) for match in matches if match}
 
 

@@ -292,11 +292,16 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         check_target(store, overwrite=base is not None)
         check_links(writer.place, "zarr.json", "versions", "versions/zarr.json")
         is_new = writer.begin()
-        with explain_writing(writer.url), blame_metadata(writer.url, "versions"):
-            root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
-            versions = root.require_group("versions")
-            name = f"v{1 + max(number_versions(versions).values(), default=0):06d}-{secrets.token_hex(4)}"
-            group = versions.create_group(name)
+        name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
+        try:
+            with explain_writing(writer.url), blame_metadata(writer.url, "versions"):
+                root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
+                versions = root.require_group("versions")
+                group = versions.create_group(name)
+        except BaseException:
+            with tidying(writer.url):
+                writer.give_up(name, is_new=is_new)
+            raise
         version = Version(root, group, name, describe_store(store), store, writer, base, keep)
         try:
             version.check_base()
@@ -309,9 +314,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
                 _say_that_it_is_named(version)
                 raise
             with tidying(writer.url):
-                writer.remove(versions, {name})
-                if is_new:
-                    writer.remove_begun(versions)
+                writer.give_up(name, is_new=is_new)
             if isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # what another has removed meanwhile
                 version.check_base()
             raise

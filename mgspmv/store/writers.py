@@ -135,6 +135,8 @@ def _take(folder: Path, url: str) -> FileLock | None:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None
+            with contextlib.suppress(OSError):  # it has something of others
+                folder.rmdir()
             raise
 
 
@@ -237,10 +239,16 @@ class Writer:
                 f"whether {names[-1]} is its current version now; see `mgspmv versions` before this is run again"
             ) from (error or failure)
 
-    def remove_begun(self, versions: zarr.Group) -> None:
+    def give_up(self, name: str, *, is_new: bool) -> None:
+        """Remove a version that was begun, with the root where that is new."""
+        sync(self.place.delete_dir(f"versions/{name}"))
+        if is_new:
+            self._remove_begun()
+
+    def _remove_begun(self) -> None:
         """Remove a root that names nothing, unless others have begun a version."""
         with self._naming():
-            if number_versions(versions) or self.read_own().get("current") is not None:
+            if number_versions(self.place) or self.read_own().get("current") is not None:
                 return
             sync(self.place.delete_dir("versions"))
             sync(self.place.delete(ROOT))
@@ -326,7 +334,7 @@ class Writer:
         if document is None or self._has(str(_find_own(document).get("current"))):
             return
         root = zarr.open_group(self.place, mode="r", zarr_format=3, use_consolidated=False)
-        numbers = number_versions(zarr.open_group(self.place, mode="r", path="versions", use_consolidated=False))
+        numbers = number_versions(self.place)
         for name in sorted(numbers, key=lambda name: (numbers[name], name), reverse=True):
             with contextlib.suppress(StoreError):
                 check_version(get_version(root, name, self.url), self.store, self.url)
@@ -387,7 +395,7 @@ def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -
     One that another began when the current version was there has a larger number than that, and may be under
     construction, unless this writer has the lock. Another that is will not be named, as the root has changed since.
     """
-    numbers = number_versions(versions)
+    numbers = number_versions(versions.store)
     last = max((numbers.get(name, 0) for name in names), default=0)
     return {name for name, number in numbers.items() if name not in names and (is_locked or number <= last)}
 
