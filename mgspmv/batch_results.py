@@ -312,10 +312,13 @@ def _list_arrays(batch: BatchSolution) -> dict[str, np.ndarray]:
 def _write_zarr(batch: BatchSolution, url: str) -> None:
     import zarr
 
-    group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-    for name, array in _list_arrays(batch).items():
-        write_array(group, name, array)
-    group.attrs[ZARR_KEY] = _describe(batch)
+    from mgspmv.store.places import finishing_writes
+
+    with finishing_writes():
+        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+        for name, array in _list_arrays(batch).items():
+            write_array(group, name, array)
+        group.attrs[ZARR_KEY] = _describe(batch)
 
 
 def _read_zarr(url: str) -> BatchSolution:

@@ -493,11 +493,14 @@ def open_group(url: str) -> Any:
 def _write_zarr(solution: Solution, url: str) -> None:
     import zarr
 
-    group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-    write_array(group, "values", solution.values)
-    if solution.vertex_ids is not None:
-        write_array(group, "vertex_ids", solution.vertex_ids)
-    group.attrs[ZARR_KEY] = _describe(solution)
+    from mgspmv.store.places import finishing_writes
+
+    with finishing_writes():
+        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+        write_array(group, "values", solution.values)
+        if solution.vertex_ids is not None:
+            write_array(group, "vertex_ids", solution.vertex_ids)
+        group.attrs[ZARR_KEY] = _describe(solution)
 
 
 def write_array(group: Any, name: str, array: np.ndarray) -> None:

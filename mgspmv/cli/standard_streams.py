@@ -23,18 +23,28 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDONLY)  # to write to it is an error still
+            _open_nothing()
     if sys.stdout is sys.__stdout__:  # and nobody has replaced it
-        sys.stdout = _wrap(_Output(1, "w", closefd=False), sys.stdout, "strict")
+        sys.stdout = _wrap(_Output, sys.stdout, "strict")
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _wrap(_Messages(2, "w", closefd=False), sys.stderr, "backslashreplace")
+        sys.stderr = _wrap(_Messages, sys.stderr, "backslashreplace")
 
 
-def _wrap(raw: io.FileIO, before: Any, errors: str) -> io.TextIOWrapper:
-    encoding = getattr(before, "encoding", "utf-8")
-    errors = getattr(before, "errors", errors)
-    is_error = raw.fileno() == 2
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=is_error or raw.isatty())
+def _open_nothing() -> int:
+    """A file that cannot be written, in place of one that is closed."""
+    return os.open(os.devnull, os.O_RDONLY)
+
+
+def _wrap(kind: type[io.FileIO], before: io.TextIOWrapper | None, errors: str) -> io.TextIOWrapper:
+    """
+    Parameters
+    ----------
+    before : what Python made; None where it found its descriptor closed, which another file may have by now
+    """
+    raw = kind(_open_nothing() if before is None else before.fileno(), "w", closefd=False)
+    encoding = "utf-8" if before is None else before.encoding
+    errors = errors if before is None else before.errors or errors
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=kind is _Messages or raw.isatty())
 
 
 class _Output(io.FileIO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from mgspmv.files import check_file, describe_error, find_web_options, name_extr
 ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
 """What Zarr raises for a zarr.json that is not as it was written."""
 StoreLike = str | os.PathLike[str] | Store
+
+FINISH_S = 10.0
+"""Seconds to wait for writes besides the one that failed, which may hang."""
 
 
 def is_read_in_place(url: str) -> bool:
@@ -147,6 +151,21 @@ def list_dir(store: Store, path: str) -> list[str]:
         return [name async for name in store.list_dir(path)]
 
     return sync(collect())
+
+
+@contextlib.contextmanager
+def finishing_writes() -> Iterator[None]:
+    """Wait, after an error, for the other writes that Zarr has begun: they would make removed folders again."""
+    try:
+        yield
+    except BaseException:
+        sync(_finish_others())
+        raise
+
+
+async def _finish_others() -> None:
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=FINISH_S)
 
 
 def check_links(store: Store, *paths: str, below: bool = False) -> None:

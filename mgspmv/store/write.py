@@ -29,6 +29,7 @@ from mgspmv.store.places import (
     describe_store,
     find_address,
     find_path,
+    finishing_writes,
     is_in_memory,
     locate_store,
     represent,
@@ -294,7 +295,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         is_new = writer.begin()
         name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
         try:
-            with explain_writing(writer.url), blame_metadata(writer.url, "versions"):
+            with finishing_writes(), explain_writing(writer.url), blame_metadata(writer.url, "versions"):
                 root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
                 versions = root.require_group("versions")
                 group = versions.create_group(name)
@@ -305,7 +306,8 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         version = Version(root, group, name, describe_store(store), store, writer, base, keep)
         try:
             version.check_base()
-            with translating(version.url, "write"):  # before what was written is removed, so that it says what was free
+            # Before what was written is removed, so that it says what was free.
+            with finishing_writes(), translating(version.url, "write"):
                 yield version
         except UnknownOutcomeError:
             raise

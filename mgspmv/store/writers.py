@@ -113,8 +113,9 @@ def _take(folder: Path, url: str) -> FileLock | None:
     path = folder / LOCK
 
     def introduce(opened: int) -> None:
-        os.ftruncate(opened, 0)
-        os.pwrite(opened, _encode(_describe_holder()), 0)
+        with contextlib.suppress(OSError):  # on a full disk it is locked and does not say by whom
+            os.ftruncate(opened, 0)
+            os.pwrite(opened, _encode(_describe_holder()), 0)
 
     while True:
         folder.mkdir(parents=True, exist_ok=True)

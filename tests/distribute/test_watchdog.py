@@ -10,10 +10,13 @@ import pytest
 
 from mgspmv.distribute import watchdog as module
 from mgspmv.distribute.watchdog import BEGIN_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
+from mgspmv.errors import StoreError
 from tests.support.waiting import HANG_S, wait_for
 
 PATIENCE_S = 20.0
 WORKER = SimpleNamespace(name="gpu-3")
+DISK_IS_FULL = StoreError("cannot write what is sorted: no space left on device; name another folder by scratch=")
+DISK_IS_FULL.__cause__ = OSError(28, "No space left on device")
 
 
 @pytest.fixture
@@ -190,3 +193,15 @@ def test_where_there_is_no_thread_for_it(monkeypatch):
             pytest.fail("it goes on unwatched")
     with watchdog.watch(WORKER, PATIENCE_S):
         assert any(thread.name == "mgspmv-watchdog" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "/a"), DISK_IS_FULL])
+def test_what_an_operator_can_mend_names_the_worker(monkeypatch, error):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(module, "get_worker", lambda: WORKER)
+    with pytest.raises(StoreError, match=r"no space left on device; .*; this is on worker gpu-3$") as raised:
+        module.do_watched(PATIENCE_S, fail)
+    assert isinstance(raised.value.__cause__, OSError)
+    assert raised.value.exit_code == 4

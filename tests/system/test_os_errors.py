@@ -126,6 +126,7 @@ def test_no_room_for_what_is_written(made, name, events):
     check_kept(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["generate", "transpose", "update", "anndata", "ranks again", "certificates"])
 def test_no_room_from_some_file_on(made, name):
     for n_allowed in range(1, 100):
