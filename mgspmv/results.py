@@ -686,6 +686,7 @@ def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str
 
     try:
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
+        table.validate(full=True)  # texts, and the places of labels among those that there are
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _refuse_parquet(path, error) from error
     text = (table.schema.metadata or {}).get(PARQUET_KEY)

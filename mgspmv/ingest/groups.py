@@ -214,7 +214,7 @@ class _Group:
             raise self.refuse(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
             raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
-        if array.shape[0] > INT64_MAX or not array.chunks[0]:
+        if array.shape[0] > INT64_MAX or not 0 < array.chunks[0] <= INT64_MAX:
             raise self.refuse(
                 f"the array {name!r} says that it has {array.shape[0]} elements in chunks of {array.chunks[0]}; write "
                 "the group again"

@@ -115,6 +115,8 @@ class Outcome:
     """`value`; `error`, one of mgspmv's; `raw`, any other; `crash` of the process."""
     said: str
     """Digest of the value, the error with its class, or where the exception was raised."""
+    code: int = 0
+    """With which a command ends."""
 
 
 class Apart:
@@ -146,15 +148,20 @@ def observe(function: Callable[..., str], *args: Any) -> Outcome:
         try:
             return Outcome("value", function(*args))
         except MgspmvError as error:
-            return Outcome("error", f"{type(error).__name__}: {error}")
+            return Outcome("error", f"{type(error).__name__}: {error}", error.exit_code)
         except Exception:
             return Outcome("raw", traceback.format_exc(limit=-3))
 
 
-def check_outcome(found: Outcome, sound: str, said: str) -> None:
-    """Fail unless a call ended with an error of mgspmv in one line, or as it does with sound files."""
+def check_ending(found: Outcome, said: str) -> None:
+    """Fail unless a call ended with a value, or with an error of mgspmv in one line that tells damage from bugs."""
     assert found.kind in ("value", "error"), f"{said}: {found.kind}: {found.said}"
-    if found.kind == "value":
-        assert found.said == sound, f"{said}: another result"
-    else:
+    if found.kind == "error":
         assert "\n" not in found.said, f"{said}: {found.said}"
+        assert 2 <= found.code <= 7, f"{said}: {found}"
+
+
+def check_outcome(found: Outcome, sound: str, said: str) -> None:
+    """Fail unless a call ended with such an error, or as it does with sound files."""
+    check_ending(found, said)
+    assert found.kind == "error" or found.said == sound, f"{said}: another result"
