@@ -1,6 +1,7 @@
 """Time loading a block of rows from a warm local store with and without the check of its column indices, in turn.
 
     python -m benchmarks.loading --entries 30000000 --per-row 30
+    python -m benchmarks.loading --device
 
 A random matrix of sorted rows is written once. Its rows are then loaded without values and with float64 values, each
 with the check and without it, A B B A A B ... in one process. The exit code is 1 when a ratio is above `CEILING`.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -32,8 +34,8 @@ CEILING = 1.03
 """How many times as long loading may take with the check."""
 HEADER = ("values", "check", "median ms", "least ms", "runs", "ratio")
 LEGEND = (
-    "check: of each column index against the number of columns, while its chunk is in the cache.",
-    "median ms, least ms: of reading all rows from the page cache into new memory.",
+    "check: of each column index against the number of columns, while its chunk is in the cache or on the device.",
+    "median ms, least ms: of reading all rows from the page cache into new memory, that of the device with --device.",
     "ratio: the row's median over that without the check.",
 )
 
@@ -60,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"writing {options.entries:,} entries")
             make_store(place, options.entries, options.per_row)
         stored = open_store(place)
-        rows = [row for dtype in (None, "float64") for row in measure(stored, dtype, options.threads, options.repeats)]
+        load = read_to_device if options.device else StoredMatrix.read_block
+        rows = [
+            row for dtype in (None, "float64") for row in measure(stored, load, dtype, options.threads, options.repeats)
+        ]
     tables = tabulate(rows)
     write_files(options, rows, tables, setting, LEGEND)
     print("\n".join([*setting.lines(), "", format_text(tables), "", *LEGEND]))
@@ -75,11 +80,18 @@ def make_store(place: Path, n_entries: int, per_row: int) -> None:
     write_store(place, CsrArrays("matrix", (n, n), indptr, indices, rng.random(n * per_row), "keep"))
 
 
-def measure(stored: StoredMatrix, dtype: str | None, threads: int, repeats: int) -> list[Row]:
+def read_to_device(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads: int) -> Any:
+    """Read rows to the current CUDA device."""
+    from mgspmv.kernels.device import read_block
+
+    return read_block(stored, start, stop, dtype, threads)
+
+
+def measure(stored: StoredMatrix, load: Callable[..., Any], dtype: str | None, threads: int, repeats: int) -> list[Row]:
     """Load all rows with and without the check, in turn."""
     say(f"loading with values {dtype}")
-    load = partial(time_loading, stored, dtype, threads)
-    ways: dict[bool, Callable[[], float]] = {is_checked: partial(load, is_checked) for is_checked in (False, True)}
+    time_one = partial(time_loading, stored, load, dtype, threads)
+    ways: dict[bool, Callable[[], float]] = {is_checked: partial(time_one, is_checked) for is_checked in (False, True)}
     for way in ways.values():
         way()
     taken = take_turns({str(name): way for name, way in ways.items()}, Rounds(repeats, 0.0), turns_back=True)
@@ -88,12 +100,14 @@ def measure(stored: StoredMatrix, dtype: str | None, threads: int, repeats: int)
     return [Row(*known, name == "True", tuple(own), median(own) / plain) for name, own in taken.items()]
 
 
-def time_loading(stored: StoredMatrix, dtype: str | None, threads: int, is_checked: bool) -> float:
+def time_loading(
+    stored: StoredMatrix, load: Callable[..., Any], dtype: str | None, threads: int, is_checked: bool
+) -> float:
     """Seconds to load all rows."""
     without = mock.patch.object(StoredMatrix, "_check_limit", _skip)
     with nullcontext() if is_checked else without:
         began = time.perf_counter()
-        block = stored.read_block(0, stored.info.shape[0], dtype, threads)
+        block = load(stored, 0, stored.info.shape[0], dtype, threads)
         elapsed_s = time.perf_counter() - began
     del block  # kept until here: to free it is not timed
     return elapsed_s
@@ -124,6 +138,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=30_000_000, metavar="N", help="of the matrix (30000000)")
     parser.add_argument("--per-row", type=int, default=30, metavar="N", help="entries of each row (30)")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="runs of each way (9)")
+    parser.add_argument("--device", action="store_true", help="load to the current CUDA device")
     parser.add_argument("--threads", type=int, default=default_threads(), metavar="N", help="that read (all)")
     add_file_options(parser)
     return parser.parse_args(arguments)

@@ -200,9 +200,12 @@ class StoredMatrix:
         first, last = int(indptr[0]), int(indptr[-1])
         indptr -= first
         indices = allocate(last - first, self.info.index_dtype)
-        self._read_into(indices, last - first, "indices", first, threads, self._find_limit("indices"))
+        limit, is_on_host = self._find_limit("indices"), isinstance(indices.array, np.ndarray)
+        self._read_into(indices, last - first, "indices", first, threads, limit if is_on_host else None)
         data = self._read_values(first, last, dtype, threads, allocate)
         settle()
+        if limit is not None and not is_on_host:  # which a device looks at in no time
+            self._check_limit("indices", slice(first, last), indices.array, limit)
         return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
 
     def read_pointers(
@@ -340,14 +343,14 @@ class StoredMatrix:
 
         chunks.run_pieces(read, start, start + n, threads)
 
-    def _check_limit(self, name: str, piece: slice, elements: np.ndarray, limit: int) -> None:
-        """Check numbers that other arrays are indexed by, while they are in the cache: without it a product reads
-        memory beyond its vectors. Negative ones are large as unsigned ones are read.
+    def _check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
+        """Check numbers that other arrays are indexed by, while they are in the cache or on a device: without it a
+        product reads memory beyond its vectors. Negative ones are large as unsigned ones are read.
         """
         unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
         least_wrong = min(limit, 1 << (8 * elements.itemsize - 1))
         if len(unsigned) and int(unsigned.max()) >= least_wrong:
-            place = int(np.argmax(unsigned >= least_wrong))
+            place = int((unsigned >= least_wrong).argmax())
             raise StoreDamagedError(
                 f"{self._name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
                 f"{int(elements[place]):,}, which is outside 0..{limit - 1:,}; {MEND}"
