@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import SourceError, SourceNotFoundError, StoreError
+from mgspmv.errors import SourceNotFoundError, StoreError
 from mgspmv.files import is_url, write_beside
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.groups import is_group_path
@@ -102,7 +103,7 @@ def check_there(names: str | list[str]) -> None:
     Raises
     ------
     SourceNotFoundError : there is nothing
-    SourceError : this user may not read it
+    SourceAccessError : this user may not read it
     SourceError, OptionError : as of `mgspmv.ingest.files.find_files`
     """
     paths = [name for name in ([names] if isinstance(names, str) else names) if not is_url(name)]
@@ -110,7 +111,7 @@ def check_there(names: str | list[str]) -> None:
         if not os.path.exists(path):
             raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
         if not os.access(path, os.R_OK):
-            raise SourceError("cannot be read: permission denied; let this user read it", source=path)
+            raise refuse_source(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
 
 
 def check_all_there(names: Sequence[str | list[str]]) -> None:
