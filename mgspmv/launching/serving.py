@@ -27,7 +27,7 @@ from mgspmv.model import check_choice
 from mgspmv.processes import Process
 from mgspmv.version import __version__
 
-EVENTS_KEPT = "1 min"
+EVENTS_KEPT = "1m"
 """How long Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
 Each command is a client, so Dask's hour would keep those of hundreds."""
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"

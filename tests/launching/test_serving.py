@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import dask
 import pytest
+from dask.utils import parse_timedelta
 
 from mgspmv.distribute.connect import Serving
 from mgspmv.launching import serving
@@ -42,6 +43,7 @@ def played(tmp_path, monkeypatch):
     def look():
         [told.launched] = list_clusters()
         told.config = dask.config.get("distributed.comm.require-encryption")
+        told.events_kept = dask.config.get("distributed.scheduler.events-cleanup-delay")
         told.files = [path.name for path in Path(told.launched.certificates or "/nowhere").glob("*")]
 
     monkeypatch.setenv("MGSPMV_STATE", str(tmp_path / "state"))
@@ -74,6 +76,11 @@ def test_workers_are_on_gpus_where_there_are_any(played, monkeypatch):
     start("--threads", "3", "--port", "8786", "--name", "other")
     assert played.started.pop() == ("cpu", None, 3, Serving(port=8786, log_level=logging.WARNING))
     assert played.launched.name == "other"
+
+
+def test_events_of_clients_that_left_are_kept_for_a_minute(played):
+    start()
+    assert parse_timedelta(played.events_kept) == 60
 
 
 def test_a_backend_that_is_asked_for_is_taken(played):
