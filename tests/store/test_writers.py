@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import platform
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -389,6 +391,23 @@ def test_a_version_that_another_removed_while_it_was_named(monkeypatch):
         mg.update(place, insert=pack(A))
     assert mg.open_matrix(place).info.version == did[0].version
     assert [info.version for info in mg.list_versions(place)] == [did[0].version]
+
+
+def test_a_writer_leaves_no_lock_and_says_who_holds_it_meanwhile(tmp_path):
+    make_begun(tmp_path / "a")
+    said = []
+
+    def interfere(phase, done, total):
+        if phase == "merge and write" and not said:
+            with pytest.raises(StoreError) as caught:
+                mg.update(tmp_path / "a", insert=pack(B))
+            said.append(str(caught.value))
+
+    mg.update(tmp_path / "a", insert=pack(A), on_progress=interfere)
+    assert f"a is written by process {os.getpid()} on {platform.node()}, since 20" in said[0]
+    assert "nothing was changed here" in said[0]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["versions", "zarr.json"]
+    assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
 
 
 def test_a_lock_that_was_removed_lets_none_be_lost(tmp_path):
