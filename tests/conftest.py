@@ -18,8 +18,11 @@ from hypothesis import HealthCheck, settings
 import mgspmv.api  # noqa: F401  # else what is imported while a test has changed a constant keeps its own of it
 from tests.support.reference_data import shared_data
 
-# A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+# A shell starts what it puts in the background with SIGINT ignored, and nohup what it starts with SIGHUP. Children
+# inherit that, but no handlers.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 FUZZ = "fuzz_seconds"
