@@ -153,14 +153,15 @@ class TestErrors:
 
     @pytest.mark.external
     def test_inputs(self, url):
+        there = "${URL}"  # as the definition has it
         write_definition(WHOLE.partition("[output]")[0])
         missing = {"product__y__x": f"{url}/no.zarr", "run__damping__personalization": f"{url}/no.csv"}
         faulty = {"run__warm__personalization": f"{url}/bad.csv", "batch__topics__seeds": f"{url}/none.csv"}
         *damping, warm, topics, product = fail(**missing, **faulty)
         assert [*damping, product] == [
-            f"{url}/no.{suffix}: there is no such file; check the path" for suffix in ("csv", "zarr")
+            f"{there}/no.{suffix}: there is no such file; check the path" for suffix in ("csv", "zarr")
         ]
-        assert warm == f"{url}/bad.csv, line 2: '1,x': wanted a number as weight, found 'x'"
+        assert warm == f"{there}/bad.csv, line 2: '1,x': wanted a number as weight, found 'x'"
         assert "it needs vector and vertex" in topics
 
     @pytest.mark.external
@@ -173,14 +174,15 @@ class TestErrors:
                 patch.delenv(name)
             S3FileSystem.clear_instance_cache()
             said, how = "Unable to locate credentials", "check the address, the connection and the credentials"
-            assert fail() == [f"{url}/stores/web.zarr cannot be reached: {said}; {how}"]
+            there = "${URL}"  # as the definition has it
+            assert fail() == [f"{there}/stores/web.zarr cannot be reached: {said}; {how}"]
             assert plan_pipeline("p.toml").steps[0].state == "failing"
             [error] = fail(matrix__web__store="web.zarr")
-            assert error == f"{url}/edges.txt: cannot be read: {said}; {how}, and ingest again"
+            assert error == f"{there}/edges.txt: cannot be read: {said}; {how}, and ingest again"
             write_sources(tmp_path)
             write_definition('folder = "here"\n[matrix.web]\npath = "edges.txt"\n[run]\n')
             [error] = fail(output__folder=url)
-            assert error.startswith(f"cannot write to {url}/web/pagerank: {said}; check that the bucket is there")
+            assert error.startswith(f"cannot write to {there}/web/pagerank: {said}; check that the bucket is there")
             with pytest.raises(StoreError, match=f"^cannot look for .*: {said}; check that the bucket is there"):
                 read_stamp(f"{url}/web/pagerank/top.csv")
         S3FileSystem.clear_instance_cache()
