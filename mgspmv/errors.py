@@ -51,7 +51,8 @@ class MgspmvError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return hide_secrets(super().__str__())
+        # Names that are no text, of JSON as of paths, have surrogates, which could not be printed.
+        return hide_secrets(super().__str__()).encode("utf-8", "backslashreplace").decode("utf-8")
 
     def __repr__(self) -> str:
         return hide_secrets(super().__repr__())

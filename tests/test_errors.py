@@ -263,3 +263,9 @@ def test_what_a_store_is_shown_as_has_no_secrets():
     assert not any("secret" in text for text in shown)
     assert sum("me:***@bucket" in text for text in shown) == len(shown) - 3
     assert address.open().read_array("indices").tolist() == A.stored.read_array("indices").tolist()
+
+
+@pytest.mark.parametrize("kind", [MgspmvError, SourceError, ClusterError])
+def test_names_that_are_no_text_can_be_printed(kind):
+    assert str(kind("a\ud800b and \udcff")) == r"a\ud800b and \udcff"
+    assert str(kind("Zürich, 東京")) == "Zürich, 東京"
