@@ -111,7 +111,11 @@ def test_a_trimmed_span_still_says_when_it_ran(graph, scheduler):
 
 def test_spans_of_others_stay(scheduler):
     with Client(scheduler.address, set_as_default=False) as client:
-        for _ in range(TRIM_EVERY + 1):
-            client.submit(lambda: 0, pure=False, key=None).result()
-    named = scheduler.extensions["spans"].spans_search_by_name["default",]
-    assert sum(len(span.groups) for span in named) > TRIM_EVERY / 2
+        for k in range(3):
+            client.submit(lambda: 0, key=("own", k)).result()
+            wait_for(lambda: not scheduler.task_groups)  # so that the next one makes another group
+    spans = scheduler.extensions["spans"].spans_search_by_name["default",]
+    before = [set(span.groups) for span in spans]
+    assert sum(map(len, before)) >= 3
+    trim_spans(scheduler)
+    assert [set(span.groups) for span in spans] == before
