@@ -312,9 +312,9 @@ def _list_arrays(batch: BatchSolution) -> dict[str, np.ndarray]:
 def _write_zarr(batch: BatchSolution, url: str) -> None:
     import zarr
 
-    from mgspmv.store.places import finishing_writes
+    from mgspmv.store.places import finishing_tasks
 
-    with finishing_writes():
+    with finishing_tasks():
         group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
         for name, array in _list_arrays(batch).items():
             write_array(group, name, array)

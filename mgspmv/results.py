@@ -493,9 +493,9 @@ def open_group(url: str) -> Any:
 def _write_zarr(solution: Solution, url: str) -> None:
     import zarr
 
-    from mgspmv.store.places import finishing_writes
+    from mgspmv.store.places import finishing_tasks
 
-    with finishing_writes():
+    with finishing_tasks():
         group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
         write_array(group, "values", solution.values)
         if solution.vertex_ids is not None:

@@ -31,7 +31,7 @@ from mgspmv.files import (
 )
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
-from mgspmv.store.places import check_links, finishing_writes, locate_store
+from mgspmv.store.places import check_links, finishing_tasks, locate_store
 from mgspmv.store.read import StoredMatrix
 
 Report = Callable[[str, int, int | None], None]
@@ -181,7 +181,7 @@ def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
     """A group that is there once it is whole; at a URL, where nothing can be moved, it is without the attributes of the
     format until then, and after an error it is removed."""
     if not is_url(url := strip_file_scheme(url)):
-        with write_beside(url) as part, finishing_writes():
+        with write_beside(url) as part, finishing_tasks():
             yield _open_group(str(part), format)
         return
     group = _open_group(url, format)

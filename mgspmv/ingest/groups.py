@@ -6,7 +6,6 @@ version 0.1 of its specification has it (https://binsparse.org); differs from it
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -19,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.core.sync import sync
 from zarr.storage import ZipStore
 
 from mgspmv.display.numbers import format_bytes
@@ -37,16 +35,13 @@ from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
 from mgspmv.model import CooBatch, free_memory, index_dtype
-from mgspmv.store.places import StoreLike, check_links, describe_store, locate_store
+from mgspmv.store.places import StoreLike, check_links, describe_store, finishing_tasks, locate_store
 from mgspmv.store.versions import is_store, is_version
 
 BATCH_ENTRIES = 1 << 19
 """Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""
 BATCH_LINES = 1 << 18
 """Lines whose pointers are read at a time."""
-
-SETTLE_S = 10.0
-"""For chunks that are being read when one cannot be."""
 
 GROUP_FORMATS = ("anndata", "binsparse", "csr")
 
@@ -287,7 +282,7 @@ class _Array:
 
     def _fetch(self, start: int) -> None:
         self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # before there is more
-        with _blame_damage(self._source, self.name), _await_others():
+        with _blame_damage(self._source, self.name), finishing_tasks():
             self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
 
 
@@ -335,21 +330,6 @@ def _find_store(source: StoreLike) -> tuple[Store, str]:
         if file.suffix == ".zip" and file.is_file():
             return ZipStore(file, mode="r"), "/".join(path.relative_to(file).parts)
     return locate_store(path), ""
-
-
-@contextlib.contextmanager
-def _await_others() -> Iterator[None]:
-    """Where a chunk cannot be read, wait for those that are; at the end of a program Zarr complains of each."""
-    try:
-        yield
-    except Exception:
-        sync(_settle())
-        raise
-
-
-async def _settle() -> None:
-    if others := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(others, timeout=SETTLE_S)
 
 
 @contextlib.contextmanager

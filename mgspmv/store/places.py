@@ -24,7 +24,7 @@ ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError
 StoreLike = str | os.PathLike[str] | Store
 
 FINISH_S = 10.0
-"""Seconds to wait for writes besides the one that failed, which may hang."""
+"""Seconds to wait for reads and writes besides the one that failed, which may hang."""
 
 
 def is_read_in_place(url: str) -> bool:
@@ -154,8 +154,9 @@ def list_dir(store: Store, path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def finishing_writes() -> Iterator[None]:
-    """Wait, after an error, for the other writes that Zarr has begun: they would make removed folders again."""
+def finishing_tasks() -> Iterator[None]:
+    """Wait, after an error, for what else Zarr has begun: writes would make removed folders again, and Zarr complains
+    of reads that the end of a program cuts off."""
     try:
         yield
     except BaseException:

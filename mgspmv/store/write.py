@@ -29,7 +29,7 @@ from mgspmv.store.places import (
     describe_store,
     find_address,
     find_path,
-    finishing_writes,
+    finishing_tasks,
     is_in_memory,
     locate_store,
     represent,
@@ -295,7 +295,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         is_new = writer.begin()
         name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
         try:
-            with finishing_writes(), explain_writing(writer.url), blame_metadata(writer.url, "versions"):
+            with finishing_tasks(), explain_writing(writer.url), blame_metadata(writer.url, "versions"):
                 root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
                 versions = root.require_group("versions")
                 group = versions.create_group(name)
@@ -307,7 +307,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         try:
             version.check_base()
             # Before what was written is removed, so that it says what was free.
-            with finishing_writes(), translating(version.url, "write"):
+            with finishing_tasks(), translating(version.url, "write"):
                 yield version
         except UnknownOutcomeError:
             raise
