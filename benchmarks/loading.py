@@ -31,7 +31,7 @@ from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.write import write_store
 
 CEILING = 1.03
-"""How many times as long loading may take with the check."""
+"""Most that loading may take with the check, over what it takes without."""
 HEADER = ("values", "check", "median ms", "least ms", "runs", "ratio")
 LEGEND = (
     "check: of each column index against the number of columns, while its chunk is in the cache or on the device.",
@@ -42,7 +42,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Row:
-    """What loading took in one way."""
+    """Times of loading in one way."""
 
     entries: int
     threads: int

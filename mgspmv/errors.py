@@ -37,12 +37,12 @@ LEAST_HIDDEN, LEAST_MIXED = 16, 8
 """Characters of a value that is hidden: of one of small letters alone or without letters, and of others. Shorter ones
 are words, numbers and dates."""
 _SHOWN: dict[str, str] = {}
-"""What is shown in place of values, in the forms in which texts have them."""
+"""Texts shown in place of values, by each form in which texts have these."""
 _HIDDEN: list[re.Pattern[str]] = []
 """One pattern of all of these; none where there are none."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal may act on: C0 but for tabs and ends of lines, DEL, C1, separators of lines and marks that turn the
-direction of text; and bytes of paths that are no text."""
+"""Characters that a terminal may act on: C0 but for tabs and ends of lines, DEL, C1, separators of lines and marks
+that turn the direction of text; and bytes of paths that are no text."""
 
 
 class MgspmvError(Exception):

@@ -319,7 +319,7 @@ def _make_held(folder: Path) -> int:
 
 
 def _is_at(opened: int, path: Path) -> bool:
-    """Whether an open file is the one at a path."""
+    """Tell whether an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(opened), os.stat(path))
     except FileNotFoundError:

@@ -28,12 +28,12 @@ _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
-    """Whether an operator can mend this error of the operating system, and no class of the package says it yet."""
+    """Tell whether an operator can mend this error of the operating system, and no class of the package says it yet."""
     return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _EXPLAIN
 
 
 def is_clear(error: BaseException) -> bool:
-    """Whether an error that `is_operators` accepts says what it is about: sockets raise some of the same without."""
+    """Tell whether an error that `is_operators` accepts says what it is about; those of sockets may not."""
     return isinstance(error, OSError) and (error.filename is not None or _find_number(error) in _WRITING | _OF_PROCESS)
 
 
@@ -102,7 +102,7 @@ def _find_name(error: OSError) -> str | None:
 
 
 def _stands_for(name: str, place: Place) -> bool:
-    """Whether a name is a place, a folder on its path, or the hidden file or folder `.PLACE...` that becomes it."""
+    """Tell whether a name is a place, a folder on its path, or the hidden file or folder `.PLACE...` for it."""
     found, own = Path(os.path.abspath(name)), Path(os.path.abspath(place))
     return own.is_relative_to(found) or any(
         part.name.startswith(f".{own.name}.") and part.parent == own.parent for part in (found, *found.parents)

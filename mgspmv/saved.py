@@ -1,4 +1,4 @@
-"""What files of results say of themselves: the fields of saved ranks and batches, checked when they are read."""
+"""Metadata of saved ranks and batches, whose fields are checked when they are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _BatchOptions(_Options):
 
 
 class _Matrix(BaseModel):
-    """What is used of where ranks come from."""
+    """Fields of the matrix that ranks come from, as far as they are used."""
 
     url: str
     shape: tuple[Count, Count]
@@ -48,7 +48,7 @@ def _like(model: type[BaseModel]) -> AfterValidator:
 
 
 class Saved(BaseModel):
-    """Of ranks and of batches."""
+    """Metadata that ranks and batches share."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +61,7 @@ class Saved(BaseModel):
 
 
 class SavedRanks(Saved):
-    """Of a `Solution`."""
+    """Metadata of a `Solution`."""
 
     options: Annotated[dict[str, Any], _like(_Options)]
     status: Status
@@ -77,7 +77,7 @@ class SavedRanks(Saved):
 
 
 class SavedBatch(Saved):
-    """Of a `BatchSolution`."""
+    """Metadata of a `BatchSolution`."""
 
     options: Annotated[dict[str, Any], _like(_BatchOptions)]
     labels: Annotated[tuple[StrictStr | StrictInt, ...], Field(min_length=1)]

@@ -26,7 +26,7 @@ HOSTS = "mgspmv.dashboard-hosts"
 ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
 """Dask's own key, by which users let in others."""
 WEB_PORTS = (80, 443)
-"""Of URLs that name no port."""
+"""Ports of URLs that name none."""
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[\w.*-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
 
@@ -44,7 +44,7 @@ class Strangers(Matcher):
         self._is_anywhere = any(_is_unspecified(name) for name, _ in self._known)
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """As Tornado wants it: a dict for requests that are refused, None for others."""
+        """Return a dict for requests that are refused and None for others, as Tornado wants it."""
         try:
             host = parse_host(request.host)
             origin = _parse_origin(request.headers.get("Origin"))
@@ -137,7 +137,7 @@ def _is_unspecified(name: str) -> bool:
 
 
 def _read_configured() -> list[str]:
-    """What a user lets in by Dask's configuration; none where that is as Dask has it."""
+    """List the hosts that a user lets in by Dask's configuration; none where that is as Dask has it."""
     configured = [*dask.config.get(ORIGINS, ["*"])]
     is_default = configured == ["*"] and dask.config.get(ORIGINS, None, config=dask.config.collect()) is None
     return [] if is_default else configured

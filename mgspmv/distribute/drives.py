@@ -242,7 +242,7 @@ class Workers:
 
 
 def name_task(function: Callable[..., Any], phase: str) -> str:
-    """How keys of tasks begin that call a function; Dask puts all tasks of a name into the span of the first."""
+    """Name the keys of tasks that call a function; Dask puts all tasks of a name into the span of the first."""
     return f"mgspmv-{function.__name__.replace('_', '-')}-{name_span(phase)}"
 
 

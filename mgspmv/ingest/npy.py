@@ -15,7 +15,7 @@ _READERS = {
 }
 
 NPY_DAMAGE = (ValueError, EOFError, SyntaxError, TokenError, TypeError, AttributeError, RecursionError)
-"""What NumPy was seen to raise on damaged files."""
+"""Exceptions that NumPy was seen to raise on damaged files."""
 
 
 def check_header(file: IO[bytes], n_bytes: int) -> None:

@@ -28,7 +28,7 @@ BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError)
-"""What pyarrow raises on damaged files; ValueError for names that are no UTF-8."""
+"""Exceptions of pyarrow on damaged files; ValueError for names that are no UTF-8."""
 
 
 class ParquetSource(TableSource):

@@ -347,7 +347,7 @@ def find_size(file: IO[bytes]) -> int | None:
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells a local file from what it becomes when it is written to or replaced."""
+    """State of a local file, which is another once it is written to or replaced."""
 
     inode: int | None
     """None where another machine may see the file, which numbers files otherwise and may know seconds only."""

@@ -53,7 +53,7 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
 
 
 def list_unchecked(store: StoreLike) -> list[str]:
-    """What cannot be checked of a store, a line each: versions of the time before record less.
+    """List what cannot be checked of a store, a line each: versions written before record less.
 
     Raises
     ------

@@ -28,7 +28,7 @@ from mgspmv.processes import Process
 from mgspmv.version import __version__
 
 EVENTS_KEPT = "1m"
-"""How long Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
+"""Time that Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
 Each command is a client, so Dask's hour would keep those of hundreds."""
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 """Environment variable by which systemd says where it listens."""

@@ -37,7 +37,7 @@ class Definition:
     pipeline: Pipeline
     """Its tables, checked."""
     tables: dict[str, Any]
-    """What the file says, with overrides in place and variables as they are written."""
+    """Content of the file, with overrides in place and variables as they are written."""
 
     @property
     def name(self) -> str:

@@ -113,7 +113,7 @@ class RunRecord:
     file: str
     """Path of the definition."""
     definition: dict[str, Any]
-    """As it was read, with overrides in place and variables as they are written."""
+    """The definition as it was read, with overrides in place and variables as they are written."""
     began: str
     """ISO 8601, UTC; empty where it is not known."""
     elapsed_s: float

@@ -36,7 +36,7 @@ T = TypeVar("T")
 CHUNK_ELEMENTS = 1 << 20
 MOST_CHUNK = 1 << 24
 MOST_CHUNKS = 1 << 22
-"""Of an array: Zarr lists their numbers in memory; of `CHUNK_ELEMENTS` elements they hold 4.4e12."""
+"""Most chunks of an array: Zarr lists their numbers in memory; of `CHUNK_ELEMENTS` elements they hold 4.4e12."""
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 _CRC_BYTES = 4

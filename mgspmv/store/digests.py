@@ -17,7 +17,7 @@ from mgspmv.store.chunks import is_string, map_pieces
 
 @dataclass(frozen=True, eq=False)
 class WrittenArray:
-    """What a version records of an array that was written."""
+    """Digest and checksums of an array that was written, as a version records them."""
 
     digest: str
     """See `digest_array`."""
@@ -26,7 +26,7 @@ class WrittenArray:
 
 
 def encode_checksums(checksums: np.ndarray) -> str:
-    """What attributes hold of the checksums of an array: little endian, in base64."""
+    """Encode the checksums of an array for the attributes: little endian, in base64."""
     return base64.b64encode(checksums.astype("<u4").tobytes()).decode()
 
 

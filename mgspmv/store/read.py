@@ -304,7 +304,7 @@ class StoredMatrix:
         return out.array
 
     def _find_limit(self, name: str) -> int | None:
-        """What the elements of an array must be less than, and not negative; None for those that are checked
+        """Find what the elements of an array must be less than, and not negative; None for those that are checked
         otherwise, or need not be.
         """
         return {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name)
@@ -422,7 +422,7 @@ def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
 
 
 def has_attributes_digest(stored: StoredMatrix) -> bool:
-    """Whether the version recorded a digest of all that it says of itself."""
+    """Tell whether the version recorded a digest of all its attributes."""
     attributes: Any = stored.group.attrs[KEY]
     return "attributes_digest" in attributes
 

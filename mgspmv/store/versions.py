@@ -42,7 +42,7 @@ BROKEN_OFF = "zarr.*.partial"
 """Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
 LOCK = ".lock"
 MARK = ".naming-"
-"""Of writers, see `mgspmv.store.writers`; with random digits behind it."""
+"""Begin of the name of a writer's mark, see `mgspmv.store.writers`; random digits follow."""
 KEY = "mgspmv"
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 MEND = "ingest again or restore a copy"
@@ -120,7 +120,7 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 
 def _is_foreign(name: str) -> bool:
-    """Whether it is not what the very first write of a store left, that was killed or goes on."""
+    """Tell whether it is not what the very first write of a store left, that was killed or goes on."""
     return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, LOCK, f"{MARK}*"))
 
 
@@ -161,7 +161,7 @@ def list_named(root: zarr.Group, url: str) -> list[str]:
 
 
 def parse_names(attributes: Any, url: str) -> list[str]:
-    """As `list_named`, of what the root says."""
+    """List the versions that the attributes of a root name, the oldest first."""
     if not isinstance(attributes, dict) or "format_version" not in attributes:
         raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:

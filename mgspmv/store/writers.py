@@ -53,9 +53,9 @@ STALE_S = 600
 """Seconds after which the mark of a writer on another host is nobody's, by the clocks of both."""
 ROOT = "zarr.json"
 _NONE_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What file systems say that have no locks."""
+"""Errors of file systems that have no locks."""
 _marks: set[str] = set()
-"""Those of this process."""
+"""Marks of this process."""
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ def _describe_busy(url: str, holder: dict[str, Any], remedy: str) -> StoreError:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes a store.
+    """Writer of a store.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class Writer:
         return document is None
 
     def read_own(self) -> dict[str, Any]:
-        """What the root says of versions; empty where there is none."""
+        """Read what the root says of versions; empty where there is none."""
         return _find_own(self._read()[0])
 
     def name(self, choose: Callable[[dict[str, Any]], list[str]]) -> list[str]:
@@ -219,7 +219,7 @@ class Writer:
         return names
 
     def has_named(self, names: list[str], before: Sequence[str] = (), error: Exception | None = None) -> bool:
-        """Whether the root names these versions, or others that followed a new one among them, and the last is there.
+        """Tell whether the root names these versions, or others after a new one among them, and the last is there.
 
         Parameters
         ----------
@@ -292,7 +292,7 @@ class Writer:
     # --- the root ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[dict[str, Any] | None, Any]:
-        """What is in the root's metadata, and what a conditional write takes for these; None where there are none."""
+        """Read the root's metadata, and what a conditional write takes for these; None where there are none."""
         place: Any = self.place
         try:
             if isinstance(place, ObjectStore):
@@ -420,7 +420,7 @@ def _find_own(document: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _list_names(own: dict[str, Any]) -> list[Any]:
-    """What the root says, whether or not these are names."""
+    """List what the root names, whether or not these are names of versions."""
     return [*own.get("older", []), own.get("current")]
 
 
@@ -432,7 +432,7 @@ def _name(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _is_conditional(place: Store) -> bool:
-    """Whether a store writes on condition that nobody else has written."""
+    """Tell whether a store writes on condition that nobody else has written."""
     return _is_s3(place) or (isinstance(place, ObjectStore) and type(place.store).__name__ != "LocalStore")
 
 
