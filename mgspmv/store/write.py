@@ -100,7 +100,7 @@ class Version:
     keep: int | None = 1
     """How many of the versions up to `base` and this one stay; None for all."""
     names: list[str] = field(default_factory=list)
-    """What the root names, or may name, the oldest first; empty before `commit`."""
+    """Versions that the root names, or may name, the oldest first; empty before `commit`."""
 
     def describe(self, written: dict[str, WrittenArray], **claims: Any) -> dict[str, Any]:
         """The attributes of the version.
@@ -258,11 +258,12 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
         n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
         n_rows, n_cols = size.shape
         kind = DiskSpaceError if where == "disk" else CapacityError
+        by_numbers = "number rows and columns without gaps, as the vertices of a list of edges are, or "
         raise kind(
             f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
             f"compression: {format_bytes(size.lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
-            f"{n_cols:,} columns, whatever their entries, and {format_bytes(free)} of {where} are free; number rows "
-            "and columns without gaps, as the vertices of a list of edges are, or write where there is room"
+            f"{n_cols:,} columns, whatever their entries, and {format_bytes(free)} of {where} are free; "
+            f"{by_numbers if size.is_hypersparse else ''}make room, or write where there is some"
         )
 
 

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
+from mgspmv.errors import CapacityError, DiskSpaceError, OptionError, SourceError, StoreNotFoundError
 from mgspmv.ingest import write
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
@@ -471,3 +471,9 @@ def test_reading_says_how_many_entries_there_will_be(tmp_path, kind):
     assert all(total is None for _, total in read) == (kind == "pipe")
     assert read[-1][1] in (None, read[-1][0])
     assert all(total is None or done <= total for done, total in read)
+
+
+def test_a_full_disk_is_no_matter_of_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(DiskSpaceError, match=r"0 B of disk are free; make room, or write where there is some$"):
+        mg.generate("rmat", tmp_path / "a.zarr", scale=4)
