@@ -23,9 +23,11 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.edge_list_head import Doubt
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.streams import Line
 from tests.support.commands import invoke, invoke_json
 
 COMPRESS = {
@@ -360,6 +362,15 @@ def test_files_that_do_not_go_together(write, tmp_path, name):
     with pytest.raises(SourceError, match=message):
         mg.ingest(tmp_path / "e", tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+def test_names_are_not_looked_for_among_integers():
+    """A file of integers may still be read when the first line of the next one has names."""
+    doubt = Doubt(Line("b", 1, b"a b"), ("a", "b"), "the first line may be a header")
+    doubt.look((pa.array([1]), pa.array([2])))
+    assert not doubt.is_settled
+    doubt.look((pa.array(["a"]), pa.array(["c"])))
+    assert doubt.is_settled
 
 
 def test_a_file_that_is_gone(write):
