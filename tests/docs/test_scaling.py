@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from tests.support import scaling_tables
-from tests.support.scaling_tables import (
+from benchmarks import scaling_model
+from benchmarks.scaling_model import (
     PAGE,
     Graph,
     count_z,
@@ -19,7 +19,7 @@ from tests.support.scaling_tables import (
     make_tables,
     read_rows,
 )
-from tests.support.sizing_tables import put_tables
+from benchmarks.sizing_model import put_tables
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def find_numbers(page, pattern):
 
 
 def test_tables_are_those_of_the_model(page):
-    assert put_tables(page, make_tables()) == page, "run python -m tests.support.scaling_tables, and read what changed"
+    assert put_tables(page, make_tables()) == page, "run python -m benchmarks.scaling_model, and read what changed"
 
 
 def test_the_model_is_near_all_that_was_measured(page):
@@ -75,7 +75,7 @@ def test_bytes_are_those_that_were_received(page):
 def test_shares_and_sectors_are_those_of_a_graph(tmp_path, monkeypatch):
     """Of one that was made, by counting."""
     scale, block_rows = 15, 64
-    monkeypatch.setattr(scaling_tables, "BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(scaling_model, "BLOCK_ROWS", block_rows)
     mg.generate("rmat", tmp_path / "a.zarr", scale=scale, seed=3, duplicates="keep")
     with mg.open_matrix(tmp_path / "a.zarr") as A:
         matrix = A.to_scipy()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import mgspmv as mg
-from tests.support.sizing_tables import (
+from benchmarks.sizing_model import (
     EDGES,
     PAGE,
     count_vertices,
@@ -33,7 +33,7 @@ def find_numbers(page, pattern):
 
 
 def test_tables_are_those_of_the_planner(page):
-    assert put_tables(page, make_tables()) == page, "run python -m tests.support.sizing_tables, and read what changed"
+    assert put_tables(page, make_tables()) == page, "run python -m benchmarks.sizing_model, and read what changed"
 
 
 def test_stored_graphs_are_planned_as_those_that_are_not_there(tmp_path):

@@ -1,6 +1,6 @@
 """The tables of docs/sizing.md: what the planner says, with rates that docs/measured has. No matrix is made.
 
-`python -m tests.support.sizing_tables` puts them into the page, each below its line `<!-- table NAME -->`.
+`python -m benchmarks.sizing_model` puts them into the page, each below its line `<!-- table NAME -->`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of docs/scaling.md: a model of an iteration on 8 to 2,048 GPUs, fitted to measurements on 1, 2 and 4.
 
-`python -m tests.support.scaling_tables` puts them into the page, each below its line `<!-- table NAME -->`.
+`python -m benchmarks.scaling_model` puts them into the page, each below its line `<!-- table NAME -->`.
 
 seconds of a product    =  fixed  +  edges / GPUs * (a + g * sectors of z an edge)
 seconds of an exchange  =  fixed  +  bytes over NVLink / its rate  +  bytes from other hosts / their rate  +  hops
@@ -20,10 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.exchange.direct import MOST_DEVICES
-from mgspmv.model import Precision
-from mgspmv.partition import LAID_RATIO, choose_piece, plan_rows
-from tests.support.sizing_tables import (
+from benchmarks.sizing_model import (
     DOCS,
     EvenRows,
     describe,
@@ -33,6 +30,9 @@ from tests.support.sizing_tables import (
     read_measured,
     show_seconds,
 )
+from mgspmv.exchange.direct import MOST_DEVICES
+from mgspmv.model import Precision
+from mgspmv.partition import LAID_RATIO, choose_piece, plan_rows
 
 PAGE = DOCS / "scaling.md"
 SCALING = "measured/h200-scaling.md"
