@@ -39,7 +39,6 @@ from mgspmv.results import (
     to_json,
     write_array,
 )
-from mgspmv.traces import write_trace
 from mgspmv.validation import seal
 
 if TYPE_CHECKING:
@@ -267,10 +266,6 @@ class BatchSolution:
         write = {".zarr": _write_zarr, ".parquet": _write_parquet}[Path(path).suffix]
         with write_beside(path) as part:
             write(self, str(part))
-
-    def save_trace(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write where the time went, as `Solution.save_trace` does, with the passes as iterations; errors as there."""
-        write_trace(path, self.events, self.seconds, self.options | self.matrix, overwrite=overwrite)
 
     def _find(self, label: Any) -> int:
         if label in self.labels:

@@ -39,7 +39,6 @@ from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
-from mgspmv.traces import write_trace
 from mgspmv.validation import check_fields, check_seal, parse_json, seal
 from mgspmv.version import __version__
 
@@ -358,25 +357,6 @@ class Solution:
         write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
         with write_beside(path) as part:
             write(self, str(part))
-
-    def save_trace(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write where the time went, as JSON in the Trace Event Format, which Perfetto and chrome://tracing show.
-
-        There is a row for the phases and one for each worker, with product, exchange and waiting in each iteration.
-        Durations are those of `seconds` and `events`; begins are summed up from them, which the trace says too.
-
-        Parameters
-        ----------
-        path : local path or URL that ends in `.json`
-
-        Raises
-        ------
-        OptionError : another suffix; there are no events, as of the vectors of a batch
-        StoreExistsError : something is there and `overwrite` is False
-        StoreError : it cannot be written
-        """
-        said = {"status": self.status} | self.options | self.matrix
-        write_trace(path, self.events, self.seconds, said, overwrite=overwrite)
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:

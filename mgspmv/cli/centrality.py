@@ -19,7 +19,6 @@ from mgspmv.cli.options import (
     Output,
     Overwrite,
     ProductPrecision,
-    Profile,
     Start,
     StorePath,
     Tol,
@@ -29,7 +28,7 @@ from mgspmv.cli.options import (
 from mgspmv.cli.outputs import Outputs, find_outputs
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_trace, answer_ranks, check_profile
+from mgspmv.cli.solutions import answer_ranks
 from mgspmv.cli.watching import listen
 from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.monitor.showing import find_change
@@ -55,7 +54,6 @@ class Iteration:
     drive: DriveName = "auto"
     limits: Limits
     top: Top = 10
-    profile: Profile = None
     overwrite: Overwrite = False
 
     def compute(self, call: str, vectors: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
@@ -70,7 +68,6 @@ class Iteration:
 
         place = self.place
         check_drive(self.drive, place)
-        check_profile(self.profile)
         options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "drive")}
         options |= {"threads": place.threads, "timeout": place.timeout, **vars(self.limits)}
         options |= {"weights": not self.ignore_weights, "backend": place.choose_backend(self.backend), **own}
@@ -83,7 +80,7 @@ class Iteration:
         """Call a function that finds one vector, write that, and say what it is."""
         outputs = self.find_outputs(self.output)
         solution, failure = self.compute(call, vectors, **own)
-        return add_trace(self.write(solution, outputs, failure), solution, self.profile, call)
+        return self.write(solution, outputs, failure)
 
     def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
         """Where a vector goes that an option names."""
@@ -116,8 +113,7 @@ def hits(
     }
     parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
     lines = next((answer.lines for answer in answers.values() if answer.lines is not None), None)
-    both = Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
-    return add_trace(both, found.authorities, iteration.profile, "hits")
+    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
 
 
 def katz(

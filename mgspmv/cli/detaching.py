@@ -42,7 +42,7 @@ ELSEWHERE = (
     *("tls", "cluster", "workers", "threads", "hosts", "remote_python", "nodes", "job", "scheduler", "timeout"),
     *("backend", "kernel", "drive", "transport"),
     *("device_memory", "host_memory", "memory", "scratch", "checkpoint_every", "resume", "overwrite"),
-    *("recover", "elastic", "top", "summary", "profile"),
+    *("recover", "elastic", "top", "summary"),
 )
 """Options that say of where something is computed, or of how it is kept and shown: what else is the same is the same
 run."""

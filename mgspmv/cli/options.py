@@ -63,9 +63,6 @@ Start = Annotated[
 EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")]
 ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
 Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
-Profile = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Write a trace of all workers there, which Perfetto shows.")
-]
 Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
 Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]

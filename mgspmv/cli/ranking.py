@@ -19,7 +19,6 @@ from mgspmv.cli.options import (
     OutWeight,
     Overwrite,
     Precision,
-    Profile,
     Reverse,
     StorePath,
     Tol,
@@ -30,7 +29,7 @@ from mgspmv.cli.options import (
 from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_summary, add_trace, answer_batch, answer_ranks, check_profile
+from mgspmv.cli.solutions import add_summary, answer_batch, answer_ranks
 from mgspmv.cli.watching import listen
 from mgspmv.monitor.showing import find_change
 
@@ -100,7 +99,6 @@ def pagerank(
         ),
     ] = "none",
     summary: Annotated[bool, typer.Option("--summary", help="Show how the ranks are distributed.")] = False,
-    profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
@@ -113,7 +111,6 @@ def pagerank(
     check_drive(drive, place)
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--scaler", scaler, get_args(Scaler))
-    check_profile(profile)
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
@@ -134,7 +131,7 @@ def pagerank(
     answer = answer_ranks(solution, solution.top(top), outputs.paths, failure, order)
     if summary:
         answer = add_summary(answer, solution.summarize())
-    return outputs.print(add_trace(answer, solution, profile), generate_csv(solution))
+    return outputs.print(answer, generate_csv(solution))
 
 
 def pagerank_batch(
@@ -174,7 +171,6 @@ def pagerank_batch(
     place: Place,
     transport: Transport = "auto",
     limits: Limits,
-    profile: Profile = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Rank the vertices of a graph for many personalizations at once. The exit code is 5 when one did not converge."""
@@ -187,7 +183,6 @@ def pagerank_batch(
 
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--width", width, (*WIDTHS, None))
-    check_profile(profile)
     outputs = find_outputs(output, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
@@ -200,5 +195,4 @@ def pagerank_batch(
         rank = partial(api.pagerank_batch, matrix, table, **options)
         batch, failure = listen(rank, place)
     outputs.save(batch, overwrite=overwrite)
-    answer = add_trace(answer_batch(batch, outputs.paths, failure), batch, profile, "pagerank-batch")
-    return outputs.print(answer, generate_csv(batch))
+    return outputs.print(answer_batch(batch, outputs.paths, failure), generate_csv(batch))

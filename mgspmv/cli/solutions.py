@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
 from itertools import pairwise
 from math import isfinite, isnan
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
-from mgspmv.errors import ConvergenceError, OptionError
+from mgspmv.errors import ConvergenceError
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
@@ -67,28 +66,6 @@ def answer_ranks(
     if saved:
         fields["saved"] = ", ".join(saved)
     return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
-
-
-def check_profile(folder: str | None) -> None:
-    """
-    Raises
-    ------
-    OptionError : traces cannot be in it
-    """
-    if folder is not None and os.path.exists(folder) and not os.path.isdir(folder):
-        raise OptionError(f"--profile {folder} is a file; name a folder, in which each run has a trace of its own")
-
-
-def add_trace(answer: Answer, solution: Solution | BatchSolution, folder: str | None, call: str = "pagerank") -> Answer:
-    """Write where the time of a run went into a folder, if there is one, under a name of the call that no other run
-    has; the answer, and where."""
-    if folder is None:
-        return answer
-    run = solution.events[0].run if solution.events else "none"
-    path = f"{folder.rstrip('/')}/{call}-{run}.json"
-    solution.save_trace(path)
-    said = f"trace: {path}, to be opened at https://ui.perfetto.dev or chrome://tracing"
-    return replace(answer, payload=answer.payload | {"trace": path}, parts=[*answer.parts, said])
 
 
 def add_summary(answer: Answer, found: Summary) -> Answer:

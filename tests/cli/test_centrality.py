@@ -12,7 +12,6 @@ import pytest
 import mgspmv as mg
 from mgspmv.results import load_solution
 from tests.support.commands import invoke, invoke_json
-from tests.support.traces import list_rows, read_trace
 
 EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5), (5, 1), (1, 5)]
 COMMANDS = ["hits", "katz", "eigenvector", "stationary"]
@@ -192,11 +191,3 @@ def test_kinds_and_files():
     assert "does not hold the transpose" in invoke("hits", "chain.zarr", code=2)[1]
     assert "there is no such file" in invoke("katz", "g.zarr", "--beta", "many", code=3)[1]
     assert "exists already" in invoke("hits", "g.zarr", "--hubs", "g.zarr", code=4)[1]
-
-
-def test_a_profile_is_a_trace_of_the_run(tmp_path):
-    answer = invoke_json("hits", "g.zarr", "--profile", str(tmp_path), *SURE)
-    [trace] = tmp_path.iterdir()
-    assert answer["trace"] == str(trace)
-    assert trace.name.startswith("hits")
-    assert list(list_rows(read_trace(trace))) == ["phases", "worker 0"]

@@ -12,7 +12,6 @@ import pytest
 
 from mgspmv.results import load_solution
 from tests.support.commands import EDGES, TINY_RMAT, invoke, invoke_json, start
-from tests.support.traces import list_rows, read_trace
 
 
 def test_pagerank_is_that_of_networkx():
@@ -167,14 +166,3 @@ def test_taken_output_is_left_as_it_is():
     Path("r.csv").write_text("mine")
     invoke("pagerank", "g.zarr", "-o", "r.csv", code=4)
     assert Path("r.csv").read_text() == "mine"
-
-
-def test_profile_is_a_trace_of_its_own_for_each_run(folder):
-    invoke("ingest", "edges.txt", "g.zarr")
-    told = [invoke_json("pagerank", "g.zarr", "--profile", "profiles") for _ in range(2)]
-    assert [Path(answer["trace"]).parent.name for answer in told] == ["profiles"] * 2
-    assert len({answer["trace"] for answer in told}) == 2
-    assert list(list_rows(read_trace(told[0]["trace"]))) == ["phases", "worker 0"]
-    said = "error: --profile edges.txt is a file; name a folder, in which each run has a trace of its own\n"
-    assert invoke("pagerank", "g.zarr", "--profile", "edges.txt", "-o", "r.csv", code=2) == ("", said)
-    assert not (folder / "r.csv").exists()

@@ -12,7 +12,6 @@ import pytest
 import mgspmv as mg
 from mgspmv.cli.solutions import SHOWN_VECTORS
 from tests.support.commands import invoke, invoke_json
-from tests.support.traces import list_rows, read_trace
 
 EDGES = [(1, 2), (1, 5), (2, 1), (5, 9), (9, 1), (9, 2)]
 SEEDS = "vector,vertex,weight\nbirds,1,3\nbirds,2,1\nfish,9,5\n"
@@ -126,10 +125,3 @@ def test_what_is_refused():
     invoke("pagerank-batch", "g.zarr", "-o", "r.zarr")
     _, stderr = invoke("top", "r.zarr", code=4)
     assert "holds the ranks of a batch of vectors; read it by load_batch" in stderr
-
-
-def test_a_profile_is_a_trace_of_the_batch():
-    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--profile", "profiles")
-    assert answer["trace"].startswith("profiles/pagerank-batch-")
-    assert "phases" in list_rows(read_trace(answer["trace"]))
-    assert "--profile edges.txt is a file" in invoke("pagerank-batch", "g.zarr", "--profile", "edges.txt", code=2)[1]

@@ -80,13 +80,6 @@ def test_another_run_is_refused_in_a_line():
     assert "pass --checkpoint too" in stderr
 
 
-def test_a_run_that_had_ended_has_no_trace():
-    invoke(*TINY_RMAT)
-    invoke(*list_options())
-    _, stderr = invoke(*list_options("--resume", "--profile", "traces"), code=2)
-    assert "there is nothing to trace, as no iteration was noted" in stderr
-
-
 def test_plan_counts_the_copy():
     invoke(*TINY_RMAT)
     assert invoke_json("plan", "r.zarr")["workers"][0]["copy_bytes"] == 0
