@@ -132,7 +132,7 @@ class _Failures:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Choices of kernels and runs that the user keeps are not for tests, and those of tests not for the user."""
+    """Compiled kernels and runs that the user keeps are not for tests, and those of tests not for the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MGSPMV_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("MGSPMV_STATE", str(tmp_path_factory.mktemp("state")))

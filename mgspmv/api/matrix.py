@@ -83,7 +83,6 @@ class Matrix(DescribedMatrix):
         self._n_blocks = 1
         self._loaded: dict[tuple[str | None, Backend], list[CsrBlock]] = {}
         self._bound: dict[Hashable, list[BoundKernel]] = {}
-        self._tuned: set[Hashable] = set()
         self._layouts: dict[Hashable, LaidPieces] = {}
         self._streamed: dict[Hashable, StreamedCsr | None] = {}
         self._out_weights: OutWeights | None = None
@@ -207,7 +206,6 @@ class Matrix(DescribedMatrix):
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
         self._bound.clear()
-        self._tuned.clear()
         self._layouts.clear()
         self._streamed.clear()
         self._loaded.clear()
@@ -398,14 +396,12 @@ class Matrix(DescribedMatrix):
         kernel: str = "auto",
         threads: int | None = None,
         backend: Backend = "cpu",
-        tune: bool = False,
         weights: bool = True,
     ) -> list[BoundKernel]:
-        """The kernels of the blocks for products with x of this dtype; bound once, and tuned once.
+        """The kernels of the blocks for products with x of this dtype; bound once.
 
         Parameters
         ----------
-        tune : as for `spmv`
         weights : False takes each stored entry as 1
 
         Raises
@@ -413,14 +409,10 @@ class Matrix(DescribedMatrix):
         OptionError, FormatError, CapacityError : as for `bind`
         """
         key = ("products", dtype if weights else None, dtype, kernel, threads, backend)
-        if tune and key not in self._tuned:
-            self._bound.pop(key, None)  # its format would be in the way of those that are timed
         if key not in self._bound:
             blocks = self.blocks(dtype if weights else None, threads, backend)
-            digest = self.stored.name_entries(weights=weights)
-            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend, "tune": tune}
-            self._bound[key] = [bind_product(b, dtype, digest, **options) for b in blocks]
-            self._tuned |= {key} if tune else set()
+            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
+            self._bound[key] = [bind_product(b, dtype, **options) for b in blocks]
         return self._bound[key]
 
     def bind_streamed(
@@ -507,7 +499,6 @@ class Matrix(DescribedMatrix):
         beta: float = 0.0,
         y: Any = None,
         kernel: str = "auto",
-        tune: bool = False,
         backend: Backend | Literal["auto"] = "auto",
         precision: Literal["float32", "float64"] | None = None,
         threads: int | None = None,
@@ -540,7 +531,7 @@ class Matrix(DescribedMatrix):
         else:
             k = x.shape[1] if x.ndim == 2 else 1
             binding["kernel"] = choose_for_vectors(kernel, computes, self.shape, k)
-            kernels = self.bind_products(chosen, **binding, backend=computes, tune=tune)
+            kernels = self.bind_products(chosen, **binding, backend=computes)
             x, out = kernels[0].put(x), kernels[0].put(out)
             for bound in kernels:
                 start = bound.block.row_offset

@@ -9,7 +9,6 @@ import numpy as np
 from mgspmv.api.arguments import check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
-from mgspmv.errors import OptionError
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
@@ -29,7 +28,6 @@ def spmv(
     beta: float = 0.0,
     y: Any = None,
     kernel: str = "auto",
-    tune: bool = False,
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["float32", "float64"] | None = None,
     threads: int | None = None,
@@ -47,11 +45,7 @@ def spmv(
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
     kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`.
-        `auto` is what was found to be the fastest where it was tuned; else csr-rows on the host, and on a device what
-        suits the matrix, whose format takes memory and, once, time
-    tune : with kernel `auto`, time those that may be the fastest, cuSPARSE among them, each with its format made; and
-        keep the choice in the user's cache for this matrix, its row blocks, the dtype and the device, for `auto`
-        from then on. Kernels round otherwise, so that the last bits of a product may change with the choice
+        `auto` is csr-rows on the host, and on a device what suits the matrix, whose format takes memory and, once, time
     backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
         `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
@@ -84,7 +78,6 @@ def spmv(
     distributed = find_distributed(A, client)
     computes = choose_computing(backend, A, client)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
-    _check_tune(tune, kernel, is_on_cluster=distributed is not None or client is not None)
     check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
     if distributed is not None:
@@ -95,7 +88,7 @@ def spmv(
         distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress} | limits
         with A.distribute_for_products(client, precision=reads, backend=backend, **distributing) as distributed:
             return distributed.multiply(x, **options, threads=threads)
-    return A.multiply(x, **options, tune=tune, backend=computes, threads=threads, **limits)
+    return A.multiply(x, **options, backend=computes, threads=threads, **limits)
 
 
 def gemv(
@@ -126,13 +119,3 @@ def gemv(
     BackendError : `cuda` and no device, or CuPy is not installed
     """
     return multiply_dense(A, x, b, kernel, choose_backend(backend))
-
-
-def _check_tune(tune: bool, kernel: str, *, is_on_cluster: bool) -> None:
-    if tune and kernel != "auto":
-        raise OptionError(f"tune=True chooses the kernel by timing, and kernel={kernel!r} names one; leave out either")
-    if tune and is_on_cluster:
-        raise OptionError(
-            "tune times kernels in this process, and the workers of a cluster would have to; leave out tune=, or "
-            "pass kernel="
-        )

@@ -121,7 +121,7 @@ class ManyBench:
             return lambda: kernel.multiply(x, y), lambda: None
 
         def make_single(x: Any, y: Any) -> Any:
-            kernel = bind_product(block, "float32" if dtype == "float32" else "float64", "", backend=backend)
+            kernel = bind_product(block, "float32" if dtype == "float32" else "float64", backend=backend)
             columns = [(x[:, c].copy(), y[:, c].copy()) for c in range(k)]
 
             def run() -> None:

@@ -100,7 +100,6 @@ def spmv(
     beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
     y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
     kernel: Kernel = "auto",
-    tune: Annotated[bool, typer.Option("--tune", help="Time kernels on this matrix and keep the choice.")] = False,
     backend: Backend = "auto",
     precision: Annotated[
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
@@ -121,7 +120,7 @@ def spmv(
     note_kept(f"{output} is as it was")
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
-        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, "tune": tune}
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
         options |= {**vars(limits), "backend": place.choose_backend(backend)}
         options |= {"threads": place.threads, "timeout": place.timeout}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)

@@ -134,8 +134,7 @@ class DevicePart(Part):
         return self._blocks[values]
 
     def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> BoundKernel:
-        digest = self.stored.name_entries(weights=weights)
-        return bind_product(self._read_whole(dtype if weights else None), dtype, digest, kernel=kernel, backend="cuda")
+        return bind_product(self._read_whole(dtype if weights else None), dtype, kernel=kernel, backend="cuda")
 
     def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> StreamedCsr:
         streaming = self._streaming

@@ -188,15 +188,15 @@ def check_compiled_cache() -> Findings:
 
 
 def check_kernel_cache() -> Findings:
-    """Whether compiled CUDA kernels and choices of kernels can be kept."""
+    """Whether compiled CUDA kernels can be kept."""
     from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
 
     folder = find_folder()
     if (problem := find_write_problem(folder)) is None:
-        return ok(f"compiled CUDA kernels and choices of kernels are kept in {folder}", folder=str(folder))
+        return ok(f"compiled CUDA kernels are kept in {folder}", folder=str(folder))
     return warn(
-        f"compiled CUDA kernels and choices of kernels cannot be kept in {folder}: {problem}",
-        "Every process compiles the CUDA kernels again, and what `--tune` chose is forgotten.",
+        f"compiled CUDA kernels cannot be kept in {folder}: {problem}",
+        "Every process compiles the CUDA kernels again.",
         f"Set {CACHE_VARIABLE} to a folder that can be written.",
         folder=str(folder),
     )

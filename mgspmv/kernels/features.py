@@ -161,11 +161,11 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
 
 
 def rank_kernels(f: Features) -> list[str]:
-    """CUDA kernels for products with such a matrix: the one to use, then others that may be faster, for who can time
-    them. The last one refuses no matrix and needs next to no memory beside CSR."""
+    """CUDA kernels for products with such a matrix, the one that suits first; the others are for where its format does
+    not fit. The last one takes every matrix and needs next to no memory beside CSR."""
     if f.nnz * EMPTY_ROWS <= f.n_rows:
         # COO reads no row pointers, which are the most of CSR here.
-        return ["coo", "csr-vector", "csr-split"]
+        return ["coo", "csr-vector"]
     return _rank_for_even_rows(f) if f.is_even else _rank_for_uneven_rows(f)
 
 
@@ -178,7 +178,7 @@ def _rank_for_uneven_rows(f: Features) -> list[str]:
     # Where a few rows are long and the others short, row-tiles gain nothing.
     if f.is_scattered and f.longest * HUB_ROW <= f.nnz:
         return ["row-tiles", *hyb, "csr-split"]
-    return [*hyb, "coo", "csr-split"] if hyb else ["csr-split", "hyb", "coo", "csr-vector", "csr-warp"]
+    return [*hyb, "coo", "csr-split"] if hyb else ["csr-split"]
 
 
 def _rank_for_even_rows(f: Features) -> list[str]:
@@ -199,14 +199,8 @@ def _rank_for_even_rows(f: Features) -> list[str]:
         ("csr-warp", f.mean >= LONG_ROW),
         # All others: loads are coalesced however long the rows are, and no format has to be made.
         ("csr-vector", True),
-        # May be faster on some matrices; for who can time them.
-        ("sell", is_full),
-        ("bsr", f.has_blocks),
-        ("csr-scalar", f.mean < SELL_ROW),
-        ("csr-warp", f.mean >= WARP),
-        ("csr-split", True),
     )
-    return list(dict.fromkeys(name for name, suits in rules if suits))
+    return [name for name, suits in rules if suits]
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, overload
 
-from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
-from mgspmv.kernels.choices import Case, keep_choice, read_choice
+from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.cpu import CpuBlock, SerialBlock
 from mgspmv.kernels.cpu_many import CpuMany
-from mgspmv.kernels.device import check_device, describe_device, has_device, report_full_device
+from mgspmv.kernels.device import check_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
-from mgspmv.kernels.timing import time_product
-from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice, default_threads
+from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
@@ -25,8 +22,6 @@ StepLayout = Literal["auto", "row-blocks", "row-slices"]
 LEAST_FLOAT32 = 2.0**-126
 """Least float32 whose rounding is relative to itself."""
 BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
-MOST_TIMED = 5
-"""Kernels of this project that are timed for a choice at most, besides cuSPARSE."""
 
 
 @dataclass(frozen=True)
@@ -160,21 +155,16 @@ def bind_many(
 def bind_product(
     block: CsrBlock,
     dtype: Literal["float32", "float64"],
-    digest: str,
     *,
     kernel: str = "auto",
     backend: Backend = "cpu",
     threads: int | None = None,
-    tune: bool = False,
 ) -> CpuBlock | CudaBlock:
     """Bind the kernel for products that suits a block, or the one that is named, to it, with its format made.
 
     Parameters
     ----------
     dtype : of x
-    digest : of the matrix that the block is of; a choice is kept by it
-    tune : where no choice is kept, time the kernels that may be the fastest and keep the choice in the user's cache.
-        With `auto` a choice that is kept is used in any case
 
     Raises
     ------
@@ -184,16 +174,9 @@ def bind_product(
     """
     if kernel != "auto":
         return bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
-    case = Case(digest, block.row_offset, block.row_offset + block.n_rows, dtype, _name_place(backend, threads))
-    kept = read_choice(case)
-    if kept in list_kernels(backend):
-        with suppress(FormatError, CapacityError, BackendError):
-            return _bind_format(block, dtype, kept, backend, threads)
     names = rank_products(block, dtype, backend)
-    if tune and (seconds := _time_kernels(block, dtype, names, backend, threads)):
-        names.insert(0, keep_choice(case, seconds))
     for name in names[:-1]:
-        with suppress(FormatError, CapacityError, BackendError):  # this suits, and another one may be had
+        with suppress(FormatError, CapacityError):  # this suits, and another one may be had
             return _bind_format(block, dtype, name, backend, threads)
     return _bind_format(block, dtype, names[-1], backend, threads)
 
@@ -268,32 +251,12 @@ def _bind_format(
 
 
 def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:
-    """Kernels for products, the one to use first; the last one can do every matrix."""
+    """Kernels for products, the one that suits first; the last one takes every matrix."""
     if backend == "cpu":
-        return ["csr-rows", "csr-serial"]
+        return ["csr-rows"]
     with suppress(CapacityError), report_full_device("what the choice of a kernel looks at"):
         return rank_kernels(find_features(block, dtype))
     return ["csr-split"]  # needs no further memory
-
-
-def _time_kernels(
-    block: CsrBlock, dtype: Precision, names: list[str], backend: Backend, threads: int | None
-) -> dict[str, float]:
-    """Seconds of a product by the best of these kernels and by cuSPARSE, as far as they can do it."""
-
-    def time_one(name: str) -> float:  # when it returns nothing holds the format, so that one is there at a time
-        return time_product(bind_kernel(block, dtype, kernel=name, backend=backend, threads=threads), dtype, backend)
-
-    seconds = {}
-    for name in [*names[:MOST_TIMED], *(k for k in list_kernels(backend) if not KERNELS[k].is_ours)]:
-        with suppress(FormatError, CapacityError, BackendError):
-            seconds[name] = time_one(name)
-    return seconds
-
-
-def _name_place(backend: Backend, threads: int | None) -> str:
-    """What computes, as far as times depend on it."""
-    return describe_device() if backend == "cuda" else f"{platform.node()}, {threads or default_threads()} threads"
 
 
 def _check_kernel(kernel: str, names: list[str], backend: str) -> None:

@@ -305,8 +305,6 @@ class ProductSection(Section):
     """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """As in a run."""
-    tune: bool = False
-    """With kernel auto, time those that may be the fastest."""
     format: Literal["npy", "zarr", "csv", "jsonl"] = "npy"
     """Of the file that y goes to; csv and jsonl have the ids of the rows."""
 

@@ -257,7 +257,7 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) ->
     x, y = read_array(section.x), None if section.y is None else read_array(section.y)
     options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision")
     if not work.computing.is_on_cluster:
-        options |= {"backend": section.backend, "tune": section.tune}
+        options |= {"backend": section.backend}
     prepared = time.perf_counter()
     product = np.asarray(spmv(matrix, x, y=y, threads=work.computing.kernel_threads, **options))
     multiplied = time.perf_counter()

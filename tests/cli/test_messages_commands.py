@@ -120,7 +120,6 @@ ROWS = {
     "no vertices": ("export two.zarr h.mtx --vertices v.txt", "--vertices", "vertices"),
     "another store": ("reorder g.zarr path.zarr", "--overwrite", "overwrite"),
     "method": ("reorder g.zarr h.zarr --method best", "--method", "method"),
-    "two kernels": ("spmv g.zarr x.npy -o y.npy --tune --kernel csr-rows", "--tune --kernel", "tune kernel"),
     "no y": ("spmv g.zarr x.npy -o y.npy --beta 2", "--beta --y", "beta y"),
     "scale": ("generate rmat h.zarr --scale 99", "--scale", "scale"),
     "quadrants": ("generate rmat h.zarr --scale 4 --a 2", "--a --b --c", "a b c"),

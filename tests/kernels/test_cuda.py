@@ -148,7 +148,7 @@ def test_what_auto_chooses_beside_scipy(cupy, monkeypatch):
         monkeypatch.setattr(f"mgspmv.kernels.features.{bound}", 64)
     for (name, matrix), dtype, pattern in itertools.product(MATRICES.items(), DTYPES, (False, True)):
         block, rng = make_block(matrix, dtype, pattern=pattern), np.random.default_rng(13)
-        bound = bind_product(block, np.dtype(dtype).name, name, backend="cuda")
+        bound = bind_product(block, np.dtype(dtype).name, backend="cuda")
         x, y = rng.normal(size=matrix.shape[1]).astype(dtype), rng.normal(size=matrix.shape[0]).astype(dtype)
         with naming(name, dtype, pattern):
             check(matrix, block, multiply(cupy, bound, x, 1.0, 0.5, y), x, 1.0, 0.5, y)

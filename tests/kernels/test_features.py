@@ -253,10 +253,10 @@ def test_rows_that_differ(change, wanted):
     assert "csr-split" in ranked
 
 
-def test_a_choice_that_never_fails_is_among_all_and_none_comes_twice():
+def test_the_last_one_never_fails_and_none_comes_twice():
     bounds = {"nnz": (0, 1 << 18, 20 << 20), "longest": (30, 1000), "n_rows": (100, 1 << 20), "n_diagonals": (None, 5)}
     for nnz, longest, n_rows, n_diagonals in np.array(np.meshgrid(*bounds.values())).reshape(4, -1).T:
         made = replace(EVEN, nnz=nnz, longest=longest, n_rows=n_rows, n_diagonals=n_diagonals)
         ranked = rank_kernels(made)
-        assert len(ranked) == len(set(ranked)) >= 3
-        assert ranked[-1] in ("csr-split", "csr-warp")
+        assert len(ranked) == len(set(ranked))
+        assert ranked[-1] in ("csr-split", "csr-vector")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import weakref
 from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mgspmv.bench.matrices import RECIPES, add_values
-from mgspmv.errors import BackendError, CapacityError, FormatError, OptionError
+from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
-from mgspmv.kernels.choices import Case, keep_choice
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
 from mgspmv.kernels.select import (
     BACKENDS,
@@ -28,7 +23,7 @@ from mgspmv.kernels.select import (
 )
 from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
-from tests.support.blocks import cut_rows, to_scipy
+from tests.support.blocks import to_scipy
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
@@ -120,126 +115,56 @@ BAND = RECIPES["band9"].make(np, 2_000_000)
 
 
 class Device:
-    """What stands in for a CUDA device: kernels are their twins, and times are as they are set."""
+    """What stands in for a CUDA device: kernels are their twins."""
 
     def __init__(self) -> None:
-        self.name = "NVIDIA H200"
-        self.seconds = {"dia": 4.0, "ell": 3.0, "csr-vector": 1.0, "sell": 2.0, "cusparse": 5.0, "csr-split": 6.0}
         self.refused: dict[str, Exception] = {}
-        self.timed: list[str] = []
-        self.made: list[str] = []
 
     def bind(self, block, precision, kernel):
-        self.made.append(kernel)
         if kernel in self.refused:
             raise self.refused[kernel]
-        bound = TwinBlock(block, precision, "csr-scalar" if kernel == "cusparse" else kernel)
+        bound = TwinBlock(block, precision, kernel)
         bound.kernel = kernel
         return bound
 
-    def time(self, bound, dtype, backend):
-        assert backend == "cuda"
-        self.timed.append(bound.kernel)
-        return self.seconds[bound.kernel]
-
 
 @pytest.fixture
-def device(monkeypatch, tmp_path) -> Device:
+def device(monkeypatch) -> Device:
     made = Device()
-    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path))
     monkeypatch.setattr("mgspmv.kernels.cuda.CudaBlock", made.bind)
-    monkeypatch.setattr(select, "describe_device", lambda: made.name)
     monkeypatch.setattr(select, "report_full_device", lambda _: nullcontext())
-    monkeypatch.setattr(select, "time_product", made.time)
     return made
 
 
-def choose(block=BAND, dtype="float32", digest="ab12", **options):
-    return bind_product(block, dtype, digest, backend="cuda", **options).kernel
+def choose(block=BAND, dtype="float32", **options):
+    return bind_product(block, dtype, backend="cuda", **options).kernel
 
 
-def test_the_choice_by_features_times_nothing_and_keeps_nothing(device, tmp_path):
+def test_the_choice_by_features(device):
     assert choose() == "dia"
-    assert device.timed == []
-    assert list(tmp_path.iterdir()) == []
+    assert choose(dtype="float64") == "ell"  # DIA of a pattern has values, here of 8 bytes
 
 
 def test_the_named_kernel_is_not_chosen(device):
-    choose(tune=True)
     assert choose(kernel="sell") == "sell"
     with pytest.raises(OptionError, match=r"^kernel must be 'auto' or one of .*, not 'csr'$"):
         choose(kernel="csr")
 
 
-def test_tuning_times_the_best_and_cusparse_and_keeps_the_fastest(device):
-    assert choose(tune=True) == "csr-vector"
-    assert device.timed == ["dia", "ell", "csr-vector", "sell", "csr-split", "cusparse"]
-
-
-def test_a_kept_choice_is_used_from_then_on_and_not_timed_again(device):
-    choose(tune=True)
-    device.timed.clear()
-    assert choose() == choose(tune=True) == "csr-vector"
-    assert device.timed == []
-
-
-def test_cusparse_is_used_where_it_is_the_fastest(device):
-    device.seconds["cusparse"] = 0.5
-    assert choose(tune=True) == choose() == "cusparse"
-
-
-def test_a_choice_is_not_for_another_matrix_block_dtype_or_device(device):
-    choose(tune=True)
-    assert choose() == "csr-vector"
-    assert choose(digest="cd34") == "dia"
-    assert choose(dtype="float64") == "ell"  # DIA of a pattern has values, here of 8 bytes
-    assert choose(replace(BAND, row_offset=5)) == "dia"
-    assert choose(cut_rows(BAND, 0, 200_000)) == "dia"
-    device.name = "NVIDIA A100"
-    assert choose() == "dia"
-
-
-@pytest.mark.parametrize("name", ["csr-row", "csr-rows"])
-def test_a_kept_kernel_that_there_is_not_any_more_or_not_here_is_left_out(device, name):
-    keep_choice(Case("ab12", 0, BAND.n_rows, "float32", device.name), {name: 1.0})
-    assert choose() == "dia"
-    assert device.timed == []
-    assert choose(tune=True) == choose() == "csr-vector"
-
-
-@pytest.mark.parametrize("error", [FormatError, CapacityError, BackendError])
+@pytest.mark.parametrize("error", [FormatError, CapacityError])
 def test_what_cannot_be_had_is_left_out(device, error):
-    device.refused = {"dia": error("dia"), "cusparse": error("cusparse")}
+    device.refused = {"dia": error("dia")}
     assert choose() == "ell"
-    device.refused["csr-vector"] = error("csr-vector")
-    assert choose(tune=True) == "sell"
-    assert set(device.timed) == {"ell", "sell", "csr-split"}
-    device.refused["sell"] = error("sell")
-    assert choose() == "ell"
+    device.refused["ell"] = error("ell")
+    assert choose() == "csr-vector"
 
 
 def test_where_nothing_can_be_had_the_last_error_is_raised(device):
     device.refused = {name: CapacityError(f"{name} does not fit") for name in CUDA.split(", ")}
-    for tune in (False, True):
-        with pytest.raises(CapacityError, match=r"^csr-split does not fit$"):
-            choose(tune=tune)
+    with pytest.raises(CapacityError, match=r"^csr-vector does not fit$"):
+        choose()
     with pytest.raises(CapacityError, match=r"^dia does not fit$"):
         choose(kernel="dia")
-
-
-def test_one_format_is_there_at_a_time(device, monkeypatch):
-    left = []
-
-    def bind(block, precision, kernel):
-        gc.collect()
-        assert not [ref for ref in left if ref() is not None]
-        bound = device.bind(block, precision, kernel)
-        left.append(weakref.ref(bound))
-        return bound
-
-    monkeypatch.setattr("mgspmv.kernels.cuda.CudaBlock", bind)
-    assert choose(tune=True) == "csr-vector"
-    assert len(left) == 7
 
 
 def test_a_device_with_no_room_for_the_choice(device, monkeypatch):
@@ -250,35 +175,20 @@ def test_a_device_with_no_room_for_the_choice(device, monkeypatch):
     assert choose() == "csr-split"
 
 
-def test_the_host_has_two_to_time(monkeypatch, tmp_path):
-    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path))
-    timed = []
-    monkeypatch.setattr(select, "time_product", lambda bound, *_: timed.append(type(bound)) or -len(timed))
-    assert type(bind_product(BLOCK, "float64", "ab12")) is CpuBlock
-    assert type(bind_product(BLOCK, "float64", "ab12", tune=True)) is SerialBlock
-    assert timed == [CpuBlock, SerialBlock]
-    assert type(bind_product(BLOCK, "float64", "ab12")) is SerialBlock
-    assert type(bind_product(BLOCK, "float64", "ab12", threads=7)) is CpuBlock
+def test_the_choice_on_the_host():
+    assert type(bind_product(BLOCK, "float64")) is CpuBlock
+    assert bind_product(BLOCK, "float64", threads=7).threads == 7
 
 
 @pytest.mark.gpu
-def test_tuning_on_a_device(monkeypatch, tmp_path):
-    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path))
+def test_the_choice_on_a_device():
     block = add_values(np, RECIPES["band9"].make(np, 20_000_000), "float32")
     x = np.random.default_rng(1).normal(size=block.n_cols).astype(np.float32)
-    products = []
-    for tune in (False, True, False):
-        bound = bind_product(block, "float32", "ab12", backend="cuda", tune=tune)
-        there, y = bound.put(x), bound.zeros(block.n_rows, np.float32)
-        bound.multiply(there, y)
-        products.append((bound.kernel, bound.get(y)))
-    assert products[0][0] == "dia"
-    assert products[1][0] == products[2][0]
-    [kept] = json.loads((tmp_path / "choices.json").read_text()).values()
-    assert kept["milliseconds"].keys() == {"dia", "ell", "csr-vector", "sell", "csr-split", "cusparse"}
-    expected = to_scipy(block) @ x
-    for _, y in products:
-        np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+    bound = bind_product(block, "float32", backend="cuda")
+    there, y = bound.put(x), bound.zeros(block.n_rows, np.float32)
+    bound.multiply(there, y)
+    assert bound.kernel == "dia"
+    np.testing.assert_allclose(bound.get(y), to_scipy(block) @ x, rtol=1e-3, atol=1e-4)
 
 
 # --- steps of PageRank -----------------------------------------------------------------------------------------------
@@ -330,7 +240,7 @@ def test_kernels_for_steps_only(name):
         f"kernel {name!r} makes the steps of PageRank; pass kernel='auto' or one of {CUDA} here"
     )
     with pytest.raises(OptionError, match="makes the steps of PageRank"):
-        bind_product(SMALL, "float64", "ab12", kernel=name, backend="cuda")
+        bind_product(SMALL, "float64", kernel=name, backend="cuda")
     with pytest.raises(OptionError) as caught:
         bind_kernel(SMALL, "float64", kernel=name)
     assert str(caught.value) == (
