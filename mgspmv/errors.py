@@ -214,10 +214,6 @@ class TruncatedArrayError(StoreDamagedError):
     """An array is shorter or longer than the store's attributes say."""
 
 
-class ProgressError(StoreError):
-    """What an ingest kept that was broken off cannot be gone on with."""
-
-
 class CheckpointError(StoreError):
     """What a run kept of its state cannot be gone on with: it is of another run, or damaged."""
 

@@ -13,7 +13,6 @@ from mgspmv.export.write import Format, check_vertices, choose_format, export_ma
 from mgspmv.export.write import check_target as check_export
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.resume import Journal, find_kept_folder, keep_journal, remove_finished, remove_kept
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
@@ -49,7 +48,6 @@ def ingest(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    resume: bool = False,
     client: Any = None,
     timeout: float = 30.0,
     on_progress: Progress | None = None,
@@ -88,9 +86,6 @@ def ingest(
     threads : to parse, sort and write; default one for each processor
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
-    resume : keep what was read of edge lists, Matrix Market and Parquet files in a folder beside the store or in
-        `scratch`, and go on with what an ingest of the same files with the same options kept there that was broken off.
-        Without it such a folder is removed
     client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
         rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
         workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
@@ -106,37 +101,27 @@ def ingest(
     ShapeError : an order, and the matrix is not square
     CapacityError : what must fit into the memory or on the disk does not
     StoreExistsError : the place is taken
-    ProgressError : with `resume`, what was kept is of another source or other options, is damaged, or is being used
     OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
     ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
-    kept = find_kept_folder(store, scratch)
-    remove_finished(kept, store)
     base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster
 
-        if resume:
-            raise OptionError("resume=True is for an ingest in this process; leave out client=, or resume=")
         folder = None if scratch is None else os.path.abspath(scratch)
         working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "base": base}
         working["allow_hypersparse"] = allow_hypersparse
         describe = partial(_describe_making, options=options, reading=asked)
         opened = open_source(source, **asked)
-        remove_kept(kept)
         return ingest_on_cluster(
             opened, store, options, client, describe, memory=parse_size(memory), on_progress=on_progress, **working
         )
     room = find_room(store, parse_size(memory), threads, scratch)
     opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
-    if resume:
-        with keep_journal(kept, opened, vars(options) | asked) as journal:
-            return _store(opened, store, options, asked, room, base, on_progress, journal, allow_hypersparse)
-    remove_kept(kept)
-    return _store(opened, store, options, asked, room, base, on_progress, None, allow_hypersparse)
+    return _store(opened, store, options, asked, room, base, on_progress, allow_hypersparse)
 
 
 @watched
@@ -211,11 +196,10 @@ def _store(
     room: Room,
     base: str | None,
     on_progress: Progress | None,
-    journal: Journal | None = None,
     allow_hypersparse: bool = False,
 ) -> MatrixInfo:
     describe = partial(_describe_making, options=options, reading=reading)
-    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse, "journal": journal}
+    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     return store_source(source, store, options, describe, on_progress or ignore, room, **writing)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -18,7 +15,6 @@ from mgspmv.cli.options import (
     Keep,
     Missing,
     Reading,
-    Resume,
     Room,
     SelfLoops,
     StorePath,
@@ -30,10 +26,7 @@ from mgspmv.cli.options import (
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
-from mgspmv.errors import OptionError, ProgressError, SourceError, StoreExistsError
 from mgspmv.ingest_report import IngestReport
-
-GO_ON = "what is read is kept; run the same command again to go on where it was"
 
 
 def ingest(
@@ -50,33 +43,19 @@ def ingest(
     storing: Storing,
     reading: Reading,
     room: Room,
-    resume: Resume = False,
     place: Place,
 ) -> Answer:
     """Read a matrix or graph from one or several files into a store."""
     from mgspmv import api
 
-    options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room), "resume": resume}
+    options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room)}
     options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
-    note_kept(GO_ON if resume else f"{store} is as it was; with --resume the next ingest would go on from here")
-    with _explain_resuming(resume), open_progress() as progress, open_client(place, progress) as client:
+    note_kept(f"{store} is as it was")
+    with open_progress() as progress, open_client(place, progress) as client:
         options |= {"client": client, "on_progress": progress.on_progress}
         info = api.ingest(source[0] if len(source) == 1 else source, store, **options)
     return answer_ingested(info, time.perf_counter() - began)
-
-
-@contextmanager
-def _explain_resuming(resume: bool) -> Iterator[None]:
-    """Say how to go on with an ingest that keeps its progress, where it is not the source or the command that fails."""
-    try:
-        yield
-    except (OptionError, ProgressError, SourceError, StoreExistsError):
-        raise
-    except Exception:
-        if resume:
-            print(GO_ON, file=sys.stderr)
-        raise
 
 
 def update(

@@ -22,9 +22,6 @@ Scratch = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="For what does not fit into memory; default beside what is written."),
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep what is read, and go on with what an ingest kept that was broken off.")
-]
 Output = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,6 @@ from mgspmv.ingest.columns import (
     count_comments,
     nth_line,
     read_chunks,
-    read_columns,
     split_line,
 )
 from mgspmv.ingest.edge_list_head import (
@@ -42,7 +41,7 @@ from mgspmv.ingest.rules import (
     Undecided,
     are_names,
 )
-from mgspmv.ingest.source import FileSource, Joined, Layout, Place, StatedShape
+from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
@@ -51,7 +50,6 @@ from mgspmv.ingest.streams import (
     TextStream,
     describe_cut,
     open_texts,
-    skip_text,
     take_name,
 )
 from mgspmv.ingest.vertices import (
@@ -291,7 +289,6 @@ class EdgeListSource(FileSource):
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
         self._vertices = None if vertices is None else take_name(vertices)
-        self.files = self._files + (() if self._vertices is None else (self._vertices,))
         self._threads, self._id_room = threads or default_threads(), id_room
         self._is_vertex = is_vertex
 
@@ -303,19 +300,11 @@ class EdgeListSource(FileSource):
             form = self._find_form(begun[1] if begun else None)
             self.is_undirected = form.is_undirected
             vertices, listed = self._find_vertices(form.id_column)
-            self.on_begin(vertices)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
-            n_given, counts = self.start.n_given, _Counts(0, self.start.n_comments, self.start.n_entries)
             encode = partial(_encode_chunk, form=form, vertices=vertices, doubts=notes.doubts)
-            ahead = () if self.is_kept else (encode, vertices)
-            chunks = skip_text(_look_at_read(chunks, n_given, form, notes.doubts), n_given)
-            parsed = read_chunks(chunks, form.table, self._threads, *ahead)
-            for encoded in _encode_all(parsed, encode, vertices) if self.is_kept else parsed:
-                n_given += len(encoded.chunk.data)
-                counts.add(encoded.counts)
-                self.place = Place(n_given, counts.n_rows, counts.n_comments)
+            for encoded in read_chunks(chunks, form.table, self._threads, encode, vertices):
+                notes.counts.add(encoded.counts)
                 yield encoded.batch
-        notes.counts.add(counts)
         notes.check_doubts()
         unused_first = getattr(vertices, "unused_first", None)
         provenance = {**notes.describe(self.name, form, unused_first), **listed}
@@ -558,21 +547,8 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
 class _Encoded:
     """Entries of a chunk."""
 
-    chunk: Chunk
     batch: CooBatch
     counts: _Counts = field(default_factory=_Counts)
-
-
-def _encode_all(
-    parsed: Iterable[tuple[Chunk, list[Any]]],
-    encode: Callable[[Chunk, list[Any]], _Encoded],
-    vertices: Vertices,
-) -> Iterator[_Encoded]:
-    """Chunks and their entries, encoded when it is their turn."""
-    for chunk, columns in parsed:
-        if vertices.is_full:
-            vertices.spill()
-        yield encode(chunk, columns)
 
 
 def _encode_chunk(
@@ -592,18 +568,7 @@ def _encode_chunk(
             unknown = split_line(line, form.table.delimiter)[place]
             raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
     batch = CooBatch(rows, cols, weights[0] if weights else None)
-    return _Encoded(chunk, batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
-
-
-def _look_at_read(chunks: Iterable[Chunk], n_given: int, form: Form, doubts: Sequence[Doubt]) -> Iterator[Chunk]:
-    """Chunks, of which those that were read before a break settle doubts too."""
-    for chunk in chunks:
-        if n_given > 0 and not all(doubt.is_settled for doubt in doubts):
-            columns = form.arrange(read_columns(chunk, form.table))
-            for doubt in doubts:
-                doubt.look(columns[:2])
-        n_given -= len(chunk.data)
-        yield chunk
+    return _Encoded(batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
 
 
 def _check_repeated(chunk: Chunk, form: Form, sources: Any, targets: Any) -> None:

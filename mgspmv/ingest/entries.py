@@ -25,7 +25,6 @@ from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
-from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import FileSource, Layout, Source
 from mgspmv.ingest.values import convert_values
@@ -162,7 +161,6 @@ def sort_source(
     memory: int = UNLIMITED,
     threads: int | None = None,
     folder: Path | None = None,
-    journal: Journal | None = None,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and have its entries ready in the order of their rows.
 
@@ -172,7 +170,6 @@ def sort_source(
     memory : bytes for the entries; where they take more, they go to files
     threads : that sort
     folder : for the files; None for the one that the system has for such
-    journal : for what is read of a source of files, to be gone on with; None for none
 
     Raises
     ------
@@ -183,9 +180,8 @@ def sort_source(
     """
     kind, threads = options.kind or source.default_kind, threads or default_threads()
     with contextlib.ExitStack() as stack:
-        kept = None if journal is None else journal.entries
-        sorter = stack.enter_context(EntrySorter(memory, threads, folder, kept=kept))
-        feed, layout = read_entries(source, options, sorter, report, journal)
+        sorter = stack.enter_context(EntrySorter(memory, threads, folder))
+        feed, layout = read_entries(source, options, sorter, report)
         sorter.reserve(layout.nbytes)
         positions: Positions = layout.positions
         if not layout.is_numbered:
@@ -201,36 +197,14 @@ def sort_source(
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
-def read_entries(
-    source: Source, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal | None = None
-) -> tuple[Feed, Layout]:
+def read_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> tuple[Feed, Layout]:
     """Read a source to its end, and have a sorter take its entries; what is known of these, and the layout.
 
     Parameters, Raises : as of `sort_source`
     """
-    if journal is not None and isinstance(source, FileSource):
-        return _read_on(source, options, sorter, report, journal)
     feed = feed_entries(source, options, sorter, report)
     layout = source.layout()
     feed.check(layout)
-    return feed, layout
-
-
-def _read_on(
-    source: FileSource, options: IngestOptions, sorter: EntrySorter, report: Report, journal: Journal
-) -> tuple[Feed, Layout]:
-    """As `read_entries`, from where the journal is on."""
-    feed = Feed(source, options)
-    layout = journal.resume(source, sorter, feed)
-    report("read", sorter.n_entries, None)
-    if layout is None:
-        for batch in source.batches():
-            feed.put(feed.prepare((batch, None)), sorter)
-            journal.keep(source, sorter, feed)
-            report("read", sorter.n_entries, _predict_entries(source, sorter.n_entries))
-        layout = source.layout()
-        feed.check(layout)
-        journal.finish(source, sorter, feed, layout)
     return feed, layout
 
 
@@ -248,11 +222,6 @@ def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
     """The batches of a source, and about how much of all was read with each."""
     for batch in source.batches():
         yield batch, source.fraction if isinstance(source, FileSource) else None
-
-
-def _predict_entries(source: FileSource, n_read: int) -> int | None:
-    """How many there will be of a source of which so many were read."""
-    return int(n_read / source.fraction) if source.fraction else None
 
 
 def number_entries(
@@ -340,19 +309,6 @@ class Feed:
             self._lowest[side] = min(self._lowest[side], lowest)
             self._highest[side] = max(self._highest[side], highest)
         sorter.add(batch.entries, *batch.extents[:1])
-
-    def keep(self) -> dict[str, Any]:
-        """What `restore` needs to know all of this, JSON values."""
-        dtype = None if self.dtype is None else self.dtype.str
-        found = {"lowest": self._lowest, "highest": self._highest, "loop": self._loop}
-        return {"dtype": dtype, "n_batches": self._n_batches, "counts": self.counts.to_json(), **found}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Know what another knew when it was kept."""
-        self.dtype = None if state["dtype"] is None else np.dtype(state["dtype"])
-        self._n_batches, self._loop = state["n_batches"], state["loop"]
-        self.counts = EntryCounts(**state["counts"])
-        self._lowest, self._highest = state["lowest"], state["highest"]
 
     def check(self, layout: Layout) -> None:
         """

@@ -155,7 +155,7 @@ class FrameSource(TableSource):
 class ArrowTable:
     """A pyarrow Table or a polars DataFrame, which becomes one slice by slice, as a `Table`."""
 
-    first_row = n_skipped = 0
+    first_row = 0
 
     def __init__(self, table: Any, name: str, batch_rows: int) -> None:
         self.name, self._table, self._batch_rows = name, table, batch_rows
@@ -182,7 +182,7 @@ class ArrowTable:
 class PandasTable:
     """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
 
-    first_row = n_skipped = 0
+    first_row = 0
     index: Sequence[str] = ()
 
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
@@ -209,7 +209,7 @@ class PandasTable:
 class DaskTable:
     """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
 
-    first_row = n_skipped = 0
+    first_row = 0
     index: Sequence[str] = ()
 
     def __init__(
@@ -251,7 +251,7 @@ class KeptPartitions:
     numbers : of the partitions
     """
 
-    first_row = n_skipped = 0
+    first_row = 0
     index: Sequence[str] = ()
     n_rows: int | None = None
 

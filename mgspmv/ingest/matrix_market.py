@@ -21,8 +21,8 @@ from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.rules import is_integer
-from mgspmv.ingest.source import FileSource, Joined, Layout, Place, StatedShape
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut, skip_text
+from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 if TYPE_CHECKING:
@@ -93,17 +93,16 @@ class MatrixMarketSource(FileSource):
         self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None
     ) -> None:
         super().__init__(path)
-        self.files = (self.name,)
         self._batch_bytes, self._threads = batch_bytes, threads or default_threads()
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
         with TextStream(self.name, self._batch_bytes, self._threads) as text:
             header = read_header(text)
-            counted = _Counted(header, self.start.n_entries, self.start.n_given)
+            counted = _Counted(header)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
             for batch in read(text, header, counted, self._threads, self.as_float64):
-                self.fraction, self.place = text.fraction, Place(counted.n_bytes, counted.n_read)
+                self.fraction = text.fraction
                 yield _mirror(batch, header)
             counted.check()
             described = _describe(text.provenance(), header)
@@ -261,10 +260,10 @@ def _parse_size(token: str, name: str, line: Line) -> int:
 
 
 class _Counted:
-    """Counts entries, of which there are to be as many as the size line says, and the bytes that they take."""
+    """Counts entries, of which there are to be as many as the size line says."""
 
-    def __init__(self, header: Header, n_read: int = 0, n_bytes: int = 0) -> None:
-        self._header, self.n_read, self.n_bytes = header, n_read, n_bytes
+    def __init__(self, header: Header, n_read: int = 0) -> None:
+        self._header, self.n_read = header, n_read
 
     def add(self, chunk: Chunk, form: TableFormat, n_new: int) -> None:
         """
@@ -278,7 +277,6 @@ class _Counted:
             where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
             raise line.refuse(f"expected the file to end after the {header.n_entries} entries that {where} says")
         self.n_read += n_new
-        self.n_bytes += len(chunk.data)
 
     def check(self) -> None:
         """
@@ -344,8 +342,8 @@ def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
 def _read_entries(
     text: TextStream, counted: _Counted, form: TableFormat, threads: int
 ) -> Iterator[tuple[Chunk, int, list[Any]]]:
-    """Give chunks, the number of their first entry and their columns, without what was counted already."""
-    for chunk, columns in read_chunks(skip_text(text.chunks(), counted.n_bytes), form, threads):
+    """Give chunks, the number of their first entry and their columns."""
+    for chunk, columns in read_chunks(text.chunks(), form, threads):
         first = counted.n_read
         counted.add(chunk, form, len(columns[0]))
         yield chunk, first, columns

@@ -80,19 +80,6 @@ class NameTable:
                 self._shards[k].encode(dealt.find_own(k), self._count, codes[start:])
         return codes
 
-    def put(self, names: Any, codes: np.ndarray) -> None:
-        """Take what `take_all` of another gave; codes are the next ones, in any order.
-
-        Parameters
-        ----------
-        names : Arrow array of strings, different ones that are not there
-        """
-        for start in range(0, len(names), PIECE_NAMES):
-            dealt = _Dealt(names.slice(start, PIECE_NAMES))
-            for k, shard in enumerate(self._shards):
-                shard.put(dealt.find_own(k), codes[start:])
-        self._count(len(names))
-
     def find(self, names: Any) -> np.ndarray:
         """Codes of names, -1 where one is not there; as of `encode`."""
         codes, dealt = np.empty(len(names), np.int64), _Dealt(names)
@@ -185,11 +172,6 @@ class _Shard:
         if self._n_names > n_known:
             _number(self._words, first, self.n_words, count(self._n_names - n_known))
         _take_codes(self._words, records, own.order, codes)
-
-    def put(self, own: _Own, codes: np.ndarray) -> None:
-        """Take names that are not there with their codes."""
-        records = self._insert(own)  # first, for it may make room elsewhere
-        self._words[records + _1] = codes[own.order]
 
     def _insert(self, own: _Own) -> np.ndarray:
         """The records of names, those that are new added."""

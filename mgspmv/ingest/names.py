@@ -8,10 +8,9 @@ A name that comes again after its dictionary was put away has another code then;
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
@@ -22,7 +21,7 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.ingest.name_table import take_buffers
-from mgspmv.ingest.scratch import ArrayFile, FilePart, KeptFile, ScratchFile
+from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter, sort_keys
 from mgspmv.model import CooBatch
 
@@ -51,7 +50,7 @@ class SortedNames:
 
     dtype = np.dtype(object)
 
-    def __init__(self, file: ArrayFile, pages: Sequence[_Page]) -> None:
+    def __init__(self, file: ScratchFile, pages: Sequence[_Page]) -> None:
         self.file, self.pages = file, pages
         self._starts = np.cumsum([0, *(page.n_names for page in pages)]).tolist()
 
@@ -98,11 +97,10 @@ class NameWriter:
     Parameters
     ----------
     folder : of the file; None for the one that the system has for such files
-    file : where they go instead of to a file of their own
     """
 
-    def __init__(self, folder: Path | None, file: ArrayFile | None = None) -> None:
-        self._file, self._pages, self._n_bytes = file or ScratchFile(folder), list[_Page](), 0
+    def __init__(self, folder: Path | None) -> None:
+        self._file, self._pages, self._n_bytes = ScratchFile(folder), list[_Page](), 0
 
     def append(self, names: Any) -> None:
         """Put an Arrow array of strings at the end."""
@@ -127,7 +125,7 @@ class _Run:
     """Names with their codes."""
 
     names: SortedNames
-    codes: ArrayFile
+    codes: ScratchFile
     """int64, one for each name."""
 
 
@@ -137,41 +135,23 @@ class SpilledNames:
     Parameters
     ----------
     folder : for files; None for the one that the system has for such files
-    kept : a file that stays, for all of them; None for files of their own
     """
 
-    def __init__(self, folder: Path | None, kept: KeptFile | None = None) -> None:
-        self._folder, self._kept, self._runs, self.n_codes = folder, kept, list[_Run](), 0
-        self._places: list[dict[str, Any]] = []
-        """Of runs that were kept."""
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._runs, self.n_codes = folder, list[_Run](), 0
 
     def add(self, names: Any, codes: np.ndarray) -> None:
         """Put away different names, an Arrow array of large strings, whose codes are the next ones in any order."""
         if not len(names):
             return
         order = sort_names(names)
-        writer = NameWriter(self._folder, self._make_file())
+        writer = NameWriter(self._folder)
         for first in range(0, len(order), PAGE_NAMES):
             writer.append(names.take(order[first : first + PAGE_NAMES]).cast(pa.string()))
-        file = self._make_file()
+        file = ScratchFile(self._folder)
         file.append(codes[order])
         self._runs.append(_Run(writer.finish(), file))
         self.n_codes += len(names)
-
-    def _make_file(self) -> ArrayFile:
-        return ScratchFile(self._folder) if self._kept is None else self._kept.begin_part()
-
-    def keep(self) -> dict[str, Any]:
-        """What `restore` finds the runs by in the file that stays, JSON values."""
-        assert self._kept is not None
-        self._places += [_keep_run(self._kept, run) for run in self._runs[len(self._places) :]]
-        return {"n_codes": self.n_codes, "runs": self._places}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take the runs that are in the file that stays."""
-        assert self._kept is not None
-        self.n_codes, self._places = state["n_codes"], state["runs"]
-        self._runs = [_restore_run(self._kept, place) for place in self._places]
 
     def find(self, code: int) -> str:
         """The name that has a code."""
@@ -217,32 +197,6 @@ class SpilledNames:
         first = page * PAGE_NAMES
         n = min(PAGE_NAMES, len(run.names) - first)
         return run.codes.read(first * _INT64.itemsize, n, _INT64)
-
-
-def _keep_run(file: KeptFile, run: _Run) -> dict[str, Any]:
-    assert isinstance(run.names.file, FilePart)
-    assert isinstance(run.codes, FilePart)
-    pages = json.dumps([astuple(page) for page in run.names.pages]).encode()
-    own = {"names": run.names.file.offset, "codes": run.codes.offset}
-    return {**own, "pages": file.put(np.frombuffer(pages, np.uint8))}
-
-
-def _restore_run(file: KeptFile, state: dict[str, Any]) -> _Run:
-    pages = [_Page(*page) for page in json.loads(file.get(state["pages"]).tobytes())]
-    return _Run(SortedNames(file.begin_part(state["names"]), pages), file.begin_part(state["codes"]))
-
-
-def keep_names(file: KeptFile, names: Any) -> list[list[Any]]:
-    """Put an Arrow array of large strings into a file that stays, and give what `restore_names` finds it by."""
-    ends = np.frombuffer(names.buffers()[1], np.int64)[names.offset : names.offset + len(names) + 1]
-    text = np.frombuffer(names.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
-    return [file.put(ends - ends[0]), file.put(text)]
-
-
-def restore_names(file: KeptFile, places: Sequence[Sequence[Any]]) -> Any:
-    """The names that were put there."""
-    ends, text = (file.get(place) for place in places)
-    return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def sort_names(names: Any) -> np.ndarray:

@@ -72,7 +72,6 @@ class ParquetSource(TableSource):
             extra_columns=extra_columns,
             id_room=id_room,
         )
-        self.files = self._files + (() if vertices is None else (os.fspath(vertices),))
         self._batch_rows, self._threads, self._n_tables = batch_rows, threads, len(self._files)
         self._groups: Sequence[range | None] = [None] * len(self._files)
         self._n_groups = 0
@@ -105,13 +104,12 @@ class ParquetSource(TableSource):
         self._threads, self._id_room = threads, id_room
 
     def _tables(self) -> Generator[ParquetTable]:
-        is_over, n_skipped = Event(), self.start.n_given
+        is_over = Event()
         with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
             try:
                 for name, groups in zip(self._files, self._groups, strict=True):
                     with open_anywhere(name) as raw:
-                        table = ParquetTable(name, raw, self._batch_rows, self._threads, groups, n_skipped)
-                        n_skipped -= table.n_skipped
+                        table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
                         digest = pool.submit(_digest_file, name, is_over) if table.is_whole else None
                         yield table
                         self._n_groups += table.n_groups
@@ -139,22 +137,13 @@ class ParquetTable:
     raw : the file, opened for reading, of which a local one makes no use
     batch_rows, threads : as of `ParquetSource`
     groups : the row groups that are read; None for all
-    n_skipped : rows of these at the begin that are not given, as far as there are so many
 
     Raises
     ------
     SourceError : no such file
     """
 
-    def __init__(
-        self,
-        name: str,
-        raw: Any,
-        batch_rows: int,
-        threads: int | None,
-        groups: range | None = None,
-        n_skipped: int = 0,
-    ) -> None:
+    def __init__(self, name: str, raw: Any, batch_rows: int, threads: int | None, groups: range | None = None) -> None:
         self.name, self._batch_rows, self._is_threaded = name, batch_rows, threads != 1
         try:
             self._file = pa.parquet.ParquetFile(
@@ -174,7 +163,6 @@ class ParquetTable:
         self.is_whole = self.n_groups == len(lengths)
         self.first_row = sum(lengths[: self._groups.start])
         self.n_rows: int | None = sum(lengths[k] for k in self._groups)
-        self.n_skipped: int = min(n_skipped, self.n_rows)
 
     def measure_groups(self) -> list[int]:
         """Rows of each row group."""
@@ -189,12 +177,9 @@ class ParquetTable:
         SourceError : the file is damaged
         """
         schema, n_rows = self._file.schema_arrow, 0
-        groups, n_skipped = self._find_groups()
-        batches = self._file.iter_batches(self._batch_rows, groups, names, use_threads=self._is_threaded)
+        batches = self._file.iter_batches(self._batch_rows, self._groups, names, use_threads=self._is_threaded)
         try:
-            for batch in batches:
-                rows = batch.slice(n_skipped)
-                n_skipped -= batch.num_rows - rows.num_rows
+            for rows in batches:
                 if rows.num_rows:
                     yield rows.select(names)
                 n_rows += rows.num_rows
@@ -205,14 +190,6 @@ class ParquetTable:
             raise refuse_source(error, self.name, said) from error
         if not n_rows:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
-
-    def _find_groups(self) -> tuple[range, int]:
-        """The row groups with rows that are given, and how many rows at their begin are not."""
-        groups, lengths, n_skipped = self._groups, self.measure_groups(), self.n_skipped
-        while groups and n_skipped >= lengths[groups.start]:
-            n_skipped -= lengths[groups.start]
-            groups = groups[1:]
-        return groups, n_skipped
 
 
 def _describe_file(name: str, sha256: str | None) -> dict[str, Any]:

@@ -145,8 +145,8 @@ def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:
     found = {name: str(info[name]) for name in MARKS if info.get(name) is not None}
     if not found:
         raise OptionError(
-            f"{url}: the server does not tell whether this file changed, so that nobody goes on with it; leave out "
-            "resume=True, or fetch the file first"
+            f"{url}: the server tells neither of an ETag nor of a date, so that changes go unnoticed; fetch the file "
+            "first"
         )
     return found
 

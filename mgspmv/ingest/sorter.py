@@ -26,7 +26,7 @@ from numba import njit
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.ids import SortedIds, find_ids
-from mgspmv.ingest.scratch import ArrayFile, FilePart, KeptFile, ScratchFile
+from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 N_BUCKETS = 1 << 10
@@ -64,7 +64,6 @@ class EntrySorter:
     folder : where files go; None for the one that the system has for them
     row : of all the entries, which are sorted by their columns then; None for any
     origin : a row, or column, that is not far from those to come
-    kept : a file for the entries that stays when all are let go of, see `keep`; None for files of their own
     """
 
     def __init__(
@@ -75,11 +74,10 @@ class EntrySorter:
         *,
         row: int | None = None,
         origin: int = 0,
-        kept: KeptFile | None = None,
     ) -> None:
         self.n_entries = self.n_spilled_bytes = 0
         self.threads = threads
-        self._memory, self._folder, self._row, self._kept = memory, folder, row, kept
+        self._memory, self._folder, self._row = memory, folder, row
         self._lowest = self._highest = origin
         self._shift = 0
         self._values_dtype: np.dtype[Any] | None = None
@@ -140,24 +138,6 @@ class EntrySorter:
         self._memory -= n_bytes
         self._settle()
         self._spill_if_full()
-
-    def keep(self) -> dict[str, Any]:
-        """Have all entries in the file that stays, and say what `restore` needs to find them, JSON values."""
-        self._spill()
-        return {
-            "n_entries": self.n_entries,
-            "range": [self._lowest, self._highest, self._shift],
-            "values": None if self._values_dtype is None else self._values_dtype.str,
-            "runs": [piece.describe() for piece in self._pieces if isinstance(piece, _Run)],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take the entries that another sorter left in the same file."""
-        assert self._kept is not None
-        self.n_entries = state["n_entries"]
-        self._lowest, self._highest, self._shift = state["range"]
-        self._values_dtype = None if state["values"] is None else np.dtype(state["values"])
-        self._pieces = [_restore_run(self._kept, run) for run in state["runs"]]
 
     def blocks(
         self,
@@ -300,8 +280,7 @@ class EntrySorter:
         """Have all entries in files."""
         self._settle()
         if groups := [piece for piece in self._pieces if isinstance(piece, _Group)]:
-            file = ScratchFile(self._folder) if self._kept is None else self._kept.begin_part()
-            run = _write_run(groups, self._shift, self._lowest >> self._shift, file)
+            run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
             self.n_spilled_bytes += run.nbytes
             self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
 
@@ -439,7 +418,7 @@ class _Run:
     """Entries by bucket, in a file: all rows, then all columns, then all values, then where buckets begin."""
 
     def __init__(
-        self, file: ArrayFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
+        self, file: ScratchFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
     ) -> None:
         self._file, self._dtypes, self._shift, self._base, self._starts = file, dtypes, shift, base, starts
         self.n_entries = int(starts[-1])
@@ -464,24 +443,9 @@ class _Run:
         assert cols is not None
         return rows, cols, values
 
-    def describe(self) -> dict[str, Any]:
-        """What `_restore_run` finds it by, JSON values; of a run in a file that stays."""
-        assert isinstance(self._file, FilePart)
-        dtypes = [None if dtype is None else dtype.str for dtype in self._dtypes]
-        own = {"n_entries": self.n_entries, "dtypes": dtypes, "shift": self._shift, "base": self._base}
-        return {"offset": self._file.offset, **own}
-
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
-
-
-def _restore_run(file: KeptFile, state: dict[str, Any]) -> _Run:
-    part = file.begin_part(state["offset"])
-    dtypes = [None if dtype is None else np.dtype(dtype) for dtype in state["dtypes"]]
-    n_bytes = state["n_entries"] * sum(dtype.itemsize for dtype in dtypes if dtype is not None)
-    starts = part.read(n_bytes, N_BUCKETS + 1, np.dtype(np.int64))
-    return _Run(part, dtypes, state["shift"], state["base"], starts)
 
 
 def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
@@ -515,7 +479,7 @@ def _group(
     return _Group(rows, cols, values, shift, base, starts)
 
 
-def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ArrayFile) -> _Run:
+def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFile) -> _Run:
     """Write what groups hold to a file, by bucket."""
     bounds = [group.bounds(shift, base) for group in groups]
     starts = np.sum(bounds, axis=0)

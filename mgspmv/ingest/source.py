@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -94,22 +94,6 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Place:
-    """How far a source was read."""
-
-    n_given: int = 0
-    """Bytes of text, or rows, that batches were made from."""
-    n_entries: int = 0
-    """Entries among them, of a text."""
-    n_comments: int = 0
-    """Lines of comments among them, of edge lists."""
-
-
-def _ignore(vertices: Any) -> None:
-    pass
-
-
 class FileSource:
     """What readers of files have in common: their layout is known at the end.
 
@@ -126,20 +110,12 @@ class FileSource:
         """About how much of all was read; None where that is not known."""
         self._layout: Layout | None = None
         """Set once the last batch was given."""
-        self.files: tuple[str, ...] = ()
-        """All that is read, where that can begin at any place."""
-        self.start = self.place = Place()
-        """From where it is read, and up to where it was when the last batch was given."""
-        self.on_begin: Callable[[Any], None] = _ignore
-        """Called before the first batch with what codes the ids, if they are coded."""
         self.as_float64 = False
         """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
         self.may_be_empty = False
         """Whether it may have no edges, although nothing else says what the vertices are or what their ids are."""
         self.is_undirected = False
         """Whether each entry stands for both directions; known once the first batch is given."""
-        self.is_kept = False
-        """Whether what codes the ids is kept between batches, so that no thread is to code those of later ones yet."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries; see `Source`."""

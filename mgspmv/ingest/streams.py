@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,26 +229,6 @@ class TextStream:
             "sha256": self._raw.digest(),
             "compression": self.compression,
         }
-
-
-def skip_text(chunks: Iterable[Chunk], n_bytes: int) -> Iterator[Chunk]:
-    """Give chunks without so many bytes at their begin, after which a line begins.
-
-    Raises
-    ------
-    SourceError : there are fewer
-    """
-    name = ""
-    for chunk in chunks:
-        name, n_own = chunk.source, min(n_bytes, len(chunk.data))
-        n_bytes -= n_own
-        if not n_own:
-            yield chunk
-        elif n_own < len(chunk.data):
-            n_lines = chunk.data.count(b"\n", 0, n_own)
-            yield Chunk(chunk.source, chunk.first_line + n_lines, chunk.data[n_own:])
-    if n_bytes:
-        raise SourceError(f"it ends {n_bytes} bytes before the place that was read up to; ingest again", source=name)
 
 
 def open_texts(texts: Sequence[str | Segment], chunk_bytes: int, threads: int) -> Generator[TextStream, None, None]:

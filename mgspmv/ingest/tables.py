@@ -27,7 +27,7 @@ from mgspmv.ingest.rules import (
     list_names,
     resolve_columns,
 )
-from mgspmv.ingest.source import FileSource, Joined, Place
+from mgspmv.ingest.source import FileSource, Joined
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
@@ -64,8 +64,6 @@ class Table(Protocol):
     """Number of the first row that is read; it is less only where others are read elsewhere."""
     n_rows: int | None
     """None where that is not known before all are read."""
-    n_skipped: int
-    """Of these, those at the begin that are not given."""
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give these columns of all rows as Arrow record batches of bounded size, at least one."""
@@ -198,10 +196,10 @@ class TableSource(FileSource):
             edges = self._begin(first)
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
-                n_ahead = 0 if self._is_computed or self.is_kept else AHEAD * threads
+                n_ahead = 0 if self._is_computed else AHEAD * threads
                 for part, batch in map_ahead(pool, edges.encode, chain([first], parts), n_ahead, edges.vertices):
                     edges.count(part, batch)
-                    self.place, self.fraction = Place(edges.n_rows), part.fraction
+                    self.fraction = part.fraction
                     yield batch
         self._told = edges.tell(self._describe(), self._there)
         self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
@@ -227,10 +225,7 @@ class TableSource(FileSource):
         return Joined(None, {**provenance, **first.listed, "taken": taken})
 
     def _begin(self, part: _Part) -> _Edges:
-        edges = _Edges(part, self._n_vertices, self._vertices, self._id_room)
-        edges.n_rows = self.start.n_given
-        self.on_begin(edges.vertices)
-        return edges
+        return _Edges(part, self._n_vertices, self._vertices, self._id_room)
 
     def _tables(self) -> Generator[Table]:
         """Open the tables, at least one, one after the other."""
@@ -246,7 +241,7 @@ class TableSource(FileSource):
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
-            n_rows, self._there = table.n_skipped, self._there or table.columns
+            n_rows, self._there = 0, self._there or table.columns
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 for start in range(0, max(1, rows.num_rows), PART_ROWS):

@@ -24,7 +24,7 @@ from mgspmv.ingest.ahead import Filling
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, keep_names, restore_names, sort_names
+from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, sort_names
 from mgspmv.ingest.rules import (
     COMMENTS,
     SAMPLE_BYTES,
@@ -35,7 +35,6 @@ from mgspmv.ingest.rules import (
     has_list_header,
     is_integer,
 )
-from mgspmv.ingest.scratch import KeptFile, KeptFolder
 from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
@@ -222,23 +221,6 @@ class OccurringIntegers(_Unfilled):
         """Ids below this are small against the number of edges."""
         return 2 * self._n_read + _ROOM
 
-    def keep(self, folder: KeptFolder) -> dict[str, Any]:
-        """Have what is known in files that stay, and say what `restore` needs, JSON values."""
-        seen = self._seen
-        marks = None if seen is None else folder.replace("marks", np.packbits(seen))
-        n_marks = 0 if seen is None else len(seen)
-        return {"range": [self._lowest, self._highest], "n_read": self._n_read, "marks": marks, "n_marks": n_marks}
-
-    def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
-        """Know what another knew when it was kept; None for nothing."""
-        if state is None:
-            return
-        (self._lowest, self._highest), self._n_read, self._seen = state["range"], state["n_read"], None
-        if state["marks"] is not None:
-            marks = folder.open(state["marks"])
-            self._seen = np.unpackbits(marks.read(0, marks.n_bytes, np.dtype(np.uint8)), count=state["n_marks"])
-            self._seen = self._seen.view(bool)
-
     def finish(self, claim: int | None) -> Numbering:
         if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
             return Numbering(claim)
@@ -266,8 +248,6 @@ class OccurringNames:
     def __init__(self, room: IdRoom = ANY_ROOM) -> None:
         self._room = room
         self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
-        self._kept: KeptFile | None = None
-        self._n_kept, self._places = 0, list[Any]()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
         return [self._codes.encode(ids) for ids in columns]
@@ -286,30 +266,6 @@ class OccurringNames:
         names, codes = self._codes.take_all()
         self._codes = NameTable(self._spilled.n_codes + len(names))
         self._spilled.add(names, codes)
-        self._n_kept, self._places = 0, []
-
-    def keep(self, folder: KeptFolder) -> dict[str, Any]:
-        """As of `OccurringIntegers`; of the names in memory, those are written that came since the last time."""
-        assert self._kept is not None
-        if self._n_kept < len(self._codes):
-            names, codes = self._codes.take_all()
-            is_new = codes >= self._spilled.n_codes + self._n_kept
-            new = names.filter(pa.array(is_new))
-            self._places.append([*keep_names(self._kept, new), self._kept.put(codes[is_new])])
-            self._n_kept = len(self._codes)
-        return {"spilled": self._spilled.keep(), "names": self._places}
-
-    def restore(self, folder: KeptFolder, state: dict[str, Any] | None) -> None:
-        """As of `OccurringIntegers`; what is spilled from now on is in a file that stays."""
-        self._kept = folder.open("vertices")
-        self._spilled = SpilledNames(self._room.folder, self._kept)
-        if state is None:
-            return
-        self._spilled.restore(state["spilled"])
-        self._codes, self._places = NameTable(self._spilled.n_codes), state["names"]
-        for *names, codes in self._places:
-            self._codes.put(restore_names(self._kept, names), self._kept.get(codes))
-        self._n_kept = len(self._codes)
 
     def finish(self, claim: int | None) -> Numbering:
         if self._spilled.n_codes or self.is_full:

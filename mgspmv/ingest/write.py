@@ -24,7 +24,6 @@ from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.groups import GroupSource
 from mgspmv.ingest.renumber import reorder_rows
-from mgspmv.ingest.resume import Journal
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
@@ -148,7 +147,6 @@ def store_source(
     *,
     base: str | None,
     allow_hypersparse: bool = False,
-    journal: Journal | None = None,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
@@ -156,7 +154,6 @@ def store_source(
     ----------
     describe : makes the store's provenance of the source's
     allow_hypersparse : as of `check_stated`
-    journal : as of `sort_source`
 
     Returns
     -------
@@ -174,7 +171,7 @@ def store_source(
     with contextlib.ExitStack() as stack:
         if isinstance(source, GroupSource):  # whose arrays may be of any size, without a chunk
             _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
-        read = stack.enter_context(sort_source(source, options, report, **sorting, journal=journal))
+        read = stack.enter_context(sort_source(source, options, report, **sorting))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
         made_from = dict(read.layout.provenance)
@@ -188,8 +185,6 @@ def store_source(
             writer = VersionWriter(version, report, room.threads, most_columns)
             with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
-            if journal is not None:
-                journal.name_version(version.name)
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
             provenance["report"] = ingested.to_json()
             return version.commit(writer.describe(matrix, made, provenance, order))

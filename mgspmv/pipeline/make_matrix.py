@@ -15,7 +15,6 @@ from typing import Any
 
 from mgspmv.api import generate, ingest, open_matrix, update
 from mgspmv.errors import (
-    ProgressError,
     SourceError,
     StoreDamagedError,
     StoreError,
@@ -24,8 +23,6 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url
-from mgspmv.ingest.files import find_files
-from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.write import LEAST_MEMORY
 from mgspmv.model import MatrixInfo, peak_memory
 from mgspmv.pipeline.identity import MatrixIdentity, identify_matrix
@@ -37,9 +34,6 @@ from mgspmv.report.measure import measure_degrees
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import to_json
 from mgspmv.store.read import open_store
-
-RESUMED_BYTES = 1 << 28
-"""Of a source: what is less is read again rather than kept while it is read."""
 
 
 @dataclass(frozen=True)
@@ -201,27 +195,7 @@ def _make_base(work: Work, step: Step, predicted_bytes: int) -> None:
     if section.generate is not None:
         generate(section.generate, step.target, **options, **section.parameters)
         return
-    options |= {"scratch": section.scratch, "resume": "client" not in options and _can_resume(section, step.target)}
-    _ingest(section.path, step.target, options)
-
-
-def _ingest(source: Any, store: str, options: dict[str, Any]) -> None:
-    """Go on with what was kept, or from the begin where that is of something else, or damaged."""
-    try:
-        ingest(source, store, **options)
-    except ProgressError:
-        ingest(source, store, **options | {"resume": False})
-
-
-def _can_resume(section: Any, store: str) -> bool:
-    """Whether an ingest can keep what it read, and takes long enough."""
-    is_group = isinstance(section.path, str) and is_group_path(section.path)
-    if is_group or section.format == "npz" or (is_url(store) and section.scratch is None):
-        return False
-    files = find_files(section.path)
-    if any(name.endswith(".npz") for name in files):
-        return False
-    return any(map(is_url, files)) or sum(Path(name).stat().st_size for name in files) >= RESUMED_BYTES
+    ingest(section.path, step.target, **options | {"scratch": section.scratch})
 
 
 def _find_room(work: Work, section: Any, predicted_bytes: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,8 @@ import zarr
 
 import mgspmv.api
 import mgspmv.partition
-from mgspmv.errors import CapacityError, OptionError, ProgressError, SourceError, StoreError, StoreExistsError
-from tests.support.commands import EDGES, invoke, invoke_json
-
-AGAIN = "what is read is kept; run the same command again to go on where it was\n"
+from mgspmv.errors import CapacityError
+from tests.support.commands import invoke, invoke_json
 
 
 def test_ingest_and_info():
@@ -218,49 +215,6 @@ def test_generate_within_a_given_memory():
         for k, more in enumerate(([], ["--memory", "64GiB", "--scratch", "."]))
     ]
     assert stores[0]["digest"] == stores[1]["digest"]
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (KeyboardInterrupt(), 130, f"interrupted; {AGAIN}"),
-        (StoreError("the disk is full"), 4, f"{AGAIN}error: the disk is full\n"),
-        (ProgressError("another process"), 4, "error: another process\n"),
-        (StoreExistsError("it is there"), 4, "error: it is there\n"),
-        (SourceError("a bad line"), 3, "error: a bad line\n"),
-        (OptionError("no folder"), 2, "error: no folder\n"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_how_to_go_on(monkeypatch, error, code, said):
-    given = {}
-
-    def fail(*args, **options):
-        given.update(options)
-        raise error
-
-    monkeypatch.setattr(mgspmv.api, "ingest", fail)
-    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=code)
-    assert (stdout, stderr) == ("", said)
-    assert given["resume"] is True
-    assert AGAIN not in invoke("ingest", "edges.txt", "g.zarr", code=code)[1]
-    assert given["resume"] is False
-
-
-def test_going_on(folder, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["mgspmv.ingest.write"].VersionWriter, "write", interrupt)
-        invoke("ingest", "edges.txt", "g.zarr", "--resume", code=130)
-    assert (folder / ".g.zarr.ingest").is_dir()
-    (folder / "edges.txt").open("a").write("7 8\n")
-    _, stderr = invoke("ingest", "edges.txt", "g.zarr", "--resume", code=4)
-    assert "edges.txt was changed since" in stderr
-    invoke("ingest", "edges.txt", "g.zarr")
-    assert invoke_json("info", "g.zarr")["nnz"] == len(EDGES) + 1
-    assert not (folder / ".g.zarr.ingest").exists()
 
 
 def test_the_report_is_printed_and_kept(folder):

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.ingest import resume
 from mgspmv.ingest.counts import EntryCounts, measure_values
 from mgspmv.ingest.objects import ArraysSource
 from mgspmv.ingest.write import Room, store_source
@@ -85,31 +84,6 @@ def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
         assert report.n_merged == 3000 - n_loops - len(keys)
         off = src != dst
         assert report.weight_range == (weights[off].min(), weights[off].max())
-
-
-@pytest.mark.parametrize("format", ["parquet", "csv"])
-def test_the_counts_of_an_ingest_that_went_on(format, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(resume, "PROGRESS_PART", 1 << 30)
-    n, path = 400_000, tmp_path / f"edges.{format}"
-    table = pd.DataFrame({"src": np.arange(n) % 500, "dst": np.arange(n)[::-1] % 500, "weight": np.arange(n) / 7})
-    if format == "parquet":
-        table.to_parquet(path, index=False)
-    else:
-        lines = table.to_csv(index=False).splitlines(keepends=True)
-        path.write_text("".join(["# one\n", *lines[:9], "# two\n", *lines[9:-9], "# three\n", *lines[-9:]]))
-    wanted = report_on(path)
-    assert wanted.n_comment_lines == (0 if format == "parquet" else 3)
-
-    def stop(phase, done, total):
-        if phase == "read" and done > 200_000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        mg.ingest(path, tmp_path / "a.zarr", resume=True, on_progress=stop)
-    assert (tmp_path / ".a.zarr.ingest" / "journal.json").exists()
-    assert mg.ingest(path, tmp_path / "a.zarr", resume=True).ingest_report == wanted
-    assert (wanted.n_rows, wanted.n_merged) == (n, n - wanted.n_entries)
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

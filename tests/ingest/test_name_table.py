@@ -48,28 +48,6 @@ def test_many_names(piece, threads, monkeypatch):
     assert table.nbytes < 3 * sum(len(name.encode()) for name in known) + 200 * len(known)
 
 
-@given(st.lists(st.text(max_size=9), unique=True), st.lists(st.text(max_size=2)), st.integers(0, 5))
-def test_a_table_is_gone_on_with(names, others, first):
-    old, new = NameTable(first), NameTable(first)
-    codes = old.encode(pa.array(names, pa.string()))
-    new.put(*old.take_all())
-    assert new.encode(pa.array(names[::-1], pa.string())).tolist() == codes.tolist()[::-1]
-    check(new, [names, others], [codes, new.encode(pa.array(others, pa.string()))], first)
-
-
-def test_a_large_table_is_gone_on_with_part_by_part():
-    """Shards make room while they take names."""
-    names = [f"name-{k}" for k in range(30_000)]
-    old, new = NameTable(5), NameTable(5)
-    codes = old.encode(pa.array(names))
-    taken, own = old.take_all()
-    order = np.argsort(own)
-    for part in np.array_split(order, [10, 300, 5000]):
-        new.put(taken.take(part), own[part])
-    assert new.find(pa.array(names)).tolist() == codes.tolist()
-    assert len(new) == len(names)
-
-
 def test_names_that_differ_in_one_byte():
     """Wherever that is, in the text and in the name; and names that zeros only tell apart."""
     for length in (0, 1, 7, 8, 9, 15, 16, 17, 40):

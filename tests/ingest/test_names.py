@@ -15,9 +15,8 @@ import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.names import NameWriter, SpilledNames, keep_names, number_names, restore_names, sort_names
+from mgspmv.ingest.names import NameWriter, SpilledNames, number_names, sort_names
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom, OccurringNames
 from mgspmv.ingest.write import Room, store_source
@@ -50,39 +49,6 @@ def test_what_is_read(names, data):
     assert stored[:].tolist() == names
     assert [stored[k] for k in range(-len(names), len(names))] == names * 2
     stored.close()
-
-
-@given(any_names, st.integers(0, 5), st.integers(0, 5))
-def test_names_are_kept(tmp_path_factory, names, first, last):
-    folder = KeptFolder(tmp_path_factory.mktemp("kept"), {})
-    places = keep_names(folder.open("vertices"), pa.array(names, pa.large_string()).slice(first, last))
-    assert restore_names(folder.open("vertices"), places).to_pylist() == names[first : first + last]
-    folder.close()
-
-
-@given(
-    st.lists(st.lists(st.text(max_size=2), max_size=9), max_size=6), st.integers(0, 6), st.sampled_from([1, 1 << 40])
-)
-def test_names_are_coded_on(tmp_path_factory, columns, cut, memory):
-    """By another, from where they were kept, twice."""
-    folder = KeptFolder(tmp_path_factory.mktemp("kept"), {})
-    wanted, state, codes = OccurringNames(IdRoom(memory)), None, []
-    for own in (columns[:cut], columns[cut:], []):
-        vertices = OccurringNames(IdRoom(memory))
-        vertices.restore(folder, state)
-        codes += [vertices.encode(pa.array(names, pa.string()))[0].tolist() for names in own]
-        state = vertices.keep(folder)
-    assert codes == [wanted.encode(pa.array(names, pa.string()))[0].tolist() for names in columns]
-    found, expected = vertices.finish(None), wanted.finish(None)
-    if expected.names is None:
-        assert found.vertex_ids.tolist() == expected.vertex_ids.tolist()
-        assert found.positions.tolist() == expected.positions.tolist()
-    else:
-        pairs = [
-            [(n.to_pylist(), c.tolist(), p.tolist()) for n, c, p in each.names.merge()] for each in (found, expected)
-        ]
-        assert pairs[0] == pairs[1]
-    folder.close()
 
 
 @given(

@@ -90,7 +90,6 @@ def test_everything_else_that_is_read(url, tmp_path):
         "a list of vertices that stops": lambda: mg.ingest("e.txt", "a.zarr", vertices=f"{url}/stops.v"),
         "an update": lambda: mg.update("g.zarr", insert=f"{url}/stops.txt"),
         "a vector": lambda: read_weights(f"{url}/silent.csv", string_ids=False),
-        "resumed": lambda: mg.ingest(f"{url}/silent.txt", "a.zarr", resume=True),
     }
     for name, use in uses.items():
         with pytest.raises(MgspmvError) as caught:

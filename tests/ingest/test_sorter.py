@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from mgspmv.errors import CapacityError, StoreError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import RowPointers
-from mgspmv.ingest.scratch import KeptFolder
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
@@ -344,26 +343,3 @@ def test_an_error_comes_in_its_turn_and_ends_the_rest():
             next(results)
         goes_on.set()
     assert len(started) <= 4
-
-
-@pytest.mark.parametrize(("dtype", "memory"), [(None, 3000), (np.float32, PLENTY), (np.int64, 3000)])
-def test_another_goes_on_with_what_was_kept(dtype, memory, tmp_path):
-    rng, folder, state = np.random.default_rng(4), KeptFolder(tmp_path, {}), None
-    rows, cols = rng.integers(0, 300, (2, 2000))
-    values = None if dtype is None else rng.integers(0, 99, 2000).astype(dtype)
-    for own in np.split(np.arange(2000), [700, 701, 1900]):
-        with EntrySorter(memory, 2, kept=folder.open("entries")) as sorter:
-            if state is not None:
-                sorter.restore(state)
-            for piece in np.array_split(own, 3):
-                sorter.add(CooBatch(rows[piece], cols[piece], None if values is None else values[piece]))
-            state = sorter.keep()
-    with EntrySorter(PLENTY, 2, kept=folder.open("entries")) as sorter:
-        sorter.restore(state)
-        assert sorter.n_entries == 2000
-        blocks = list(sorter.blocks((300, 300)))
-    folder.close()
-    order = np.lexsort((cols, rows))
-    assert np.concatenate([block.indices for block in blocks]).tolist() == cols[order].tolist()
-    if values is not None:
-        assert np.concatenate([block.data for block in blocks]).tolist() == values[order].tolist()

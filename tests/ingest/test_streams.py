@@ -14,12 +14,10 @@ import threading
 import fsspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest import streams
-from mgspmv.ingest.streams import Chunk, TextStream, skip_text
+from mgspmv.ingest.streams import TextStream
 from tests.support.waiting import wait_for
 
 COMPRESS = {
@@ -242,20 +240,3 @@ def test_refusal_shows_line():
     error = streams.Line("a.txt", 7, b" 1 \xff 2 ").refuse("wrong; do right")
     assert str(error) == "a.txt, line 7: '1 � 2': wrong; do right"
     assert (error.source, error.line_number, error.text) == ("a.txt", 7, "1 � 2")
-
-
-@given(st.lists(st.lists(st.sampled_from([b"\n", b"1 2\n", b"# more\n"]), max_size=4)), st.data())
-def test_text_that_is_left_out(groups, data):
-    """Whatever chunks it is in."""
-    lines = [line for group in groups for line in group]
-    first = data.draw(st.integers(0, len(lines)))
-    chunks, number = [], 1
-    for group in groups:
-        chunks.append(Chunk("a", number, b"".join(group)))
-        number += len(group)
-    left = list(skip_text(chunks, len(b"".join(lines[:first]))))
-    assert b"".join(chunk.data for chunk in left) == b"".join(lines[first:])
-    numbers = [line.number for chunk in left for line in chunk.lines()]
-    assert numbers == list(range(first + 1, len(lines) + 1))
-    with pytest.raises(SourceError, match="it ends 1 bytes before the place"):
-        list(skip_text(chunks, len(b"".join(lines)) + 1))

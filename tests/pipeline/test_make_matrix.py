@@ -281,18 +281,6 @@ class TestStores:
         assert [(step.state, step.error) for step in record.steps] == [("kept", None), ("failed", "flipped bits")]
 
 
-class TestResuming:
-    @pytest.fixture
-    def large(self, monkeypatch):
-        monkeypatch.setattr(making, "RESUMED_BYTES", 1)
-
-    def test_what_was_kept_and_is_damaged_is_left(self, night, large, folder):
-        (folder / "out/.web.zarr.ingest").mkdir(parents=True)
-        (folder / "out/.web.zarr.ingest/journal.json").write_text("{}")
-        assert night("mon", WEB).is_success
-        assert not (folder / "out/.web.zarr.ingest").exists()
-
-
 def test_limits_reach_the_ingest(night, monkeypatch):
     given = {}
 
@@ -305,7 +293,7 @@ def test_limits_reach_the_ingest(night, monkeypatch):
     night("mon", WEB, overrides={"limits.threads": 1, "limits.memory": "2GB", "matrix.web.scratch": "."})
     assert given["threads"] == 1
     assert 1.8e9 < given["memory"] - given["taken"] <= 2e9
-    assert (given["scratch"], given["resume"]) == (".", False)
+    assert given["scratch"] == "."
     assert Path("out/.mgspmv/steps/web.json").exists()
 
 

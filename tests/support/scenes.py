@@ -373,8 +373,6 @@ SCENES = {
             "mg.ingest(frame": "web.zarr",
             "--scheduler": "web.zarr",
             "s3://bucket/web.zarr": "web.zarr",
-            "--resume": "web.zarr",
-            "resume=True": "web.zarr",
         },
         elsewhere={
             "mgspmv ingest 'https://example.org/edges/*.csv.gz' web.zarr": _WEB,

@@ -176,12 +176,3 @@ def test_what_the_update_of_a_definition_inserts():
 def test_shapes_that_are_no_fault(source, options):
     info = mg.ingest(source(), "new.zarr", **options)
     assert mg.ingest("new.zarr", "copy.zarr").digest == info.digest  # a store has all of its rows
-
-
-def test_an_ingest_that_was_refused_is_resumed(folder):
-    source = SOURCES["an edge list"][0](LARGE)
-    with pytest.raises(SourceError, match=r"e.txt, line 2: .*is stated for 1 entry"):
-        mg.ingest(source, "new.zarr", resume=True)
-    with pytest.raises(SourceError, match=r"e.txt, line 2: .*is stated for 1 entry"):
-        mg.ingest(source, "new.zarr", resume=True)
-    assert mg.ingest(source, "new.zarr", resume=True, allow_hypersparse=True).shape == (LARGE, LARGE)
