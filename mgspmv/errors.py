@@ -338,16 +338,6 @@ class PipelineBusyError(PipelineError):
     exit_code = 4
 
 
-class RunBusyError(MgspmvError):
-    """A detached run computes the same already."""
-
-    exit_code = 4
-
-
-class RunLostError(MgspmvError):
-    """The process of a detached run is gone, and did not say how it ended."""
-
-
 class StepsFailedError(MgspmvError, RuntimeError):
     """Steps of a pipeline failed; `record` holds what became of all of them, and `exit_code` is that of the first."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from mgspmv.cli import bench, clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.certificates import certificates
-from mgspmv.cli.detached import attach, cancel, status
 from mgspmv.cli.doctor import doctor
 from mgspmv.cli.making import generate, ingest, update
 from mgspmv.cli.pipelines import run
@@ -17,6 +16,7 @@ from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
+from mgspmv.cli.runs import status
 from mgspmv.cli.signals import catch_interrupts
 from mgspmv.cli.standard_streams import open_streams
 from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
@@ -28,16 +28,13 @@ PANELS = {
     "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
     "Results": (top, summary, report),
     "Pipelines and measurements": (run, doctor, certificates),
-    "Detached runs": (status, attach, cancel),
+    "Clusters": (status,),
 }
 """All commands, in the order in which help lists them."""
 
-SHORT = (versions, info, plan, top, summary, report, doctor, certificates, status, attach, cancel)
-"""Commands that do not take long, and have no --detach."""
-
 for panel, commands in PANELS.items():
     for command in commands:
-        add_command(app, command, detaches=command not in SHORT, rich_help_panel=panel)
+        add_command(app, command, rich_help_panel=panel)
 app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measurements")
 

@@ -15,7 +15,6 @@ import typer
 from mgspmv.errors import OptionError, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
-    from mgspmv.cli.detaching import OwnRun
     from mgspmv.monitor.progress import Monitor
 
 PANEL = "What is said"
@@ -76,9 +75,6 @@ MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is
 ARGS: ContextVar[tuple[str, ...]] = ContextVar("ARGS", default=())
 """The command line, after the name of the program."""
 
-OWN: ContextVar[OwnRun | None] = ContextVar("OWN", default=None)
-"""The detached run that this process is; None where it is none."""
-
 KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 """What is said when the command is interrupted now."""
 
@@ -104,20 +100,12 @@ def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str]
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
-    """Progress on stderr where that is a terminal and somebody wants it; of a detached run where others find it."""
-    if (own := OWN.get()) is not None:
-        return own.recording.open_line(tol, max_iter)
+    """Progress on stderr where that is a terminal and somebody wants it."""
     from mgspmv.monitor import progress
 
     if MODE.get().is_quiet:
         return progress.NullProgress()
     return progress.open_progress(tol=tol, max_iter=max_iter)
-
-
-def take_over() -> None:
-    """Tell who started this process, where it is a detached run, that what was asked for is being done."""
-    if (own := OWN.get()) is not None:
-        own.recording.take_over()
 
 
 def say(line: str) -> None:

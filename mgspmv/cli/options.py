@@ -112,10 +112,6 @@ Tls = Annotated[
         metavar="temporary|DIR", help="Encrypt all connections, and let in who has the certificates of this folder."
     ),
 ]
-Detach = Annotated[
-    bool,
-    typer.Option("--detach", help="Go on without this terminal, as a process that `mgspmv status` lists."),
-]
 DeviceMemory = Annotated[
     str | None,
     typer.Option(

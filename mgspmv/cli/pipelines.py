@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgspmv.cli.mode import MODE, OWN, note_kept, say
+from mgspmv.cli.mode import MODE, note_kept, say
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
@@ -55,14 +55,12 @@ def run(
 @contextmanager
 def _watch(definition: Definition) -> Iterator[dict[str, Any]]:
     """What `run_pipeline` calls, so that the terminal shows how steps get on; nothing where nobody looks at it."""
-    from mgspmv.monitor.progress import StepsProgress
     from mgspmv.pipeline.showing import show_steps
 
-    own = OWN.get()
-    if own is None and (MODE.get().is_quiet or not sys.stderr.isatty()):
+    if MODE.get().is_quiet or not sys.stderr.isatty():
         yield {}
         return
-    with show_steps(definition, StepsProgress if own is None else own.recording.open_steps) as hearers:
+    with show_steps(definition) as hearers:
         yield hearers
 
 

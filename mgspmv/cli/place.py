@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import MODE, say, take_over
+from mgspmv.cli.mode import MODE, say
 from mgspmv.cli.options import (
     REMOTE_KINDS,
     ClusterKind,
@@ -142,7 +142,6 @@ def open_client(place: Place, progress: Monitor) -> Iterator[Any]:
     SchedulerNotFoundError : nothing answers at that address
     """
     if place.is_embedded:
-        take_over()
         yield None
         return
     progress.phase("connecting" if place.cluster is None else "starting workers")
@@ -158,7 +157,6 @@ def open_client(place: Place, progress: Monitor) -> Iterator[Any]:
         stack.callback(cluster.close)
         if cluster.dashboard_link:
             say(f"dashboard: {cluster.dashboard_link}")
-        take_over()
         yield cluster.client
 
 

@@ -19,13 +19,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
-from mgspmv.cli.mode import ARGS, KEPT, MODE, OWN, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
-from mgspmv.cli.options import REMOTE_KINDS, Detach, Tls
-from mgspmv.detached import EXIT_INTERRUPTED
+from mgspmv.cli.mode import ARGS, KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
+from mgspmv.cli.options import REMOTE_KINDS, Tls
 from mgspmv.errors import MgspmvError, OptionError, StoreError, escape_controls, hide_secrets
 from mgspmv.os_errors import translating
 
 EXIT_UNEXPECTED = 1
+EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 PIPED_WIDTH = 1000
@@ -61,7 +61,7 @@ class Answer:
     lines: Iterator[bytes] | None = None
     """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
     exit_code: int = 0
-    """Where there is no error: that of the run or the cluster which the answer is of."""
+    """Where there is no error: that of the cluster which the answer is of."""
 
 
 class Command(TyperCommand):
@@ -87,8 +87,7 @@ class Group(TyperGroup):
     ) -> NoReturn:
         """Run the command line `args` and exit."""
         args = sys.argv[1:] if args is None else list(args)
-        own = OWN.get()
-        mode = find_mode(args) if own is None else own.adapt(find_mode(args))
+        mode = find_mode(args)
         MODE.set(mode)
         ARGS.set(tuple(args))
         KEPT.set("")
@@ -109,8 +108,6 @@ class Group(TyperGroup):
         except Exception as error:
             hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
             code = _fail(error, str(error), EXIT_UNEXPECTED, mode, f"{type(error).__name__}: {error}{hint}")
-        if own is not None:
-            own.end(code)
         sys.exit(code)
 
 
@@ -125,22 +122,16 @@ app = typer.Typer(
 )
 
 
-def add_command(
-    group: typer.Typer, command: Callable[..., Any], name: str | None = None, *, detaches: bool = False, **options: Any
-) -> None:
+def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
     """Add a command, with the options of its groups and those that all have, and names of choices that a shell
     completes.
 
     One that may compute on a cluster is encrypted by --tls.
-
-    Parameters
-    ----------
-    detaches : whether it may go on without its terminal
     """
     flat = _take_groups(command)
     takes_cluster = "scheduler" in signature(flat).parameters
     own = _take_tls(flat) if takes_cluster else flat
-    group.command(name, cls=Command, **options)(_take_spoken(_take_detach(own) if detaches else own))
+    group.command(name, cls=Command, **options)(_take_spoken(own))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,23 +175,6 @@ def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
 
     keywords = [*own.values()]
     _set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
-    return run
-
-
-def _take_detach(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same command, by a process of its own where that is asked for."""
-    own = signature(command, eval_str=True).parameters
-    detach = Parameter("detach", Parameter.KEYWORD_ONLY, default=False, annotation=Detach)
-
-    @wraps(command)
-    def run(**given: Any) -> Any:
-        if not given.pop("detach"):
-            return command(**given)
-        from mgspmv.cli import detaching
-
-        return detaching.detach(command, given)
-
-    _set_parameters(run, {**own, "detach": detach})
     return run
 
 
@@ -327,16 +301,9 @@ def _fail_usage(error: Any, mode: Mode) -> int:
 
 
 def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
-    """Write an answer to stdout; 0, or the exit code when nobody reads it. A detached run keeps it."""
-    if (own := OWN.get()) is not None:
-        own.keep_answer(json_format.loads(hide_secrets(_dump(payload))), hide_secrets(_render(parts)))
-        return 0
-    text = f"{_dump(payload)}\n" if as_json else _render(parts)
+    """Write an answer to stdout; 0, or the exit code when nobody reads it."""
+    text = f"{json_format.dumps(payload, allow_nan=False)}\n" if as_json else _render(parts)
     return _write_out([hide_secrets(text)])
-
-
-def _dump(payload: Mapping[str, Any]) -> str:
-    return json_format.dumps(payload, allow_nan=False)
 
 
 def _write_out(texts: Iterable[str]) -> int:

@@ -59,20 +59,6 @@ class Monitor(Protocol):
         ...
 
 
-class StepsMonitor(Protocol):
-    """What shows the progress of the steps of a pipeline; a context manager. See `StepsProgress`."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def on_progress(self, step: str, phase: str, done: int, total: int | None) -> None: ...
-
-    def on_event(self, step: str, event: Event, tol: float | None, max_iter: int | None) -> None: ...
-
-    def end(self, step: str, said: str = "") -> None: ...
-
-
 class NullProgress:
     """Shows nothing."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mgspmv.model import Event
-from mgspmv.monitor.progress import StepsMonitor, StepsProgress, is_watched
+from mgspmv.monitor.progress import StepsProgress, is_watched
 from mgspmv.monitor.showing import find_change, take_turn, tell_all
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.steps import Step, list_steps
@@ -26,15 +26,8 @@ def watch_steps(definition: Definition, hearers: dict[str, Callable[..., Any] | 
 
 
 @contextmanager
-def show_steps(
-    definition: Definition, open_steps: Callable[[int], StepsMonitor] = StepsProgress
-) -> Iterator[dict[str, Callable[..., Any]]]:
-    """What `run_pipeline` is to call, by the names of its arguments, so that steps are shown.
-
-    Parameters
-    ----------
-    open_steps : makes what shows so many steps
-    """
+def show_steps(definition: Definition) -> Iterator[dict[str, Callable[..., Any]]]:
+    """What `run_pipeline` is to call, by the names of its arguments, so that steps are shown."""
 
     def on_progress(name: str, done: int, total: int | None) -> None:
         step, _, phase = name.partition(": ")
@@ -51,5 +44,5 @@ def show_steps(
         shown.end(outcome.name, f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
 
     lanes = list_steps(definition.pipeline, str(definition.folder))
-    with open_steps(sum(map(len, lanes.values()))) as shown:
+    with StepsProgress(sum(map(len, lanes.values()))) as shown:
         yield {"on_progress": on_progress, "on_event": on_event, "on_step": on_step}

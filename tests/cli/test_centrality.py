@@ -127,7 +127,6 @@ def test_hubs_on_standard_output():
     for options, message in (
         (["--hubs", "-", "-o", "-"], "--hubs - and -o - both write to standard output; name a file for one of them"),
         (["--hubs", "-", "--json"], "--hubs - writes ranks to standard output, where --json answers"),
-        (["--hubs", "-", "--detach"], "--hubs - writes ranks to standard output, which a detached run does not have"),
     ):
         assert message in invoke("hits", "g.zarr", *options, code=2)[1]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mgspmv.detached import find_run
 from mgspmv.launching.state import end_processes, list_clusters
 from mgspmv.processes import Process, find_birth
 from tests.support.commands import ENVIRONMENT, PROGRAM, invoke, invoke_json
@@ -73,8 +72,8 @@ def test_from_start_to_stop():
     assert "`mgspmv cluster stop default` ends it, --name starts another" in stderr
 
     endless = ("--tol-mode", "fixed", "--max-iter", "100000000", "--scheduler", told["scheduler_file"])
-    run = invoke_json("pagerank", "g.zarr", *endless, "--detach")["run"]
-    assert wait_for(lambda: find_run(run).stage.iteration > 0, HANG_S)
+    ranking = subprocess.Popen([*PROGRAM, "pagerank", "g.zarr", *endless], env=os.environ, stderr=subprocess.PIPE)
+    assert wait_for(lambda: any(run["iterations"] for run in ask()["runs"]), HANG_S)
     [going_on] = ask()["runs"]
     assert going_on["operation"] == "pagerank"
     listed, shown = invoke("cluster", "status")[0], invoke("cluster", "status", "default")[0]
@@ -86,8 +85,9 @@ def test_from_start_to_stop():
     assert stdout.startswith(f"cluster default is stopped\n  run {going_on['run']}, pagerank of ")
     assert are_gone(processes)
     assert list_left() == []
-    assert wait_for(lambda: not find_run(run).is_live)
-    assert find_run(run).end.payload["error"]["type"] == "SchedulerNotFoundError"
+    _, stderr = ranking.communicate(timeout=HANG_S)
+    assert ranking.returncode == 7
+    assert b"the connection to the scheduler was lost" in stderr or b"did not answer" in stderr
 
 
 @pytest.mark.slow

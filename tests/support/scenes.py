@@ -195,6 +195,8 @@ _SERVICE = Elsewhere(
     "needs root, and systemd",
     "tests/deploy/test_systemd.py::test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started",
 )
+_NOHUP = Elsewhere("outlives the page", "tests/cli/test_signals.py::test_what_is_ignored_stays_ignored")
+_UNIT = Elsewhere("needs systemd", "tests/cli/test_signals.py::test_a_second_signal_lets_the_command_end")
 _IMAGE = Elsewhere("needs Docker", "tests/deploy/test_docker.py::test_the_steps_make_a_cluster_that_runs_a_pipeline")
 _VERSIONS = Elsewhere(
     "needs a network", "tests/deploy/test_docker.py::test_constraints_have_a_version_of_all_that_is_required"
@@ -280,7 +282,6 @@ SCENES = {
         },
         afresh={"-o ranks.parquet": "ranks.parquet"},
     ),
-    "docs/detached.md": Scene(fill_checkpoints),
     "docs/doctor.md": Scene(fill_doctor),
     "docs/faults.md": Scene(
         elsewhere={
@@ -428,4 +429,13 @@ SCENES = {
         }
     ),
     "docs/subgraph.md": Scene(fill_subgraph),
+    "docs/watching.md": Scene(
+        elsewhere={
+            "nohup mgspmv pagerank web.zarr -o ranks.parquet --checkpoint web.ckpt --log run.jsonl > run.out 2>&1 &": (
+                _NOHUP
+            ),
+            "systemd-run --user --same-dir --unit ranks mgspmv pagerank web.zarr -o ranks.parquet --overwrite "
+            "--log run.jsonl": _UNIT,
+        }
+    ),
 }

@@ -60,6 +60,7 @@ def check_line(text: str) -> None:
         "mypy": lambda words: None,
         "docker": _check_docker,
         "kubectl": _check_kubectl,
+        **dict.fromkeys(("nohup", "systemd-run"), lambda words: _parse_words(words[words.index("mgspmv") + 1 :])),
         **dict.fromkeys(("sbatch", "qsub"), _check_job),
         **dict.fromkeys(("uv", "useradd", "install", "systemctl", "python3"), lambda words: None),
     }

@@ -1,0 +1,66 @@
+"""The command `status`: the runs that a cluster knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from mgspmv.cli.mode import open_progress
+from mgspmv.cli.options import Scheduler
+from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.program import Answer
+from mgspmv.cli.tables import tabulate
+from mgspmv.errors import OptionError
+
+AnswerIn = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For the scheduler to answer.")]
+
+
+def status(*, scheduler: Scheduler = None, timeout: AnswerIn = 30.0) -> Answer:
+    """List the last runs on a cluster, the newest first.
+
+    Without --scheduler it is the cluster that `mgspmv cluster start` started on this machine.
+    """
+    from mgspmv.monitor.known import list_known_runs
+
+    with _open_client(scheduler, timeout) as client:
+        runs = list_known_runs(client)
+    titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
+    shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "this cluster knows no runs"
+    return Answer({"runs": runs}, [shown])
+
+
+@contextmanager
+def _open_client(scheduler: str | None, timeout: float) -> Iterator[Any]:
+    """Connect to the named cluster, or to the only one of this machine."""
+    from mgspmv.distribute.tls import use_tls
+
+    certificates = None
+    if scheduler is None:
+        scheduler, certificates = _find_cluster()
+    place = Place(scheduler=scheduler, timeout=timeout)
+    with use_tls(certificates), open_progress() as progress, open_client(place, progress) as client:
+        yield client
+
+
+def _find_cluster() -> tuple[str, str | None]:
+    """Address and certificates of the only cluster of this machine."""
+    from mgspmv.launching.state import list_clusters
+
+    found = [cluster for cluster in list_clusters() if cluster.state == "running"]
+    if len(found) != 1:
+        names = ", ".join(f"{cluster.name} at {cluster.scheduler}" for cluster in found)
+        which = f"{len(found)} clusters run on this machine ({names})" if found else "no cluster runs on this machine"
+        raise OptionError(f"{which}; name one by --scheduler ADDRESS")
+    assert found[0].scheduler is not None
+    return found[0].scheduler, found[0].certificates
+
+
+def _list_cells(run: dict[str, Any]) -> tuple[str, ...]:
+    change = "" if run["change"] is None else f"{run['change']:.3g}"
+    since = datetime.fromtimestamp(run["began"]).strftime("%Y-%m-%d %H:%M:%S")
+    numbers = f"{run['iterations']:,}", change, since, f"{run['seconds']:.3g}", str(run["workers"])
+    return run["run"], run["state"], run["operation"], *numbers, run["matrix"]
