@@ -8,13 +8,12 @@ import math
 import os
 from collections.abc import Iterator, Sized
 from dataclasses import asdict, dataclass, field
-from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.cards import Card, draw_convergence, format_shape, make_table, quote, render_card
+from mgspmv.display.cards import Card, format_shape, make_table, quote, render_card
 from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
 from mgspmv.files import is_url, strip_file_scheme, write_beside
 from mgspmv.model import Event, Stability, Status, free_memory
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from mgspmv.saved import SavedBatch
 
 BATCH_SUFFIXES = (".zarr", ".parquet")
-HTML_LINES = 6
-"""Vectors whose convergence is drawn for a notebook, the slowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,15 +142,10 @@ class BatchSolution:
 
     def _repr_html_(self) -> str:
         n_good = sum(status.is_success for status in self.statuses)
-        slowest = sorted(nlargest(HTML_LINES, range(len(self)), key=lambda k: len(self.changes[k])))
-        lines = [(quote(self.labels[k]), self.changes[k], self.statuses[k].is_success) for k in slowest]
-        chart = draw_convergence(lines)
         titles = ("vector", "alpha", "status", "iterations", "change", "L1 error")
         table = make_table("Vectors", titles, self._describe_each(), len(self))
         state = f"{n_good} of {len(self)} vectors ended well"
-        return render_card(
-            Card("BatchSolution", self._list_facts(), state, n_good == len(self), [chart] if lines else [], [table])
-        )
+        return render_card(Card("BatchSolution", self._list_facts(), state, n_good == len(self), [table]))
 
     def _list_facts(self) -> list[tuple[str, str]]:
         kept = f"the {0 if self.top_ids is None else self.top_ids.shape[1]} highest ranks of each"

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.display.cards import Card, Share, draw_shares, format_range, render_card
+from mgspmv.display.cards import Card, Share, Table, format_range, list_shares, render_card
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError, hide_secrets
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
@@ -253,10 +253,10 @@ class Plan:
             facts[-2] = ("memory of each device", f"at most {format_bytes(max(devices))}")
         if self.seconds_per_iteration is not None:
             facts.append(("predicted", f"{format_seconds(self.seconds_per_iteration)} in each iteration"))
-        return render_card(Card(f"Plan of {self.operation}", facts, charts=draw_shares(list_shares(self))))
+        return render_card(Card(f"Plan of {self.operation}", facts, tables=[list_plan(self)]))
 
 
-def list_shares(plan: Plan, names: Sequence[str] | None = None) -> list[Share]:
+def list_plan(plan: Plan, names: Sequence[str] | None = None) -> Table:
     """Rows, entries and memory of each worker of a plan.
 
     Parameters
@@ -265,9 +265,8 @@ def list_shares(plan: Plan, names: Sequence[str] | None = None) -> list[Share]:
     """
     names = names or [f"worker {k}" for k in range(len(plan.workers))]
     memory = [(w.host_bytes, w.device_bytes) if w.has_device else (w.memory_bytes, None) for w in plan.workers]
-    return [
-        Share(name, w.stop - w.start, w.nnz, *own) for name, w, own in zip(names, plan.workers, memory, strict=True)
-    ]
+    shares = [Share(n, w.stop - w.start, w.nnz, *own) for n, w, own in zip(names, plan.workers, memory, strict=True)]
+    return list_shares(shares)
 
 
 SLICE_UNIT = 4

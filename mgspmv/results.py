@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 
-from mgspmv.display.cards import Card, Table, draw_convergence, format_shape, quote, render_card
+from mgspmv.display.cards import Card, Table, format_shape, quote, render_card
 from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.errors import (
     CapacityError,
@@ -139,11 +139,10 @@ class Solution:
     def _repr_html_(self) -> str:
         rows = [(quote(name), f"{rank:.6g}") for name, rank in self.top(HTML_TOP)]
         label = "scores" if self.scaler != "none" else "ranks"
-        charts = [draw_convergence([(label, self.changes, self.status.is_success)])] if self.changes else []
         title = "Highest" if self._is_certified(HTML_TOP) else "Highest, order not certified"
         tables = [Table(title, ("vertex", label[:-1]), rows)] if rows else []
         state = f"{self.status} after {self.iterations} iterations"
-        return render_card(Card("Solution", self._list_facts(), state, self.status.is_success, charts, tables))
+        return render_card(Card("Solution", self._list_facts(), state, self.status.is_success, tables))
 
     def _list_facts(self) -> list[tuple[str, str]]:
         phases = sorted(self.seconds.items(), key=lambda own: -own[1])[:HTML_PHASES]

@@ -82,7 +82,6 @@ def test_vectors_are_found_by_label_and_by_number():
         [quote(label), f"{alpha:g}", str(status), str(len(changes))]
         for label, alpha, status, changes in zip(batch.labels, batch.alphas, batch.statuses, batch.changes, strict=True)
     ]
-    assert "0.3 at 1 to 0.1 at 3." in found.charts[0]
     assert read_card(make_batch(top=2)).facts["kept"] == "the 2 highest ranks of each"
 
 

@@ -272,9 +272,9 @@ def test_a_notebook_shows_a_plan_by_worker() -> None:
     assert (found.facts["store"], found.facts["workers"], found.facts["rows of each"]) == ("m.zarr", "2", "5")
     assert found.facts["memory of each"] == f"at most {format_bytes(plan.memory_bytes)}"
     assert found.facts["rows are"] == "in the memory of the host"
-    rows, memory = found.charts
-    assert "worker 1: rows 5, entries 15." in rows
-    assert f"worker 0: host {format_bytes(plan.workers[0].memory_bytes)}." in memory
+    _, first, second = found.tables[0]
+    assert second[:3] == ["worker 1", "5", "15"]
+    assert first[3:] == [format_bytes(plan.workers[0].memory_bytes), ""]
     assert "predicted" not in found.facts
     assert read_card(plan_even(10, 3, rates=Rates(1.0, 1.0))).facts["predicted"].endswith("in each iteration")
 
@@ -285,7 +285,7 @@ def test_a_notebook_shows_what_is_planned_for_devices() -> None:
     most = max(w.device_bytes for w in plan.workers)
     assert found.facts["memory of each device"] == f"at most {format_bytes(most)}"
     assert found.facts["rows are"] == "on the device"
-    assert f"device {format_bytes(plan.workers[0].device_bytes)}." in found.charts[1]
+    assert found.tables[0][1][4] == format_bytes(plan.workers[0].device_bytes)
 
 
 # --- capacity --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What a notebook shows of an object: a card of HTML with its own style and no script, for light pages and dark ones.
 
-A card takes its text from the page that it is on. Its other colours are seen on white as well as on black, since a
-page does not say which it is.
+A card takes its colors from the page that it is on.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.display.charts import Bar, Chart, Line, Quantity, draw_groups, draw_lines
 from mgspmv.display.numbers import format_bytes, format_scaled, shorten
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ LONGEST = 90
 """Characters of a text on a card; of longer ones the begin and the end are shown, and all of it as a tip."""
 MOST_ROWS = 20
 """Of a table on a card."""
-COLOURS = ("#3f7fd9", "#c8641f", "#a868b8", "#2b9575", "#8a76e8", "#a87f10")
-"""Of series: a contrast of 3 or more with white and with black."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,6 @@ class Card:
     """In a word; empty where it has none."""
     is_success: bool = True
     """Whether the state is a good one."""
-    charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
 
 
@@ -67,7 +62,7 @@ class Share:
 
 def render_card(card: Card) -> str:
     """The HTML of a card; it needs nothing else."""
-    return _load_template().render(card=card, longest=LONGEST, colours=COLOURS).strip()
+    return _load_template().render(card=card, longest=LONGEST).strip()
 
 
 def make_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], n_rows: int) -> Table:
@@ -76,25 +71,18 @@ def make_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]
     return Table(caption, titles, shown, n_rows - len(shown))
 
 
-def draw_convergence(lines: Sequence[tuple[str, Sequence[float], bool]]) -> Chart:
-    """The change of each iteration, from the first on.
-
-    Parameters
-    ----------
-    lines : of each run its name, its changes, and whether it ended well
-    """
-    drawn = [Line(name, list(enumerate(changes, 1)), is_success) for name, changes, is_success in lines]
-    return draw_lines("Convergence", drawn, Quantity("iteration"), Quantity("change", is_log=True))
-
-
-def draw_shares(shares: Sequence[Share]) -> list[Chart]:
-    """Rows and entries, and memory, of each worker."""
-    sizes = [Bar(own.worker, (own.n_rows, own.nnz)) for own in shares]
-    memory = [Bar(own.worker, (own.host_bytes, own.device_bytes)) for own in shares]
-    return [
-        draw_groups("Rows and entries by worker", sizes, ("rows", "entries"), format_scaled),
-        draw_groups("Memory by worker, as planned", memory, ("host", "device"), format_bytes),
+def list_shares(shares: Sequence[Share]) -> Table:
+    """Rows, entries and planned memory of each worker."""
+    rows = [
+        (own.worker, f"{own.n_rows:,}", format_scaled(own.nnz), *map(_format_size, (own.host_bytes, own.device_bytes)))
+        for own in shares
     ]
+    titles = ("", "rows", "entries", "host memory, planned", "device memory, planned")
+    return make_table("Workers", titles, rows, len(rows))
+
+
+def _format_size(n_bytes: int | None) -> str:
+    return "" if n_bytes is None else format_bytes(n_bytes)
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -41,7 +41,7 @@ from mgspmv.kernels.operands import (
 )
 from mgspmv.model import Progress, Recovery, check_choice, describe_entries, list_facts
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan, list_shares
+from mgspmv.partition import Plan, list_plan
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.read import StoredMatrix
 
@@ -341,7 +341,7 @@ class DistributedMatrix(DescribedMatrix):
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
 
     def _repr_html_(self) -> str:
-        from mgspmv.display.cards import Card, draw_shares, render_card
+        from mgspmv.display.cards import Card, render_card
         from mgspmv.display.numbers import format_seconds
 
         facts = [
@@ -352,10 +352,8 @@ class DistributedMatrix(DescribedMatrix):
         ]
         is_open = not self.is_closed
         state = f"on {len(self.members)} workers" if is_open else "closed"
-        charts = draw_shares(list_shares(self.plan, [f"worker {name}" for name in self.workers]))
-        return render_card(
-            Card("DistributedMatrix", [*list_facts(self.info), *facts], state, is_open, charts if is_open else ())
-        )
+        tables = [list_plan(self.plan, [f"worker {name}" for name in self.workers])] if is_open else []
+        return render_card(Card("DistributedMatrix", [*list_facts(self.info), *facts], state, is_open, tables))
 
     def _distribute_transpose(self) -> DistributedMatrix:
         if not (self.info.has_transpose or self.is_transpose):

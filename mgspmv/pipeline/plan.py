@@ -99,7 +99,7 @@ class PipelinePlan:
         memory = f"at most {format_bytes(self.memory_bytes)} at a time"
         facts = [("pipeline", self.name), ("folder", hide_secrets(self.folder)), ("memory", memory)]
         is_good = all(step.state != "failing" for step in self.steps)
-        return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, tables=[table]))
+        return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, [table]))
 
     def _count_states(self) -> str:
         counts = Counter(step.state for step in self.steps)

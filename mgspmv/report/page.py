@@ -24,6 +24,10 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     ----------
     run : as a pipeline returns it, or as `load_run` reads it
     title : default the name of the run
+
+    Raises
+    ------
+    MissingDependencyError : matplotlib is not installed
     """
     page = _load_template().render(
         title=title or run.name,

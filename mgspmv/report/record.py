@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from mgspmv.display.cards import Card, draw_convergence, make_table, render_card
+from mgspmv.display.cards import Card, make_table, render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
 from mgspmv.results import to_json
@@ -145,9 +145,7 @@ class RunRecord:
         ]
         rows = [(s.name, s.kind, s.state, format_seconds(s.elapsed_s), *_describe_result(s)) for s in self.steps]
         table = make_table("Steps", ("step", "kind", "state", "took", "status", "iterations", "error"), rows, len(rows))
-        lines = [line for step in self.steps for line in _list_changes(step)]
-        charts = [draw_convergence(lines)] if lines else []
-        return render_card(Card("RunRecord", facts, self._count_states(), self.is_success, charts, [table]))
+        return render_card(Card("RunRecord", facts, self._count_states(), self.is_success, [table]))
 
     def _count_states(self) -> str:
         counts = Counter(step.state for step in self.steps)
@@ -159,14 +157,6 @@ def _describe_result(step: StepOutcome) -> tuple[str, str, str]:
     result = {} if step.record is None else step.record.result
     error = (step.error or "").partition("\n")[0]
     return str(result.get("status", "")), str(result.get("iterations", "")), error
-
-
-def _list_changes(step: StepOutcome) -> list[tuple[str, list[float], bool]]:
-    """The curve of a step that ranked one vector."""
-    result = {} if step.record is None else step.record.result
-    if step.kind != "pagerank" or not result.get("changes"):
-        return []
-    return [(step.name, [float(change) for change in result["changes"]], step.state != "failed")]
 
 
 def read_step(described: dict[str, Any], path: str) -> StepRecord:

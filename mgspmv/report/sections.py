@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgspmv.display.charts import N_COLOURS, Bar, Chart, Level, Line, Quantity, draw_groups, draw_lines, draw_stacks
 from mgspmv.display.numbers import (
     format_bytes,
     format_count,
@@ -18,6 +17,7 @@ from mgspmv.display.numbers import (
     shorten,
 )
 from mgspmv.model import Status
+from mgspmv.report.charts import N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord
 from mgspmv.report.views import (
     NOTHING,
@@ -161,8 +161,8 @@ def _show_convergence(run: RunRecord) -> Section:
     for group, records in group_records(select(list_records(run), is_ranks)):
         lines = [line for record in records for line in _draw_changes(record)]
         if lines:
-            x, y = Quantity("iteration"), Quantity(f"change, {_name_norms(records)}", is_log=True)
-            charts.append(draw_lines(f"{group}: convergence", lines, x, y, _list_levels(records)))
+            y, levels = f"change, {_name_norms(records)}", _list_levels(records)
+            charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=levels))
     lead = (
         "How much the ranks changed in each iteration, and the tolerance at which a run ends. A dot is the end of a "
         "run that ended as it was asked to, a cross of one that did not. Of a batch there are the slowest vector, the "
@@ -204,15 +204,15 @@ def _name_norms(records: Iterable[StepRecord]) -> str:
     return next(iter(names)) if len(names) == 1 else "each in the norm of its run"
 
 
-def _list_levels(records: Iterable[StepRecord]) -> list[Level]:
+def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
     """The changes at which the runs end, each once."""
     levels = {}
     for record in records:
         mode, tol = record.options.get("tol_mode"), read_number(record.options.get("tol"))
         if tol > 0 and mode != "fixed":
             change = tol * record.matrix["shape"][0] if mode == "l1_per_node" else tol
-            levels[change] = Level(change, f"tol {format_number(change)}")
-    return list(levels.values())[:MOST_LEVELS]
+            levels[change] = f"tol {format_number(change)}"
+    return list(levels.items())[:MOST_LEVELS]
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -244,13 +244,13 @@ def _mark_kept(name: str, record: StepRecord, kept: set[str]) -> str:
 
 
 def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
-    """The phases that took longest of all, as many as there are colours but for one, in the order in which they
+    """The phases that took longest of all, as many as there are colors but for one, in the order in which they
     usually are; unknown ones come last."""
     took: dict[str, float] = {}
     for record in records:
         for phase, elapsed_s in record.seconds.items():
             took[phase] = took.get(phase, 0.0) + elapsed_s
-    longest = sorted(took, key=lambda phase: -took[phase])[: N_COLOURS - 1]
+    longest = sorted(took, key=lambda phase: -took[phase])[: N_COLORS - 1]
     return sorted(longest, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES))
 
 
@@ -259,7 +259,7 @@ def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str
     stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [Bar(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
-    return draw_stacks(title, bars, [*phases, "other"][:n_series], format_seconds)
+    return draw_bars(title, bars, [*phases, "other"][:n_series], format_seconds, is_stacked=True)
 
 
 def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
@@ -277,7 +277,7 @@ def _draw_workers(record: StepRecord) -> Chart:
         Bar(f"worker {worker}", [sum(event[name][worker] for event in events) for name in _TIMES])
         for worker in range(_count_workers(record))
     ]
-    return draw_stacks(f"{record.name}: time by worker", bars, list(_TIMES.values()), format_seconds)
+    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()), format_seconds, is_stacked=True)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def _say_excess(value: int | None, predicted: int | None) -> str:
 
 
 def _draw_memory(title: str, bars: Sequence[Bar]) -> Chart:
-    return draw_groups(title, bars, ["predicted", *_MEASURED.values()], format_bytes)
+    return draw_bars(title, bars, ["predicted", *_MEASURED.values()], format_bytes, is_stacked=False)
 
 
 # --- ranks and degrees -----------------------------------------------------------------------------------------------
@@ -339,8 +339,7 @@ def _show_distributions(run: RunRecord) -> Section:
     for group, records in group_records(list_records(run)):
         lines = [Line(name_in_group(own), _read_points(own.distribution)) for own in records if own.distribution]
         if lines:
-            x, y = Quantity("rank", is_log=True), Quantity("vertices of at least this rank", is_log=True)
-            charts.append(draw_lines(f"{group}: ranks", lines, x, y))
+            charts.append(draw_lines(f"{group}: ranks", lines, "rank", "vertices of at least this rank", is_x_log=True))
         charts += [_draw_degrees(f"{own.name}: degrees", own.degrees) for own in records if any(own.degrees.values())]
         summaries = [_summarize(own) for own in records if own.summary]
         if summaries:
@@ -366,8 +365,7 @@ def _draw_degrees(title: str, degrees: Mapping[str, Sequence[Sequence[float]]]) 
         if pairs and pairs[0][0] == 0:
             n_without = pairs[0][1] - (pairs[1][1] if len(pairs) > 1 else 0)
             notes.append(f"{format_count(n_without)} {what} of {names.get(kind, kind)} 0 are not drawn")
-    x, y = Quantity("degree", is_log=True), Quantity(f"{what} of at least this degree", is_log=True)
-    chart = draw_lines(title, lines, x, y)
+    chart = draw_lines(title, lines, "degree", f"{what} of at least this degree", is_x_log=True)
     return replace(chart, note="; ".join(filter(None, [*notes, chart.note])))
 
 

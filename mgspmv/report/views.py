@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from mgspmv.display.charts import Chart
 from mgspmv.display.numbers import format_number, shorten
 from mgspmv.model import Status
+from mgspmv.report.charts import Chart
 from mgspmv.report.record import RunRecord, StepRecord
 
 MOST_ROWS = 50

@@ -339,11 +339,12 @@ def test_use_after_close(graph, client):
         assert found.title == "DistributedMatrix ✓ on 4 workers"
         assert found.facts["cluster"] == client.scheduler.address
         assert (found.facts["computes on"], found.facts["slices go by"]) == ("hosts", "peer")
-        assert all(f"worker {k}: rows {b - a}," in found.charts[0] for k, (a, b) in enumerate(pairwise(D.bounds)))
+        expected = [[f"worker {k}", f"{b - a}"] for k, (a, b) in enumerate(pairwise(D.bounds))]
+        assert [row[:2] for row in found.tables[0][1:]] == expected
     D.close()
     assert repr(D).endswith(", closed>")
     assert read_card(D).title == "DistributedMatrix ✕ closed"
-    assert read_card(D).charts == []
+    assert read_card(D).tables == []
     message = f"the distributed matrix of {graph.info.url} was closed; distribute it again"
     for use in (
         lambda: D @ np.ones(50),

@@ -23,23 +23,22 @@ OVERFLOWING = """
 
 COVERED = """
 [...document.querySelectorAll('svg[role=img]')].flatMap(svg => {
-    const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBBox()]);
-    const [, , width, height] = svg.getAttribute('viewBox').split(' ').map(Number);
-    const outside = texts.filter(([, b]) =>
-        b.x < -0.5 || b.y < -0.5 || b.x + b.width > width + 0.5 || b.y + b.height > height + 0.5);
+    const edge = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+    const outside = texts.filter(([, b]) => b.left < edge.left - 1 || b.top < edge.top - 1
+        || b.right > edge.right + 1 || b.bottom > edge.bottom + 1);
     const pairs = texts.flatMap((a, k) => texts.slice(k + 1).map(b => [a, b]));
-    const apart = (a, b) => a.x + a.width <= b.x || b.x + b.width <= a.x
-        || a.y + a.height <= b.y + 1.5 || b.y + b.height <= a.y + 1.5;
+    const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top + 2 || b.bottom <= a.top + 2;
     const on = pairs.filter(([[, a], [, b]]) => !apart(a, b)).map(([[a], [b]]) => `${a} on ${b}`);
     return [...outside.map(([text]) => `${text} is cut off`), ...on].map(said => svg.ariaLabel + ': ' + said);
 })
 """
-"""Texts of drawings that are on each other, but for the 1.5 units that lines of text have above and below, or that the
+"""Texts of drawings that are on each other, but for the pixels that lines of text have above and below, or that the
 edge cuts off."""
 
 EMPTY = """
 [...document.querySelectorAll('svg[role=img]')]
-    .filter(svg => ![...svg.querySelectorAll('polyline, rect')].some(e => e.getBBox().width > 1))
+    .filter(svg => ![...svg.querySelectorAll('path[style*="var(--c"]')].some(e => e.getBoundingClientRect().width > 1))
     .map(svg => svg.ariaLabel)
 """
 

@@ -15,8 +15,6 @@ class ReadCard:
     facts: dict[str, str]
     tables: list[list[list[str]]]
     """Of each its rows, the titles first."""
-    charts: list[str]
-    """Their descriptions."""
 
 
 def read_card(shown: Any) -> ReadCard:
@@ -28,8 +26,7 @@ def read_card(shown: Any) -> ReadCard:
     assert not [name for name in attributes if name.startswith("on") or name.endswith(("href", "src"))]
     names, values = ([_join(e) for e in root.iter(tag)] for tag in ("dt", "dd"))
     tables = [[[_join(cell) for cell in row] for row in table.iter("tr")] for table in root.iter("table")]
-    charts = [_join(e) for e in root.iter() if e.tag.endswith("desc")]
-    return ReadCard(_join(next(root.iter("header"))), dict(zip(names, values, strict=True)), tables, charts)
+    return ReadCard(_join(next(root.iter("header"))), dict(zip(names, values, strict=True)), tables)
 
 
 def _join(element: ET.Element) -> str:

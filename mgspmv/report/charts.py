@@ -1,0 +1,282 @@
+"""Charts of a report, drawn by matplotlib as SVG that stands within the page.
+
+Colors are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. No two lines
+differ in color alone, and each chart has a description in words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from io import StringIO
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.display.numbers import format_number, format_power, shorten
+from mgspmv.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+N_COLORS = 6
+MOST_LINES = 12
+MOST_BARS = 16
+LONGEST_LABEL = 28
+"""Characters of a label beside a bar or in a legend."""
+
+_WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
+"""Inches: of a chart, of the axes of lines, and of a bar or a row of the legend."""
+_DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
+_VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card", "bad"]
+"""Colors of the style sheet; matplotlib draws in stand-ins for them."""
+_STAND_INS = {name: f"#a9b8{number:02x}" for number, name in enumerate(_VARIABLES)}
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "mgspmv",  # the same names in the same chart
+    "text.parse_math": False,
+    "font.size": 9,
+    "text.color": _STAND_INS["muted"],
+    "axes.labelcolor": _STAND_INS["text"],
+    "axes.edgecolor": _STAND_INS["rule"],
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _STAND_INS["rule"],
+    "xtick.color": _STAND_INS["rule"],
+    "ytick.color": _STAND_INS["rule"],
+    "xtick.labelcolor": _STAND_INS["muted"],
+    "ytick.labelcolor": _STAND_INS["muted"],
+    "legend.frameon": False,
+    "legend.labelcolor": _STAND_INS["muted"],
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Series of points."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    is_success: bool | None = None
+    """Marks its end with a dot, or else with a cross; None with nothing."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One thing with its part of each series."""
+
+    label: str
+    values: Sequence[float | None]
+    """None where it has no part of that series."""
+    warnings: Sequence[str] = ()
+    """What is wrong with each part; empty where nothing is."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Drawing with its title and a note."""
+
+    title: str
+    svg: str
+    note: str
+    """What is not drawn, and why; empty where everything is."""
+
+
+def draw_lines(
+    title: str,
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    *,
+    is_x_log: bool = False,
+    levels: Sequence[tuple[float, str]] = (),
+) -> Chart:
+    """Draw lines on a logarithmic y axis, with levels that they are compared with.
+
+    Points that are not finite, or not positive on a logarithmic axis, are left out, and so are lines after the first
+    `MOST_LINES`; the note of the chart says so.
+
+    Raises
+    ------
+    MissingDependencyError : matplotlib is not installed
+    """
+    shown = [
+        Line(line.label, [(a, b) for a, b in line.points if _has_place(a, b, is_x_log)], line.is_success)
+        for line in lines[:MOST_LINES]
+    ]
+    points = [point for line in shown for point in line.points]
+    levels = [level for level in levels if level[0] > 0]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, line in enumerate(shown):
+            _draw_line(axes, line, number)
+        for value, label in levels:
+            axes.axhline(value, label=label, color=_STAND_INS["muted"], linewidth=1, linestyle=(0, (1, 3)))
+        if points:
+            _set_log_axis(axes, "y", [*(b for _, b in points), *(value for value, _ in levels)])
+            if is_x_log:
+                _set_log_axis(axes, "x", [a for a, _ in points])
+        else:
+            axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+
+    n_lost = sum(len(line.points) for line in lines[:MOST_LINES]) - len(points)
+    notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
+    if n_lost:
+        notes.append(f"points not drawn, as they are not positive or not finite: {n_lost:,}")
+    scale = "logarithmic" if is_x_log else "linear"
+    said = [f"Lines; across: {x}, {scale}; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
+    said += map(_describe_line, shown)
+    height = _HEIGHT + _ROW * (len(shown) + len(levels))
+    return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
+
+
+def draw_bars(
+    title: str,
+    bars: Sequence[Bar],
+    series: Sequence[str],
+    name: Callable[[float], str],
+    *,
+    is_stacked: bool,
+) -> Chart:
+    """Draw the parts of each thing, stacked in one bar with their sum at its end, or each as a bar with its value.
+
+    Parameters
+    ----------
+    name : formats a value
+
+    Raises
+    ------
+    MissingDependencyError : matplotlib is not installed
+    """
+    shown = bars[:MOST_BARS]
+    rows = [1 if is_stacked else len(_list_parts(bar)) for bar in shown]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        top, ticks = 0.0, []
+        for bar, n_rows in zip(shown, rows, strict=True):
+            _draw_bar(axes, bar, top, name, is_stacked=is_stacked)
+            ticks.append(top + (n_rows - 1) / 2)
+            top += n_rows + 0.6
+        for number, label in enumerate(series):
+            if any(bar.values[number] is not None for bar in shown):
+                axes.barh(0, 0, color=_STAND_INS[f"c{number % N_COLORS}"], label=label)
+        axes.set_yticks(ticks, [shorten(bar.label, LONGEST_LABEL) for bar in shown])
+        axes.set_ylim(top - 1, -1)
+        axes.grid(visible=False, axis="y")
+        lengths = [sum(parts) if is_stacked else max(parts) for bar in shown if (parts := _list_parts(bar))]
+        axes.set_xlim(0, 1.3 * max(lengths, default=0.0) or 1.0)
+        axes.locator_params(axis="x", nbins=3)
+        axes.xaxis.set_major_formatter(lambda value, _: name(value))
+
+    said = " ".join(_describe_bar(bar, series, name) for bar in shown)
+    note = f"bars not drawn: {len(bars) - len(shown):,}" if len(bars) > len(shown) else ""
+    height = 0.5 + _ROW * (sum(rows) + 0.6 * len(rows) + len(series))
+    return Chart(title, _render(title, f"Bars. {said}", height, draw), note)
+
+
+def _has_place(a: float, b: float, is_x_log: bool) -> bool:
+    return math.isfinite(a) and math.isfinite(b) and b > 0 and (a > 0 or not is_x_log)
+
+
+def _draw_line(axes: Axes, line: Line, number: int) -> None:
+    places, values = zip(*line.points, strict=True) if line.points else ((), ())
+    # Neighbors differ in their dash too, so that of two lines on each other both are seen.
+    dash = (number + number // N_COLORS) % len(_DASHES)
+    drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "zorder": 2 + dash / 10}
+    label = shorten(line.label, 2 * LONGEST_LABEL)
+    axes.plot(places, values, label=label, linewidth=1.6, linestyle=_DASHES[dash], **drawn)
+    if line.is_success is not None:
+        axes.plot(places[-1:], values[-1:], marker="o" if line.is_success else "x", markersize=4, **drawn)
+
+
+def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
+    """Let an axis begin and end with powers of ten, some of which have ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (10.0**first, 10.0 ** max(last, first + 1))})
+    axis.set_major_locator(LogLocator(numticks=7))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
+
+
+def _list_parts(bar: Bar) -> list[float]:
+    return [value for value in bar.values if value is not None]
+
+
+def _draw_bar(axes: Axes, bar: Bar, top: float, name: Callable[[float], str], *, is_stacked: bool) -> None:
+    begin = 0.0
+    for number, (value, warning) in enumerate(zip_longest(bar.values, bar.warnings)):
+        if value is None:
+            continue
+        color = _STAND_INS[f"c{number % N_COLORS}"]
+        axes.barh(top, value, 0.75, left=begin, color=color, edgecolor=_STAND_INS["card"], linewidth=0.5)
+        if is_stacked:
+            begin += value
+            continue
+        text = f"{name(value)} ▲ {warning}" if warning else name(value)
+        _label_bar(axes, value, top, text, "bad" if warning else "muted")
+        top += 1
+    if is_stacked:
+        _label_bar(axes, begin, top, name(begin), "muted")
+
+
+def _label_bar(axes: Axes, value: float, at: float, text: str, color: str) -> None:
+    place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (value, at), color=_STAND_INS[color], **place)
+
+
+def _describe_line(line: Line) -> str:
+    """Return where a line begins and ends, for readers who do not see it."""
+    ends = line.points[:: max(1, len(line.points) - 1)]
+    said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]
+    return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
+
+
+def _describe_bar(bar: Bar, series: Sequence[str], name: Callable[[float], str]) -> str:
+    parts = zip_longest(series, bar.values, bar.warnings)
+    said = [f"{label} {name(v)}{f' ▲ {wrong}' if wrong else ''}" for label, v, wrong in parts if v is not None]
+    return f"{bar.label}: {', '.join(said)}."
+
+
+def _render(title: str, description: str, height: float, draw: Callable[[Figure], None]) -> str:
+    """Return the SVG of a figure that `draw` fills, with a legend below."""
+    if find_spec("matplotlib") is None:
+        raise MissingDependencyError(
+            "charts of a report need matplotlib, which is not installed; pip install 'mgspmv[report]'"
+        )
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    out = StringIO()
+    with rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw the text
+        figure = Figure((_WIDTH, height), layout="constrained")
+        draw(figure)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 12 else 3)
+        figure.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    drawn = out.getvalue().partition("<svg ")[2]
+    drawn = re.sub(r"<style.*?</style>", "", drawn)  # that of the page has the rule
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # other charts of the page have the same ones
+    for name, stand_in in _STAND_INS.items():
+        drawn = drawn.replace(stand_in, f"var(--{name})")
+    start, _, rest = drawn.partition(">")
+    said = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
+    return f'<svg role="img" aria-label="{escape(title)}" {start}>{said}{rest}'.strip()

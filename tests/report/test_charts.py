@@ -1,0 +1,191 @@
+"""Charts of a report: what is drawn and said, and that their colors can be told apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import xml.etree.ElementTree as ET
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.errors import MissingDependencyError
+from mgspmv.report import charts as module
+from mgspmv.report.charts import MOST_BARS, MOST_LINES, N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
+
+SVG = "{http://www.w3.org/2000/svg}"
+FALLING = [(k, 10.0**-k) for k in range(1, 8)]
+
+
+def texts_of(chart: Chart) -> list[str]:
+    return ["".join(element.itertext()) for element in ET.fromstring(chart.svg).iter(f"{SVG}text")]
+
+
+def paths_of(chart: Chart, color: str) -> list[np.ndarray]:
+    """Corners of what is drawn in a color, without markers and keys."""
+    found = [e.get("d", "") for e in ET.fromstring(chart.svg).iter(f"{SVG}path") if color in e.get("style", "")]
+    return [np.array(re.findall(r"[ML] (\S+) (\S+)", d), float) for d in found]
+
+
+def test_lines_are_where_their_points_are() -> None:
+    chart = draw_lines("falls", [Line("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")])
+    line = max(paths_of(chart, "var(--c0)"), key=len)
+    steps = np.diff(line, axis=0)
+    assert steps == pytest.approx(np.tile(steps[0], (len(steps), 1)), abs=0.01)
+    assert steps[0][0] > 0 < steps[0][1]
+    level = next(path for path in paths_of(chart, "var(--muted)") if len(path) == 2)
+    assert level[:, 1] == pytest.approx(line[5][1], abs=0.01)
+    assert {"a", "tol 1e-6", "iteration", "change", "10⁻⁷", "10⁻¹"} <= set(texts_of(chart))
+    assert chart.note == ""
+    assert chart == draw_lines("falls", [Line("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")])
+
+
+def test_the_end_says_how_it_ended() -> None:
+    drawn = [draw_lines("ends", [Line("a", FALLING, end)], "x", "y").svg for end in (True, False, None)]
+    markers = [ET.fromstring(svg).iter(f"{SVG}use") for svg in drawn]
+    ends = [sum("var(--c0)" in use.get("style", "") for use in uses) for uses in markers]
+    assert ends == [1, 1, 0]
+    assert len(set(drawn)) == 3
+
+
+def test_lines_differ_in_dash_or_color() -> None:
+    chart = draw_lines("many", [Line(f"{k}", FALLING) for k in range(MOST_LINES + 5)], "x", "y")
+    styles = [e.get("style") for e in ET.fromstring(chart.svg).iter(f"{SVG}path") if "var(--c" in e.get("style", "")]
+    assert len(set(styles)) == MOST_LINES
+    assert chart.note == "lines not drawn: 5"
+
+
+def test_points_without_a_place_are_counted() -> None:
+    points = [(0, 0.3), (1, 0.5), (2, 0.0), (3, math.nan), (4, math.inf), (5, 0.1)]
+    chart = draw_lines("zero", [Line("a", points)], "x", "y", is_x_log=True)
+    assert "a: 0.5 at 1 to 0.1 at 5." in chart.svg
+    assert chart.note == "points not drawn, as they are not positive or not finite: 4"
+
+
+def test_nothing_to_draw() -> None:
+    for lines in ([], [Line("a", [])], [Line("a", [(1, 0.0)])]):
+        assert "nothing to draw" in texts_of(draw_lines("nothing", lines, "x", "y", levels=[(0.0, "tol 0")])), lines
+
+
+def test_text_is_text() -> None:
+    label = "<script>$a$</script>&\"'"
+    for chart in (
+        draw_lines(label, [Line(label, FALLING)], label, label, levels=[(1.0, label)]),
+        draw_bars(label, [Bar(label, [1.0])], [label], format_seconds, is_stacked=True),
+        draw_bars(label, [Bar(label, [1.0], [label])], [label], format_bytes, is_stacked=False),
+    ):
+        root = ET.fromstring(chart.svg)
+        assert "<script" not in chart.svg
+        assert label in texts_of(chart)
+        assert root.get("aria-label") == root.findtext(f"{SVG}title") == label
+        assert label in (root.findtext(f"{SVG}desc") or "")
+
+
+def widths_of(chart: Chart, number: int) -> list[float]:
+    """Widths of the bars of a series; the last one is its key."""
+    return [float(np.ptp(path[:, 0])) for path in paths_of(chart, f"fill: var(--c{number})") if np.ptp(path[:, 0])]
+
+
+def test_stacks_are_as_long_as_their_parts() -> None:
+    bars = [Bar("a", [1.0, 2.0, None]), Bar("b", [0.0, 1.5, 1.5])]
+    chart = draw_bars("times", bars, ["p", "q", "r"], format_seconds, is_stacked=True)
+    (one, _), (two, *others, _), (last, _) = (widths_of(chart, number) for number in range(3))
+    assert [two / one, *(other / one for other in others), last / one] == pytest.approx([2, 1.5, 1.5], rel=1e-3)
+    assert texts_of(chart).count("3 s") >= 2
+    assert {"a", "b", "p", "q", "r"} <= set(texts_of(chart))
+
+
+def test_groups_have_a_bar_for_each_part_and_its_value() -> None:
+    bars = [Bar("a", [4e6, None, 2e6]), Bar("b", [4e6, 5e6, 1e6], ["", "+25%", ""])]
+    chart = draw_bars("memory", bars, ["predicted", "held", "process"], format_bytes, is_stacked=False)
+    first, second, third = (widths_of(chart, number)[:-1] for number in range(3))
+    assert [width / first[0] for width in (*first, *second, *third)] == pytest.approx([1, 1, 1.25, 0.5, 0.25], rel=1e-3)
+    assert "5 MB ▲ +25%" in texts_of(chart)
+    assert "b: predicted 4 MB, held 5 MB ▲ +25%, process 1 MB." in chart.svg
+
+
+def test_series_that_no_bar_has_leave_the_others_their_colors() -> None:
+    chart = draw_bars("m", [Bar("a", [None, 5e6, None])], ["p", "held", "q"], format_bytes, is_stacked=False)
+    assert [bool(widths_of(chart, number)) for number in range(3)] == [False, True, False]
+    assert not {"p", "q"} & set(texts_of(chart))
+
+
+@pytest.mark.parametrize("is_stacked", [True, False])
+def test_more_bars_than_are_drawn(is_stacked: bool) -> None:
+    bars = [Bar(f"{k}", [0.0]) for k in range(MOST_BARS + 1)]
+    chart = draw_bars("many", bars, ["p"], format_seconds, is_stacked=is_stacked)
+    assert str(MOST_BARS - 1) in texts_of(chart)
+    assert chart.note == "bars not drawn: 1"
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'mgspmv\[report\]'"):
+        draw_lines("a", [], "x", "y")
+
+
+# Colors
+
+
+def read_colors() -> dict[str, dict[str, str]]:
+    """The variables of the style sheet by mode."""
+    page = (files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8")
+    blocks = [dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in re.findall(r":root \{(.*?)\}", page, re.S)]
+    light, dark, printed = blocks
+    return {"light": light, "dark": dark, "print": light | printed}
+
+
+def linearise(colour: str) -> np.ndarray:
+    c = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(a: str, b: str) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+    bright, dim = sorted((float(linearise(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+SEEN = {
+    "anyone": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+"""Linear RGB as it is seen by whom. Source: Machado, Oliveira, Fernandes, A Physiologically-based Model for Simulation
+of Color Vision Deficiency, 2009, severity 1."""
+
+
+def to_oklab(rgb: np.ndarray) -> np.ndarray:
+    """Source: Ottosson, A perceptual color space for image processing, 2020."""
+    to_lms = [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+    to_lab = [
+        [0.2104542553, 0.793617785, -0.0040720468],
+        [1.9779984951, -2.428592205, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.808675766],
+    ]
+    return np.cbrt(np.clip(rgb, 0, 1) @ np.transpose(to_lms)) @ np.transpose(to_lab)
+
+
+def test_colors_of_series_can_be_told_apart():
+    for (mode, colors), (name, seen) in itertools.product(read_colors().items(), SEEN.items()):
+        series = [linearise(colors[f"c{k}"]) @ np.transpose(seen) for k in range(N_COLORS)]
+        distances = [np.linalg.norm(to_oklab(a) - to_oklab(b)) for a, b in itertools.combinations(series, 2)]
+        assert min(distances) > 0.13, (mode, name)
+
+
+def test_colors_can_be_seen():
+    for mode, named in read_colors().items():
+        colors = named | ({"card": "#ffffff"} if mode == "print" else {})
+        assert min(contrast(colors[f"c{k}"], colors["card"]) for k in range(N_COLORS)) >= 3, mode
+        for text, ground in itertools.product(("text", "muted", "accent", "good", "bad"), ("card", "page")):
+            assert contrast(colors[text], colors[ground]) >= 4.5, (mode, text, ground)
+        assert contrast(colors["good"], colors["good-soft"]) >= 4.5, mode
+        assert contrast(colors["bad"], colors["bad-soft"]) >= 4.5, mode
