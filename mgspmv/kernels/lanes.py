@@ -14,9 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 CACHE_LINE = 64
 """Bytes that memory brings at a time."""
@@ -83,7 +81,7 @@ def prefetch(typing_context, array, row, width):
     def generate(context, builder, signature, args):
         byte, int32 = ir.IntType(8), ir.IntType(32)
         called = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), int32, int32, int32])
-        hint = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0i8")
+        hint = _declare(builder, called, "llvm.prefetch.p0i8")
         first = builder.bitcast(_find_row(context, builder, signature, args), byte.as_pointer())
         for offset in range(0, n_bytes, CACHE_LINE):
             place = builder.gep(first, [int32(offset)])
@@ -99,7 +97,9 @@ def _find_row(context, builder, signature, args):
     if isinstance(signature.args[1], types.NoneType):
         return array.data
     row = context.cast(builder, args[1], signature.args[1], types.intp)
-    return cgutils.pointer_add(builder, array.data, builder.mul(row, builder.extract_value(array.strides, 0)))
+    start = builder.bitcast(array.data, ir.IntType(8).as_pointer())
+    place = builder.gep(start, [builder.mul(row, builder.extract_value(array.strides, 0))])
+    return builder.bitcast(place, array.data.type)
 
 
 def _align_of(lanes):
@@ -184,8 +184,12 @@ def choose(typing_context, is_first, first, second):
 
 def _call(builder, name, vector):
     called = ir.FunctionType(vector.type, [vector.type])
-    function = cgutils.get_or_insert_function(builder.module, called, f"llvm.{name}.v{vector.type.count}f64")
-    return builder.call(function, [vector])
+    return builder.call(_declare(builder, called, f"llvm.{name}.v{vector.type.count}f64"), [vector])
+
+
+def _declare(builder, called, name):
+    """An intrinsic of LLVM, declared in the module once."""
+    return builder.module.globals.get(name) or ir.Function(builder.module, called, name)
 
 
 def _spread(builder, value, width):
@@ -205,14 +209,17 @@ def _define(operation, emitters, result=None):
     result : type of the elements that come out; default the same
     """
 
-    @infer_global(operation)
-    class _Template(AbstractTemplate):
-        def generic(self, args, keywords):
+    @type_callable(operation)
+    def choose_types(typing_context):
+        def choose_types_of(first, second):
+            args = (first, second)
             lanes = next((a for a in args if isinstance(a, Lanes)), None)
             if lanes is None or lanes.dtype not in emitters or any(isinstance(a, Lanes) and a != lanes for a in args):
                 return None
             taken = [lanes if isinstance(a, Lanes) else lanes.dtype for a in args]
-            return signature(Lanes(result or lanes.dtype, lanes.width), *taken)
+            return Lanes(result or lanes.dtype, lanes.width)(*taken)
+
+        return choose_types_of
 
     def lower(context, builder, signature, args):
         lanes = next(t for t in signature.args if isinstance(t, Lanes))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit
-from numba.core.errors import TypingError
+from numba import TypingError, njit
 
 from mgspmv.kernels.lane_rows import zeros_in_lines
 from mgspmv.kernels.lanes import (
