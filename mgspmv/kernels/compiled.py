@@ -1,41 +1,46 @@
-"""Functions that Numba compiles and keeps, and compiles anew when another file is edited that they take something from.
+"""Functions that Numba compiles and keeps, and compiles again when a file is edited that they take something from.
 
 Numba keeps what it compiled with the digest of the file that the function is in. Functions and constants of other files
-are compiled in, and by itself it would not see edits there.
+are compiled in, and by itself it would not see edits there: so each state of these files has a folder of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import inspect
+import os
 from collections.abc import Callable
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import config, njit
 
-from mgspmv.kernels.cache import warn_once
+from mgspmv.kernels.cache import find_folder
+
+_HERE = Path(__file__).parent
+_NAMES = ("cpu", "formats", "lane_rows", "lanes", "row_tiles", "twins")
+SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
+"""Files whose functions and constants are compiled into functions of others."""
 
 
-def compile_with(*modules: str, constants: tuple[Any, ...] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator like `njit(nogil=True, cache=True)`.
+def compile_kernel(function: Callable[..., Any]) -> Any:
+    """Compile as `njit(nogil=True, cache=True)` does."""
+    folder, config.CACHE_DIR = config.CACHE_DIR, str(_find_compiled(config.CACHE_DIR))
+    try:
+        return njit(nogil=True, cache=True)(function)
+    finally:
+        config.CACHE_DIR = folder
+
+
+@functools.cache
+def _find_compiled(folder: str) -> Path:
+    """Folder for what is compiled with these files as they are.
 
     Parameters
     ----------
-    modules : of which functions are compiled in, into what is decorated or into what that calls
-    constants : numbers of other modules that are, likewise
+    folder : $NUMBA_CACHE_DIR; empty for the one that Numba would choose, or the user's cache
     """
-    taken = [*(inspect.getsource(import_module(name)) for name in modules), repr(constants)]
-    digest = hashlib.sha256("\0".join(taken).encode()).hexdigest()
-
-    def compile_kept(function: Callable[..., Any]) -> Any:
-        compiled = njit(nogil=True, cache=True)(function)
-        try:
-            index = compiled._cache._cache_file
-            index._source_stamp = (index._source_stamp, digest)
-        except AttributeError:
-            warn_once("this version of Numba keeps functions in another way; kernels are compiled in each process")
-            return njit(nogil=True)(function)
-        return compiled
-
-    return compile_kept
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+    beside = _HERE / "__pycache__"
+    chosen = Path(folder) if folder else beside if os.access(beside, os.W_OK) else find_folder() / "numba"
+    return chosen / digest[:16]

@@ -22,7 +22,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from mgspmv.errors import OptionError
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import load, spread, store, to_float64, to_type_of
 from mgspmv.kernels.many import fit_width
@@ -37,10 +37,6 @@ from mgspmv.model import (
     default_threads,
 )
 from mgspmv.partition import split_rows
-
-_compile = compile_with(
-    "mgspmv.kernels.lane_rows", "mgspmv.kernels.lanes", constants=(CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT)
-)
 
 PARTS_PER_THREAD = 32
 COLUMNS_AT_ONCE = 16
@@ -310,7 +306,7 @@ def _contribute_overload(data, k, zj, zero):
     return lambda data, k, zj, zero: data[k] * zj
 
 
-@_compile
+@compile_kernel
 def _sum_row(indices, data, z, start, stop, zero):
     total = zero
     for k in range(np.uint64(start), np.uint64(stop)):
@@ -318,7 +314,7 @@ def _sum_row(indices, data, z, start, stop, zero):
     return total
 
 
-@_compile
+@compile_kernel
 def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
     for i in range(len(indptr) - 1):
         total = 0.0
@@ -327,7 +323,7 @@ def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
         y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
 
 
-@_compile
+@compile_kernel
 def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -337,7 +333,7 @@ def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
     none = spread(0.0, width)
     part = _take(counter)
@@ -350,7 +346,7 @@ def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, wi
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _multiply_exact(counter, bounds, indptr, indices, data, z, y):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -375,7 +371,7 @@ def _measure_row_overload(fixed_change, change, new, is_right, relative):
     return measure
 
 
-@_compile
+@compile_kernel
 def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
     """Next z of some rows, and their sums; `change` holds |x' - x| of these rows. No branch, so that it vectorises."""
     total, greatest, dangling, wrong = 0, 0, 0, 0
@@ -393,7 +389,7 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
     sums[0], sums[1], sums[2], sums[3] = total, greatest, dangling, wrong
 
 
-@_compile
+@compile_kernel
 def _scale(counter, bounds, x, weight, z_next, unit, sums):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -402,7 +398,7 @@ def _scale(counter, bounds, x, weight, z_next, unit, sums):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _check_rows(counter, bounds, x, weight, z, unit, found):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -420,7 +416,7 @@ def _check_rows(counter, bounds, x, weight, z, unit, found):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _step(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
     dangling, personalization, sums, relative,
@@ -442,7 +438,7 @@ def _step(
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _residual(
     counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, value_rounding,
     dangling, personalization, sums,

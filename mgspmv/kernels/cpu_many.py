@@ -17,20 +17,13 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import choose, load, magnitude, spread, store, to_float64, to_integer, to_type_of
 from mgspmv.kernels.many import Terms
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
-
-_compile = compile_with(
-    "mgspmv.kernels.cpu",
-    "mgspmv.kernels.lane_rows",
-    "mgspmv.kernels.lanes",
-    constants=(CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT),
-)
 
 
 class CpuMany(CpuBlock):
@@ -146,7 +139,7 @@ def _measure_many_overload(fixed_change, change, new, is_right, relative, width)
     return measure
 
 
-@_compile
+@compile_kernel
 def _finish_row(i, new, change, weight, z_next, unit, sums, relative, width):
     """Next z of a row; the sums (change, greatest change, dangling mass, wrong ranks) with its part added."""
     total, greatest, dangling, wrong = sums
@@ -164,13 +157,13 @@ def _finish_row(i, new, change, weight, z_next, unit, sums, relative, width):
     return total + fixed_change, greatest, dangling, wrong
 
 
-@_compile
+@compile_kernel
 def _no_sums(width):
     none = spread(np.int64(0), width)
     return none, none, none, none
 
 
-@_compile
+@compile_kernel
 def _store_sums(sums, place):
     store(place, 0, sums[0])
     store(place, 1, sums[1])
@@ -178,7 +171,7 @@ def _store_sums(sums, place):
     store(place, 3, sums[3])
 
 
-@_compile
+@compile_kernel
 def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -190,7 +183,7 @@ def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width):
     """What is added to the sums of row i where p differs from its base, from entry `place` of p on; and the next."""
     store(scratch, 0, rest)
@@ -203,7 +196,7 @@ def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weigh
     return load(scratch, 0, width), place
 
 
-@_compile
+@compile_kernel
 def _step_many(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump, dangling,
     base, first, rows, columns, weights, sums, relative, width,
@@ -235,7 +228,7 @@ def _step_many(
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _residual_many(
     counter, bounds, indptr, indices, data, z, x, value_rounding, alpha, alpha_mass, jump, dangling,
     base, first, rows, columns, weights, sums, width,
@@ -268,7 +261,7 @@ def _residual_many(
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _take_columns(counter, bounds, x, columns, out):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -278,7 +271,7 @@ def _take_columns(counter, bounds, x, columns, out):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _fill_columns(counter, bounds, x, columns, vectors):
     stride = min(1, vectors.shape[1] - 1)
     part = _take(counter)

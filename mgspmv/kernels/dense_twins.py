@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.twins import WARP, _add_tree
-
-_compile = compile_with("mgspmv.kernels.twins")
 
 THREADS = 256
 """Of a thread block that adds one sum."""
@@ -23,7 +21,7 @@ TILE_ROWS, TILE_COLS = 64, 1024
 """Of a tile of dense_tiles: T and Z."""
 
 
-@_compile
+@compile_kernel
 def sum_pairwise(x):
     """The sum of a vector, float32 or float64; 0 of none.
 
@@ -39,7 +37,7 @@ def sum_pairwise(x):
     return x[0]
 
 
-@_compile
+@compile_kernel
 def dense_rows(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -53,7 +51,7 @@ def dense_rows(A, x, b, y):
         y[i] = total if b is None else total + b[i]
 
 
-@_compile
+@compile_kernel
 def dense_block(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -66,7 +64,7 @@ def dense_block(A, x, b, y):
         y[i] = total if b is None else total + b[i]
 
 
-@_compile
+@compile_kernel
 def dense_tiles(A, x, b, y):
     """y = A x + b; b may be None.
 
@@ -87,7 +85,7 @@ def dense_tiles(A, x, b, y):
             y[first + r] = totals[r] if b is None else totals[r] + b[first + r]
 
 
-@_compile
+@compile_kernel
 def _sum_chunks(x):
     out = np.empty((len(x) + SUM_CHUNK - 1) // SUM_CHUNK, x.dtype)
     sums = np.empty(THREADS, x.dtype)
@@ -100,7 +98,7 @@ def _sum_chunks(x):
     return out
 
 
-@_compile
+@compile_kernel
 def _dot_by_lanes(row, x, sums):
     sums.fill(0)
     for j in range(len(x)):

@@ -8,10 +8,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.lanes import CACHE_LINE, load, prefetch, to_float64, to_integer
-
-_compile = compile_with("mgspmv.kernels.lanes")
 
 AHEAD = 32
 """Entries between the one that is added and the one whose row of z is asked for."""
@@ -40,7 +38,7 @@ def _contribute_many_overload(data, k, zj, zero):
     return lambda data, k, zj, zero: to_float64(zj * data[k])
 
 
-@_compile
+@compile_kernel
 def sum_row_many(indices, data, z, start, stop, zero, width):
     """Sums over the entries of a row, in their order: a lane for each column of z (n_cols, width), from `zero` on."""
     total = zero

@@ -22,11 +22,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.cpu import PARTS_PER_THREAD, SERIAL_NNZ, _take, run_parts
 from mgspmv.model import CHANGE_POINT, CsrBlock
-
-_compile = compile_with("mgspmv.kernels.cpu", constants=(CHANGE_POINT,))
 
 LINE = 8
 """Vertices of a cache line of residuals."""
@@ -210,7 +208,7 @@ def _add_overload(array, place, value, shared):
     return add
 
 
-@_compile
+@compile_kernel
 def _count(counter, bounds, indices, degree, shared):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -219,7 +217,7 @@ def _count(counter, bounds, indices, degree, shared):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _lay(counter, bounds, indptr, indices, data, row_offset, places, targets, values, shared):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -232,7 +230,7 @@ def _lay(counter, bounds, indptr, indices, data, row_offset, places, targets, va
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _sum_up(counter, bounds, residual, totals, largest):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -245,7 +243,7 @@ def _sum_up(counter, bounds, residual, totals, largest):
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _take_changed(counter, bounds, words, marks, indptr, residual, x, share, limit, changed, passed, counts):
     part = _take(counter)
     while part < len(bounds) - 1:
@@ -272,7 +270,7 @@ def _take_changed(counter, bounds, words, marks, indptr, residual, x, share, lim
         part = _take(counter)
 
 
-@_compile
+@compile_kernel
 def _pass_on(counter, bounds, counts, changed, passed, indptr, targets, values, residual, marks, shared):
     part = _take(counter)
     while part < len(bounds) - 1:

@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.formats import (
     BATCH,
@@ -40,8 +40,6 @@ from mgspmv.kernels.formats import (
 )
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, build_row_tiles
 from mgspmv.model import CsrBlock, Precision
-
-_compile = compile_with(constants=(ITEMS, NO_ROW, ROW_BITS, SLICE, TILE))
 
 WARP = 32
 """Lanes of a row of csr-warp and of a row of blocks of bsr."""
@@ -163,12 +161,12 @@ def _product_overload(data, place, xj):
     return lambda data, place, xj: dtype(data[place]) * xj
 
 
-@_compile
+@compile_kernel
 def _store(y, i, alpha, total, beta):
     y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
 
 
-@_compile
+@compile_kernel
 def _add_tree(sums):
     """Add n sums, a power of two, as n / 2, n / 4, ... 1 lanes do: s[l] += s[l + d] for l < d."""
     d = len(sums) // 2
@@ -179,7 +177,7 @@ def _add_tree(sums):
     return sums[0]
 
 
-@_compile
+@compile_kernel
 def _sum_by_lanes(indices, data, x, start, stop, sums):
     """Entries start .. stop by as many lanes as there are `sums`: lane l adds every so many from start + l on."""
     sums.fill(0)
@@ -189,7 +187,7 @@ def _sum_by_lanes(indices, data, x, start, stop, sums):
     return _add_tree(sums)
 
 
-@_compile
+@compile_kernel
 def _add_carries(rows, sums, n_rows, y, alpha):
     """y[row] += alpha times the sum of the row's carries, which are neighbours; n_rows is no row."""
     total = y.dtype.type(0)
@@ -204,7 +202,7 @@ def _add_carries(rows, sums, n_rows, y, alpha):
 # --- CSR -------------------------------------------------------------------------------------------------------------
 
 
-@_compile
+@compile_kernel
 def csr_scalar(indptr, indices, data, x, y, alpha, beta):
     """y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
 
@@ -219,7 +217,7 @@ def csr_scalar(indptr, indices, data, x, y, alpha, beta):
         _store(y, i, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def csr_warp(indptr, indices, data, x, y, alpha, beta):
     """The formula of `csr_scalar`, 32 lanes a row.
 
@@ -232,7 +230,7 @@ def csr_warp(indptr, indices, data, x, y, alpha, beta):
         _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
 
 
-@_compile
+@compile_kernel
 def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, beta):
     """The formula of `csr_scalar`, several threads a row, in thread blocks of so many rows; see `plan_vector`.
 
@@ -252,7 +250,7 @@ def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, be
             _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
 
 
-@_compile
+@compile_kernel
 def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
     """The formula of `csr_scalar`, with x from a window in shared memory where the column is in it.
 
@@ -274,7 +272,7 @@ def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
             _store(y, i, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
     """The formula of `csr_scalar`, of one of the columns of X; entries are cut into pieces of so many, see `Stream`.
 
@@ -294,7 +292,7 @@ def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
         _store(y, i, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, beta):
     """The formula of `csr_scalar`, in chunks of 1792 nonzeros and row ends, see `Split`.
 
@@ -324,7 +322,7 @@ def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, be
 # --- other formats ---------------------------------------------------------------------------------------------------
 
 
-@_compile
+@compile_kernel
 def ell(indices, data, x, y, alpha, beta):
     """y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], without the places where the index is -1; see `Ell`.
 
@@ -340,7 +338,7 @@ def ell(indices, data, x, y, alpha, beta):
         _store(y, i, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def coo(rows, indices, data, x, y, alpha, beta):
     """y[i] = beta y[i] for every row, then y[rows[k]] += alpha data[k] x[indices[k]] for every entry; see `Coo`.
 
@@ -356,7 +354,7 @@ def coo(rows, indices, data, x, y, alpha, beta):
     _add_coo(rows, indices, data, x, y, alpha)
 
 
-@_compile
+@compile_kernel
 def _add_coo(rows, indices, data, x, y, alpha):
     n_chunks = (len(rows) + ITEMS - 1) // ITEMS
     carry_rows, carries = np.empty(n_chunks, rows.dtype), np.empty(n_chunks, x.dtype)
@@ -371,7 +369,7 @@ def _add_coo(rows, indices, data, x, y, alpha):
     _add_carries(carry_rows, carries, len(y), y, alpha)
 
 
-@_compile
+@compile_kernel
 def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
     """`ell` for the first entries of each row, and then what `coo` adds for the others; see `Hyb`.
 
@@ -381,7 +379,7 @@ def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
     _add_coo(rows, indices, data, x, y, alpha)
 
 
-@_compile
+@compile_kernel
 def dia(row_offset, offsets, data, x, y, alpha, beta):
     """y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], without places that hold 0; see `Dia`.
 
@@ -397,7 +395,7 @@ def dia(row_offset, offsets, data, x, y, alpha, beta):
         _store(y, i, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def bsr(indptr, indices, data, x, y, alpha, beta):
     """y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I] up to
     indptr[I + 1], without places that hold 0; see `Bsr`.
@@ -428,7 +426,7 @@ def bsr(indptr, indices, data, x, y, alpha, beta):
             _store(y, block_row * b + r, alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
     """y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l, without the
     places where the index is -1; see `Sell`.
@@ -449,7 +447,7 @@ def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
         _store(y, order[slot], alpha, total, beta)
 
 
-@_compile
+@compile_kernel
 def row_tiles(
     height,
     n_places,
@@ -510,7 +508,7 @@ def row_tiles(
         _store(y, rows[p], alpha, x.dtype.type(0), beta)
 
 
-@_compile
+@compile_kernel
 def _add_chunks(first, last, wide, entries, columns, values, x, sums):
     """Entries of chunks first .. last, which are in order of tiles."""
     for slot in range(first * WARP * wide, last * WARP * wide):

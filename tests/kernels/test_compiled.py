@@ -6,25 +6,27 @@ import ast
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
-from numba.core.dispatcher import Dispatcher
+from numba import config
 
 import mgspmv
-from mgspmv.kernels.cache import warn_once
-from mgspmv.kernels.compiled import compile_with
+from mgspmv.kernels import compiled
 
 ROOT = Path(mgspmv.__file__).parents[1]
-COMPILING = {"njit", "overload", "_compile"}
+COMPILING = {"njit", "overload", "compile_kernel"}
 """Decorators of functions that Numba compiles, and of what overloads others."""
 INNER = "from numba import njit\n\n@njit\ndef inner(x):\n    return x + {}\n"
 OUTER = """
-from mgspmv.kernels.compiled import compile_with
+from pathlib import Path
+from mgspmv.kernels import compiled
+from mgspmv.kernels.compiled import compile_kernel
 from constants import TERM
 from inner import inner
 from numba import njit
+
+compiled.SOURCES = tuple(Path(__file__).with_name(name) for name in ("constants.py", "inner.py"))
 
 @{decorator}
 def outer(x):
@@ -35,11 +37,11 @@ print(outer(0), sum(outer.stats.cache_hits.values()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("decorator", ["compile_with('inner', constants=(TERM,))", "njit(nogil=True, cache=True)"])
+@pytest.mark.parametrize("decorator", ["compile_kernel", "njit(nogil=True, cache=True)"])
 def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
     """As by Numba alone it is not, which is what makes this needed."""
     (tmp_path / "outer.py").write_text(OUTER.format(decorator=decorator))
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
 
     def run(added, term):
         (tmp_path / "inner.py").write_text(INNER.format(added))
@@ -48,23 +50,26 @@ def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
         said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
         return [int(word) for word in said.split()]
 
-    is_seen = decorator.startswith("compile_with")
+    is_seen = decorator == "compile_kernel"
     assert run(1, 10) == [11, 0]
     assert run(1, 10) == [11, 1]
     assert run(2, 10) == ([12, 0] if is_seen else [11, 1])
     assert run(2, 30) == ([32, 0] if is_seen else [11, 1])
 
 
-def test_a_numba_that_keeps_nothing_there(monkeypatch):
-    warn_once.cache_clear()
-    monkeypatch.setattr(Dispatcher, "enable_caching", lambda self: setattr(self, "_cache", object()))
-    with pytest.warns(UserWarning, match="keeps functions in another way; kernels are compiled in each process"):
-        double = compile_with()(lambda x: 2 * x)
-    monkeypatch.undo()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert double(4) == 8
-    assert not hasattr(double._cache, "_cache_file")
+def test_the_folder_is_numbas_where_one_is_named_and_else_one_that_can_be_written(tmp_path, monkeypatch):
+    find = compiled._find_compiled.__wrapped__
+    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "cache"))
+    assert find("/numba").parent == Path("/numba")
+    assert find("").parent == Path(compiled.__file__).parent / "__pycache__"
+    monkeypatch.setattr(compiled.os, "access", lambda *_: False)
+    assert find("").parent == tmp_path / "cache" / "numba"
+
+
+def test_other_functions_are_kept_where_they_were():
+    before = config.CACHE_DIR
+    compiled.compile_kernel(find_compiled)
+    assert before == config.CACHE_DIR
 
 
 def find_compiled(tree):
@@ -75,16 +80,16 @@ def find_compiled(tree):
                 yield node
 
 
-def test_what_functions_take_from_other_files_is_named():
+def test_files_that_functions_take_something_from_are_listed():
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("mgspmv/**/*.py")}
-    compiled = {path: text for path, text in texts.items() if any(name in text for name in COMPILING)}
-    assert len(compiled) > 20
-    unnamed = {path: find_unnamed(ast.parse(text)) for path, text in compiled.items()}
-    assert {path: names for path, names in unnamed.items() if names} == {}
+    compiling = {path: text for path, text in texts.items() if any(name in text for name in COMPILING)}
+    assert len(compiling) > 20
+    unlisted = {path: find_unlisted(ast.parse(text)) for path, text in compiling.items()}
+    assert {path: names for path, names in unlisted.items() if names} == {}
 
 
-def find_unnamed(tree):
-    """Names that compiled functions take from other files, and that `compile_with` is not told of."""
+def find_unlisted(tree):
+    """Names that compiled functions take from files whose edits are not seen."""
     taken = {
         alias.asname or alias.name: node.module
         for node in ast.walk(tree)
@@ -98,7 +103,6 @@ def find_unnamed(tree):
         for name in ast.walk(statement)
         if isinstance(name, ast.Name) and name.id in taken
     }
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "compile_with"]
-    modules = {own.value for call in calls for own in call.args}
-    constants = {own.id for call in calls for keyword in call.keywords for own in keyword.value.elts}
-    return {name for name in used if taken[name] not in modules and name not in constants}
+    sources = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled.SOURCES}
+    listed = sources if "compile_kernel" in taken else set()
+    return {name for name in used if taken[name] not in listed}
